@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of runs, windows and files: one template and one parser, used by capture and by analysis.
+
+    <root>/20261127-221810-j4711/                     a run: one launch, the same name on all ranks
+        run.json                                      what the run was
+        iter-0000003-0000004/                         a window: global iterations, 1-based, inclusive
+            rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
+            rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short
+            artifacts/rank-07.key_averages.txt        everything else of that rank and window
+
+Only traces lie in a window's folder itself, because HTA and TensorBoard read every file there.
+Nothing else in the project builds or splits these names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+RUN_FILE = "run.json"
+ARTIFACTS = "artifacts"
+TRACE_SUFFIX = ".pt.trace.json"
+COMPRESSION_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "none": ""}
+TEMPORARY_SUFFIX = ".tmp"
+
+_RUN = re.compile(r"(?P<start>\d{8}-\d{6})(?:-j(?P<job>[\w.+-]+))?")
+_WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")
+_TRACE = re.compile(
+    r"rank-(?P<rank>\d+)(?P<partial>\.partial)?\.pt\.trace\.json(?P<compression>\.gz|\.zst)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunName:
+    """The folder of one launch.
+
+    Args:
+        start: local time of rank 0 when the launch began, to the second.
+        job: SLURM job id, or None outside SLURM.
+    """
+
+    start: datetime
+    job: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.start:%Y%m%d-%H%M%S}" + (f"-j{self.job}" if self.job else "")
+
+    @classmethod
+    def parse(cls, name: str) -> RunName | None:
+        """The run that a folder's name tells, or None if it is no run folder."""
+        match = _RUN.fullmatch(name)
+        if not match:
+            return None
+        try:
+            start = datetime.strptime(match["start"], "%Y%m%d-%H%M%S")
+        except ValueError:
+            return None
+        return cls(start, match["job"])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WindowName:
+    """The folder of one window: global iterations `first` to `last`, 1-based, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"iter-{self.first:07d}"
+        return f"iter-{self.first:07d}-{self.last:07d}"
+
+    @classmethod
+    def parse(cls, name: str) -> WindowName | None:
+        """The window that a folder's name tells, or None if it is no window folder."""
+        match = _WINDOW.fullmatch(name)
+        if not match:
+            return None
+        first = int(match["first"])
+        return cls(first, int(match["last"] or first))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceName:
+    """A trace file inside a window's folder.
+
+    Args:
+        rank: global rank.
+        world_size: number of ranks, for the width of the number; None when parsed from a name.
+        compression: one of `COMPRESSION_SUFFIXES`.
+        partial: the window was cut short.
+    """
+
+    rank: int
+    world_size: int | None = None
+    compression: str = "gzip"
+    partial: bool = False
+
+    @property
+    def stem(self) -> str:
+        """`rank-07`: what all files of this rank in this window begin with."""
+        width = len(str(self.world_size - 1)) if self.world_size else 1
+        return f"rank-{self.rank:0{width}d}"
+
+    def __str__(self) -> str:
+        partial = ".partial" if self.partial else ""
+        return f"{self.stem}{partial}{TRACE_SUFFIX}{COMPRESSION_SUFFIXES[self.compression]}"
+
+    def artifact(self, suffix: str) -> Path:
+        """Path below the window's folder: `artifacts/rank-07.<suffix>`."""
+        return Path(ARTIFACTS) / f"{self.stem}.{suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> TraceName | None:
+        """The trace that a file's name tells, or None if it is not one of ours."""
+        match = _TRACE.fullmatch(name)
+        if not match:
+            return None
+        suffix = match["compression"] or ""
+        compression = next(k for k, v in COMPRESSION_SUFFIXES.items() if v == suffix)
+        return cls(int(match["rank"]), None, compression, match["partial"] is not None)
