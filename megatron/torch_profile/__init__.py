@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profile any Megatron training run, unmodified.
+
+    python -m megatron.torch_profile pretrain_gpt.py --torch-profile ...
+
+or, from code, before Megatron parses its arguments:
+
+    import megatron.torch_profile
+    megatron.torch_profile.install()
+
+Importing this package imports neither torch nor Megatron, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from megatron.torch_profile.patches import PATCHES, PatchSet
+
+__all__ = ["install", "uninstall"]
+
+_patches = PatchSet(PATCHES)
+
+
+def install() -> None:
+    """Wrap the few Megatron names that profiling needs; again is nothing.
+
+    Megatron may be imported before or after. Without `--torch-profile` among the arguments,
+    training is what it was.
+    """
+    _patches.apply()
+
+
+def uninstall() -> None:
+    """Put every Megatron name back; again is nothing."""
+    _patches.remove()

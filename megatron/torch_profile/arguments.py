@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argparse group, made from config.py; the only module here that knows argparse.
+
+Megatron builds its parser itself, so the group is added to the parser that passes by
+(`add_group`), and the same parser tells when parsing is done: that is the earliest moment at which
+a mistake can be named, in every version, whoever calls the parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, NoReturn
+
+from megatron.torch_profile import plan
+from megatron.torch_profile.config import FLAG, TorchProfileConfig, argument_of, flag_of
+from megatron.torch_profile.log import exit_with
+from megatron.torch_trace.errors import UsageError
+
+_parsed: TorchProfileConfig | None = None
+"""The command line's flags, for `--yaml-cfg`: it replaces Megatron's namespace after parsing."""
+
+
+def add_group(
+    parser: argparse.ArgumentParser,
+    *,
+    where: Any = None,
+    after_parsing: Sequence[Callable[[argparse.Namespace], None]] = (),
+) -> argparse.ArgumentParser:
+    """Add the `--torch-profile*` flags to Megatron's parser and check them when it has parsed.
+
+    Args:
+        parser: Megatron's parser, under construction.
+        where: the module that builds it, to notice a fork that defines these flags itself.
+        after_parsing: called with the namespace before Megatron validates it.
+
+    Returns:
+        The same parser.
+    """
+    if _defines_flags(parser, where):
+        exit_with(
+            UsageError(
+                f"this Megatron defines {FLAG} flags of its own "
+                f"({getattr(where, '__file__', 'its argument parser')}); run it without "
+                "megatron.torch_profile to use them, or take them out to use ours."
+            )
+        )
+    group = parser.add_argument_group(title="torch profile")
+    for field in fields(TorchProfileConfig):
+        _add_argument(group, field)
+    _watch(parser, after_parsing)
+    return parser
+
+
+def config_of(args: Any) -> TorchProfileConfig:
+    """The configuration that a namespace holds, whether argparse, YAML or a program made it.
+
+    What the namespace lacks was given on the command line, or has its default.
+    """
+    base = _parsed or TorchProfileConfig()
+    values = {f.name: getattr(args, argument_of(f.name), getattr(base, f.name)) for f in _FIELDS}
+    # YAML and programs write lists of numbers where the command line gives words.
+    for name in ("ranks", "iterations", "activities"):
+        value = values[name]
+        if value is not None:
+            words = value if isinstance(value, (list, tuple)) else [value]
+            values[name] = [str(word) for word in words]
+    return TorchProfileConfig(**values).with_preset()
+
+
+def _add_argument(group: argparse._ArgumentGroup, field: Field[Any]) -> None:
+    options = dict(field.metadata["argparse"])
+    default = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
+    if field.type == "bool":
+        options["action"] = "store_true"
+    else:
+        options["default"] = default
+        if field.type in ("int", "int | None"):
+            options["type"] = int
+    text = field.metadata["help"].replace("%", "%%")
+    if default not in (None, False):
+        shown = " ".join(default) if isinstance(default, list) else default
+        text += f" Default: {shown}."
+    group.add_argument(flag_of(field.name), dest=argument_of(field.name), help=text, **options)
+
+
+def _watch(
+    parser: argparse.ArgumentParser,
+    after_parsing: Sequence[Callable[[argparse.Namespace], None]],
+) -> None:
+    # Set on this one parser, not on the class: nobody else's parser is touched.
+    parse, error = parser.parse_known_args, parser.error
+
+    def parse_and_check(*args: Any, **kwargs: Any) -> tuple[argparse.Namespace, list[str]]:
+        namespace, rest = parse(*args, **kwargs)
+        _check(namespace)
+        for callback in after_parsing:
+            callback(namespace)
+        return namespace, rest
+
+    def short_error(message: str) -> NoReturn:
+        # Megatron's usage is hundreds of lines long and would hide the sentence.
+        if FLAG in message:
+            exit_with(UsageError(_with_suggestion(message)))
+        error(message)
+
+    parser.parse_known_args = parse_and_check  # type: ignore[method-assign,assignment]
+    parser.error = short_error  # type: ignore[method-assign]
+
+
+def _check(namespace: argparse.Namespace) -> None:
+    global _parsed
+    config = config_of(namespace)
+    _parsed = config if config.enabled else None
+    if not config.enabled:
+        # Megatron prints, logs and saves its arguments: without the flag they are upstream's.
+        for field in _FIELDS:
+            delattr(namespace, argument_of(field.name))
+        unused = sorted(
+            {word.partition("=")[0] for word in sys.argv[1:] if word.startswith(f"{FLAG}-")}
+        )
+        # A YAML file may hold the switch itself.
+        if unused and not getattr(namespace, "yaml_cfg", None):
+            exit_with(UsageError(f"{', '.join(unused)}: does nothing without {FLAG}, add it."))
+        return
+    try:
+        plan.check(config, namespace)
+    except UsageError as error:
+        exit_with(error)
+
+
+def _with_suggestion(message: str) -> str:
+    unknown = re.findall(rf"{FLAG}[\w-]*", message)
+    if "unrecognized" in message and unknown:
+        flags = [flag_of(field.name) for field in _FIELDS]
+        close = difflib.get_close_matches(unknown[0], flags, n=1)
+        known = f"did you mean {close[0]}?" if close else f"known are {', '.join(flags)}."
+        return f"unknown flag {unknown[0]}: {known}"
+    return f"{message}."
+
+
+def _defines_flags(parser: argparse.ArgumentParser, where: Any) -> bool:
+    if FLAG in parser._option_string_actions:
+        return True
+    try:
+        # The fork adds its flags after the group this is called from, where argparse would raise.
+        return (
+            bool(where) and re.search(rf"""["']{FLAG}["']""", inspect.getsource(where)) is not None
+        )
+    except OSError:
+        return False
+
+
+_FIELDS = fields(TorchProfileConfig)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every `--torch-profile*` flag: one field is one flag, its default and its help.
+
+`TorchProfileConfig.ranks` is the flag `--torch-profile-ranks` and the argument
+`torch_profile_ranks` in Megatron's namespace; `arguments.py` makes the translation. To add a flag,
+add a field here: the parser, `--help`, run.json and the documentation's table follow.
+
+The first twelve flags are the family that users already have in their launch scripts (the
+okoge-kaz/Megatron-LM fork introduced them); their names, types and defaults never change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+FLAG = "--torch-profile"
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "overlap": {"key_averages": True},
+    "modules": {"with_modules": True, "record_shapes": True, "key_averages": True},
+    "memory": {"profile_memory": True, "record_shapes": True, "with_stack": True},
+    "full": {
+        "record_shapes": True,
+        "profile_memory": True,
+        "with_stack": True,
+        "with_flops": True,
+        "with_modules": True,
+        "key_averages": True,
+    },
+}
+"""What `--torch-profile-preset NAME` switches on. A preset never switches anything off."""
+
+
+def _flag(default: Any, help: str, **argparse: Any) -> Any:  # noqa: A002
+    if isinstance(default, list):
+        return field(
+            default_factory=lambda: list(default), metadata={"help": help, "argparse": argparse}
+        )
+    return field(default=default, metadata={"help": help, "argparse": argparse})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchProfileConfig:
+    """What the user asked for, before anything about the run is known.
+
+    Iterations are Megatron's: one is one optimizer step, numbered from 1 over the whole training.
+    """
+
+    enabled: bool = _flag(
+        False,
+        "Record torch.profiler traces of this run. The other --torch-profile-* flags do nothing "
+        "without it.",
+    )
+    ranks: list[str] = _flag(
+        ["0"],
+        "Ranks to profile: numbers (0 1), ranges (0-7, 8-63:8), all, last, parallel coordinates "
+        "(tp=0,dp=0 is every pipeline stage of one model copy; pp=first, pp=last), per-node.",
+        nargs="+",
+        metavar="R",
+    )
+    wait: int = _flag(0, "Iterations without profiling at the start of every cycle.", metavar="N")
+    warmup: int = _flag(
+        1, "Iterations of a cycle in which the profiler runs but keeps nothing.", metavar="N"
+    )
+    active: int = _flag(1, "Iterations of a cycle that are recorded into one trace.", metavar="N")
+    repeat: int = _flag(
+        1, "Cycles of wait, warmup and active; 0 repeats until the end of training.", metavar="N"
+    )
+    skip_first: int = _flag(
+        1,
+        "Iterations to skip before the first cycle, counted from the first iteration of this "
+        "process (so after a resume too).",
+        metavar="N",
+    )
+    record_shapes: bool = _flag(False, "Record the shapes of operator inputs.")
+    profile_memory: bool = _flag(False, "Record allocations and frees of tensor memory.")
+    with_stack: bool = _flag(
+        False, "Record Python stacks. Traces grow about four times, and so does the stop."
+    )
+    with_flops: bool = _flag(
+        False,
+        "Record FLOPs of the operators that torch has a formula for (matrix products, "
+        "convolutions, mul, add; no attention): a lower bound, not the model's FLOPs.",
+    )
+    with_modules: bool = _flag(
+        False,
+        "Name modules in the trace: a span for each module's forward, such as "
+        "'decoder.layers.3.mlp: MLP'. (torch's own with_modules does nothing in eager mode.)",
+    )
+    dir: str | None = _flag(
+        None,
+        "Folder for traces; every launch gets a folder of its own in it. Default: "
+        "--tensorboard-dir, else ./torch_profile.",
+        metavar="DIR",
+    )
+    iterations: list[str] | None = _flag(
+        None,
+        "Record these global iterations (A-B or A, several allowed) instead of cycles; "
+        "--torch-profile-warmup iterations before each are warm-up.",
+        nargs="+",
+        metavar="A-B",
+    )
+    skip_first_wait: bool = _flag(False, "Leave out the wait of the first cycle.")
+    frequency: int | None = _flag(
+        None,
+        "Length of a cycle in iterations; the wait follows from it. Instead of "
+        "--torch-profile-wait.",
+        metavar="N",
+    )
+    activities: list[str] = _flag(
+        ["cpu", "cuda"], "What to record.", nargs="+", choices=["cpu", "cuda"]
+    )
+    compression: str = _flag("gzip", "Compression of the traces.", choices=["gzip", "zstd", "none"])
+    key_averages: bool = _flag(
+        False, "Also write the table of operators, sorted by their own time, as text."
+    )
+    stacks: bool = _flag(
+        False,
+        "Also write stacks for flame graphs, weighted by self time. Needs "
+        "--torch-profile-with-stack.",
+    )
+    execution_trace: bool = _flag(
+        False, "Also write torch's execution trace (for Chakra and for replay) of each window."
+    )
+    preset: str | None = _flag(
+        None,
+        "Switch on a common set of flags: overlap (what communication hides behind), modules "
+        "(which module costs what), memory (who holds memory), full.",
+        choices=list(PRESETS),
+    )
+
+    def with_preset(self) -> TorchProfileConfig:
+        """The same configuration with what its preset switches on."""
+        return replace(self, **PRESETS[self.preset]) if self.preset else self
+
+
+def flag_of(field_name: str) -> str:
+    """The flag of a field: `skip_first` -> `--torch-profile-skip-first`."""
+    return FLAG if field_name == "enabled" else f"{FLAG}-{field_name.replace('_', '-')}"
+
+
+def argument_of(field_name: str) -> str:
+    """The argument of a field in Megatron's namespace: `ranks` -> `torch_profile_ranks`."""
+    return "torch_profile" if field_name == "enabled" else f"torch_profile_{field_name}"

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Megatron name that is wrapped, as data: where it is, and what wraps it.
+
+Names are wrapped as attributes of the module that looks them up when it calls them, when that
+module has been imported (now or later), and put back by `remove`. A wrapper passes arguments and
+results through untouched: signatures drift with the version, so nothing here counts them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import wrapt
+
+from megatron.torch_profile.log import exit_with
+from megatron.torch_trace.errors import UsageError
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+OLDEST_CORE = (0, 6)
+"""Before, `megatron` was no namespace package and the training loop lay elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One wrapped name.
+
+    Args:
+        module: where Megatron looks the name up.
+        name: attribute of the module, dotted for a method.
+        wrapper: called in its place, in wrapt's form (wrapped, instance, args, kwargs).
+        since: first core version that has the name; None where every supported one has it.
+    """
+
+    module: str
+    name: str
+    wrapper: Wrapper
+    since: tuple[int, int] | None = None
+
+
+def _add_arguments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile import arguments, cpu
+
+    return arguments.add_group(
+        wrapped(*args, **kwargs),
+        where=inspect.getmodule(wrapped),
+        after_parsing=[cpu.adjust_arguments] if cpu.active() else [],
+    )
+
+
+def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile import arguments
+
+    training = import_module(_TRAINING)
+    megatron_args = training.get_args()
+    if not arguments.config_of(megatron_args).enabled:
+        return wrapped(*args, **kwargs)
+    from megatron.torch_profile import session
+
+    model = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("model")
+    with session.training(megatron_args, model, lambda: _flops_per_iteration(megatron_args)):
+        return wrapped(*args, **kwargs)
+
+
+def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile import session
+
+    # 0-based and set right before the call, in every version.
+    session.current.begin_step(import_module(_TRAINING).get_args().curr_iteration + 1)
+    return wrapped(*args, **kwargs)
+
+
+def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile import session
+
+    session.current.begin_pause()
+    return wrapped(*args, **kwargs)
+
+
+_TRAINING = "megatron.training.training"
+
+PATCHES = (
+    Patch("megatron.training.arguments", "_add_logging_args", _add_arguments),
+    Patch(_TRAINING, "train", _train),
+    Patch(_TRAINING, "train_step", _train_step),
+    Patch(_TRAINING, "evaluate_and_print_results", _pause),
+    Patch(_TRAINING, "save_checkpoint_and_time", _pause),
+)
+
+
+class PatchSet:
+    """Applies a list of patches to modules that are imported now or later, and takes them back.
+
+    Args:
+        patches: what to wrap.
+    """
+
+    def __init__(self, patches: tuple[Patch, ...]) -> None:
+        self._patches = patches
+        self._hooked: set[str] = set()
+        self._wrapped: list[tuple[Any, str, Any]] = []
+        self.active = False
+
+    def apply(self) -> None:
+        """Wrap; a second call changes nothing."""
+        if self.active:
+            return
+        self.active = True
+        for module in dict.fromkeys(patch.module for patch in self._patches):
+            if module not in self._hooked:
+                self._hooked.add(module)
+                # Runs at once if the module is there. wrapt's hooks cannot be taken back, so they
+                # ask whether the set is still active.
+                wrapt.register_post_import_hook(self._wrap, module)
+            elif module in sys.modules:
+                self._wrap(sys.modules[module])
+
+    def remove(self) -> None:
+        """Put every original back; a second call changes nothing."""
+        self.active = False
+        while self._wrapped:
+            owner, attribute, wrapper = self._wrapped.pop()
+            # Somebody may have wrapped ours since: theirs stays, and ours passes everything on.
+            if vars(owner).get(attribute) is wrapper:
+                setattr(owner, attribute, wrapper.__wrapped__)
+
+    def _wrap(self, module: Any) -> None:
+        if not self.active:
+            return
+        for patch in self._patches:
+            if patch.module != module.__name__:
+                continue
+            try:
+                owner, attribute, original = wrapt.resolve_path(module, patch.name)
+            except AttributeError:
+                if patch.since is None:
+                    refuse_old_megatron(f"{patch.module} has no {patch.name}")
+                continue
+            wrapper = wrapt.FunctionWrapper(original, patch.wrapper, enabled=self._is_active)
+            setattr(owner, attribute, wrapper)
+            self._wrapped.append((owner, attribute, wrapper))
+
+    def _is_active(self) -> bool:
+        return self.active
+
+
+def refuse_old_megatron(reason: str) -> None:
+    """End with a sentence if the Megatron at hand is older than the oldest that can be patched.
+
+    Raises:
+        SystemExit: always; status 2.
+    """
+    oldest = ".".join(map(str, OLDEST_CORE))
+    exit_with(
+        UsageError(f"needs Megatron core {oldest} or newer and found {_found_version()}: {reason}.")
+    )
+
+
+def _found_version() -> str:
+    try:
+        version = import_module("megatron.core").__version__
+    except (ImportError, AttributeError):
+        return "one that does not tell its version"
+    return str(version)
+
+
+def version_of_source(package_info: str) -> str:
+    """The version that the text of a `megatron/core/package_info.py` holds."""
+    numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)", package_info, re.MULTILINE))
+    return ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def _flops_per_iteration(args: Any) -> int | None:
+    """Megatron's own count for one global batch; None where it cannot tell."""
+    training = import_module(_TRAINING)
+    try:
+        from megatron.core.num_microbatches_calculator import get_current_global_batch_size
+    except ImportError:  # before core 0.8 it lay elsewhere
+        get_current_global_batch_size = None
+    try:
+        batch = (
+            get_current_global_batch_size()
+            if get_current_global_batch_size
+            else args.global_batch_size
+        )
+        return int(training.num_floating_point_operations(args, batch))
+    except Exception:  # noqa: BLE001 - a model it has no formula for is no reason to stop
+        return None

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CapturePlan: which ranks, which iterations, which files. Decided once per process, then only read.
+
+`check` refuses what no run could do, as soon as arguments are parsed. `agree` decides for real,
+on all ranks together, when Megatron's process groups exist and the iteration to start from is
+known; a mistake that shows only then ends all ranks, before training.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_profile import ranks, schedule, topology
+from megatron.torch_profile.config import TorchProfileConfig, flag_of
+from megatron.torch_profile.schedule import Schedule, Span, Window
+from megatron.torch_profile.topology import CPU, Topology
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.layout import RunName, TraceName, WindowName
+
+_SHOWN_WINDOWS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """What will be captured, in terms of this run."""
+
+    config: TorchProfileConfig
+    topology: Topology
+    ranks: tuple[int, ...]
+    schedule: Schedule
+    run_folder: Path
+
+    @property
+    def records_here(self) -> bool:
+        """Whether this process is one of the profiled ranks."""
+        return self.topology.rank in self.ranks
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """What is recorded here: without a GPU only the CPU's side."""
+        if self.topology.me.device == CPU:
+            return ("cpu",)
+        return tuple(self.config.activities)
+
+    def window_folder(self, window: Window) -> Path:
+        """Folder of a window's traces."""
+        return self.run_folder / str(WindowName(window.first, window.last))
+
+    def trace_name(self, *, partial: bool = False) -> TraceName:
+        """Name of this rank's trace in any window."""
+        return TraceName(
+            self.topology.rank, self.topology.layout.world_size, self.config.compression, partial
+        )
+
+    def describe(self) -> str:
+        """The plan in words, one fact a line, in global iterations."""
+        windows = list(islice(self.schedule, _SHOWN_WINDOWS + 1))
+        shown = ", ".join(str(window) for window in windows[:_SHOWN_WINDOWS])
+        more = ", ..." if len(windows) > _SHOWN_WINDOWS else ""
+        warmup = f" (warm-up {windows[0].warmup} before each)" if windows else ""
+        on = [
+            field.name
+            for field in fields(self.config)
+            if field.name != "enabled" and getattr(self.config, field.name) is True
+        ]
+        lines = [
+            f"ranks: {_numbers(self.ranks)} ({self.topology.layout})",
+            f"iterations: {shown}{more}{warmup}; this process runs {self.schedule.span}"
+            if windows
+            else f"iterations: none, this process has none left to run ({self.schedule.span})",
+            f"recording: {' and '.join(self.activities)}"
+            + (f"; switched on: {', '.join(flag_of(name) for name in on)}" if on else ""),
+            f"traces: {self.run_folder}",
+        ]
+        if windows and windows[0].warmup == 0:
+            lines.append(
+                "the first recorded iteration has no warm-up, so it will hold the profiler's own "
+                "start-up cost"
+            )
+        skipped = _behind(self.config, self.schedule.span)
+        if skipped:
+            lines.append(f"iterations {skipped} lie behind the resumed iteration and are left out")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan's entry in run.json; of an endless schedule the first hundred windows."""
+        return {
+            "ranks": list(self.ranks),
+            "windows": [
+                {"first": w.first, "last": w.last, "warmup": w.warmup}
+                for w in islice(self.schedule, 100)
+            ],
+            "first_iteration": self.schedule.span.first,
+            "last_iteration": self.schedule.span.last,
+        }
+
+
+def check(config: TorchProfileConfig, args: Any) -> None:
+    """Refuse what cannot work in any run with these arguments.
+
+    Args:
+        config: the user's wishes.
+        args: Megatron's parsed, not yet validated arguments.
+
+    Raises:
+        UsageError: one sentence for the user.
+    """
+    if getattr(args, "profile", False):
+        raise UsageError(
+            f"{flag_of('enabled')} and --profile: two profilers cannot share the GPU's event "
+            "interface; drop --profile (nsys, --use-pytorch-profiler) or "
+            f"{flag_of('enabled')}."
+        )
+    schedule.check(config)
+    ranks.check(config.ranks, topology.layout_from_arguments(args))
+    if config.stacks and not config.with_stack:
+        raise UsageError(
+            f"{flag_of('stacks')}: there are no stacks to write without "
+            f"{flag_of('with_stack')}, add it."
+        )
+    if getattr(args, "train_iters", None):
+        schedule.make(
+            config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"
+        )
+
+
+def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
+    """Decide, on all ranks together. Collective: call it on every rank.
+
+    Args:
+        config: `check` has accepted it.
+        args: Megatron's validated arguments, after the checkpoint was loaded.
+
+    Raises:
+        UsageError: on every rank, with the same sentence, whichever rank found the mistake.
+    """
+    members = topology.discover()
+    chosen = ranks.resolve(config.ranks, members.layout, members.members)
+    windows = _schedule(config, args)
+    root = Path(config.dir or getattr(args, "tensorboard_dir", None) or "torch_profile").absolute()
+    folder = topology.from_rank_0(_make_run_folder(root) if members.rank == 0 else None)
+    if isinstance(folder, UsageError):
+        raise folder
+    assert folder is not None
+    plan = CapturePlan(config, members, chosen, windows, folder)
+    problems = topology.gather(_why_not_writable(folder) if plan.records_here else None)
+    for member, problem in zip(members.members, problems, strict=True):
+        if problem:
+            raise UsageError(
+                f"{flag_of('dir')} {root}: rank {member.rank} on {member.host} cannot write there "
+                f"({problem}); name a folder that every profiled rank can write to."
+            )
+    return plan
+
+
+def _schedule(config: TorchProfileConfig, args: Any) -> Schedule:
+    first = getattr(args, "iteration", 0) + 1
+    last, why = args.train_iters, f"--train-iters {args.train_iters}"
+    interval = getattr(args, "exit_interval", None)
+    if interval and -(-first // interval) * interval < last:
+        last, why = -(-first // interval) * interval, f"--exit-interval {interval}"
+    if first > last:  # a finished run, started again: nothing to train is no mistake
+        return Schedule(config, Span(first, last))
+    return schedule.make(config, Span(first, last), why_last=why)
+
+
+def _make_run_folder(root: Path) -> Path | UsageError:
+    """A folder of this launch's own; a name taken within the same second moves to the next."""
+    start = datetime.now()
+    job = os.environ.get("SLURM_JOB_ID")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = root / str(RunName(start, job))
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                start += timedelta(seconds=1)
+            else:
+                return folder
+    except OSError as error:
+        return UsageError(
+            f"{flag_of('dir')} {root}: rank 0 cannot write there ({error.strerror}); name a "
+            "folder that every profiled rank can write to."
+        )
+
+
+def _why_not_writable(folder: Path) -> str | None:
+    probe = folder / f".writable-{os.getpid()}-{os.environ.get('RANK', '0')}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # the folder may be local to each node
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
+
+
+def _behind(config: TorchProfileConfig, span: Span) -> str:
+    ranges = schedule.parse_iterations(config.iterations or [])
+    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in ranges if a < span.first)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """`(0, 1, 2, 3, 8)` -> `0-3, 8`."""
+    parts: list[str] = []
+    start = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is None or number != previous + 1:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+            start = number if number is not None else start
+        previous = number if number is not None else previous
+    return ", ".join(parts)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rank expressions: what `--torch-profile-ranks` may say, and which ranks it means.
+
+    0 1            these global ranks          8-63:8    every eighth of 8 to 63
+    0-7,64         lists within a word         all       every rank
+    last           world size - 1              per-node  the first rank of every node
+    tp=0,dp=0      all that match every coordinate: here each pipeline stage of one model copy
+    pp=first       a coordinate may be a number, first or last
+
+Several words are a union. The one source of coordinates is Megatron itself (topology.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from megatron.torch_profile.config import flag_of
+from megatron.torch_trace.errors import UsageError
+
+DIMENSIONS = ("tp", "pp", "dp", "cp", "ep")
+_NUMBERS = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<stride>\d+))?)?")
+_COORDINATE = re.compile(rf"(?P<dimension>{'|'.join(DIMENSIONS)})=(?P<index>\d+|first|last)")
+_FLAG = flag_of("ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many ranks there are and how they are laid out, as far as it is known.
+
+    Args:
+        world_size: number of ranks.
+        sizes: size of each parallel dimension; ep is a subdivision of dp and cp.
+    """
+
+    world_size: int
+    sizes: Mapping[str, int]
+
+    def __str__(self) -> str:
+        dimensions = [d for d in ("tp", "cp", "pp", "dp", "ep") if d in self.sizes]
+        product = " x ".join(f"{d} {self.sizes[d]}" for d in dimensions if d != "ep")
+        expert = self.sizes.get("ep", 1)
+        ep = f", ep {expert}" if expert > 1 else ""
+        return f"world size {self.world_size}" + (f" = {product}{ep}" if product else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank stands: its node's name and its index in each parallel dimension."""
+
+    rank: int
+    host: str
+    coordinates: Mapping[str, int]
+
+
+def check(words: Sequence[str], layout: Layout) -> None:
+    """Refuse an expression that cannot be right, before anything is built.
+
+    Raises:
+        UsageError: a word that means nothing, a rank or coordinate out of range, a rank given
+            twice, or nothing at all.
+    """
+    numbers: list[int] = []
+    for word in words:
+        if word in ("all", "last", "per-node"):
+            if word == "all" and len(words) > 1:
+                raise _error(words, "all already means every rank, give it alone", layout)
+        elif "=" in word:
+            for dimension, index in _coordinates(word, words, layout):
+                size = layout.sizes.get(dimension)
+                if size is not None and isinstance(index, int) and index >= size:
+                    raise _error(words, f"{dimension} must be 0 to {size - 1}", layout)
+        else:
+            numbers += _numbers(word, words, layout)
+    if not words:
+        raise _error(words, "no rank given", layout)
+    twice = [rank for rank, times in Counter(numbers).items() if times > 1]
+    if twice:
+        raise _error(words, f"rank {min(twice)} is given twice", layout)
+
+
+def resolve(words: Sequence[str], layout: Layout, places: Iterable[Place]) -> tuple[int, ...]:
+    """The ranks that an expression means, in ascending order.
+
+    Args:
+        words: the expression; `check` has accepted it.
+        layout: for messages and for `first`/`last` of a dimension.
+        places: every rank's place, in any order.
+
+    Raises:
+        UsageError: as `check`, or when no rank matches.
+    """
+    check(words, layout)
+    everyone = sorted(places, key=lambda place: place.rank)
+    chosen: set[int] = set()
+    for word in words:
+        if word == "all":
+            chosen.update(place.rank for place in everyone)
+        elif word == "last":
+            chosen.add(layout.world_size - 1)
+        elif word == "per-node":
+            first_of_node: dict[str, int] = {}
+            for place in everyone:
+                first_of_node.setdefault(place.host, place.rank)
+            chosen.update(first_of_node.values())
+        elif "=" in word:
+            wanted = _coordinates(word, words, layout)
+            matching = [p.rank for p in everyone if _matches(p, wanted, layout)]
+            if not matching:
+                raise _error(words, f"no rank has {word}", layout)
+            chosen.update(matching)
+        else:
+            chosen.update(_numbers(word, words, layout))
+    return tuple(sorted(chosen))
+
+
+def _numbers(word: str, words: Sequence[str], layout: Layout) -> list[int]:
+    ranks: list[int] = []
+    for part in word.split(","):
+        if part in ("all", "last", "per-node"):
+            raise _error(words, f"{part} must be a word of its own", layout)
+        match = _NUMBERS.fullmatch(part)
+        if not match:
+            raise _error(
+                words,
+                f"{part!r} is none of a rank, a range (0-7, 8-63:8), all, last, per-node or "
+                "parallel coordinates (tp=0,dp=0)",
+                layout,
+            )
+        first, last = int(match["first"]), int(match["last"] or match["first"])
+        stride = int(match["stride"] or 1)
+        if last < first or stride == 0:
+            raise _error(words, f"the range {part} is empty", layout)
+        if last >= layout.world_size:
+            raise _error(words, f"ranks must be 0 to {layout.world_size - 1}", layout)
+        ranks += range(first, last + 1, stride)
+    return ranks
+
+
+def _coordinates(word: str, words: Sequence[str], layout: Layout) -> list[tuple[str, int | str]]:
+    wanted: list[tuple[str, int | str]] = []
+    for part in word.split(","):
+        match = _COORDINATE.fullmatch(part)
+        if not match:
+            raise _error(
+                words,
+                f"{part!r} is no parallel coordinate; write one of {', '.join(DIMENSIONS)} = a "
+                "number, first or last",
+                layout,
+            )
+        dimension, index = match["dimension"], match["index"]
+        if any(dimension == other for other, _ in wanted):
+            raise _error(words, f"{dimension} is given twice in {word}", layout)
+        wanted.append((dimension, int(index) if index.isdigit() else index))
+    return wanted
+
+
+def _matches(place: Place, wanted: list[tuple[str, int | str]], layout: Layout) -> bool:
+    for dimension, index in wanted:
+        at = place.coordinates.get(dimension, 0)
+        target = {"first": 0, "last": layout.sizes.get(dimension, 1) - 1}.get(str(index), index)
+        if at != target:
+            return False
+    return True
+
+
+def _error(words: Sequence[str], reason: str, layout: Layout) -> UsageError:
+    return UsageError(f"{_FLAG} {' '.join(words)}: {reason} ({layout}).".replace(" :", ":"))

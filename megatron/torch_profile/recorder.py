@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: follows training iteration by iteration and records the plan's windows.
+
+The only module that imports torch.profiler. A profiler exists from the first warm-up iteration of
+a window to the export of its trace and at no other time, so between windows there is nothing that
+could cost anything.
+
+    iteration       12        13        14        15        16
+                    |warm-up  |ProfilerStep#13    |train_step 15 begins:
+                    |         |         |ProfilerStep#14   the window closes and is exported
+                    prepare   start                        (or evaluation, a checkpoint or the
+                                                            end of training, if that comes first)
+
+A step begins with Megatron's `train_step` and ends where the next one begins, so it holds the
+logging between them; micro-batches are inside. Evaluation and checkpoints after the last recorded
+iteration are not recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol
+
+import torch
+from torch.profiler import ProfilerActivity, record_function
+
+from megatron.torch_profile.export import Export, export
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.schedule import Window
+from megatron.torch_profile.spans import module_spans
+
+P = ParamSpec("P")
+METADATA_KEY = "torch_profile"
+_ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
+
+
+class StepFollower(Protocol):
+    """What the training loop tells: a recorder, or a rank that records nothing."""
+
+    def begin_step(self, iteration: int) -> None:
+        """`train_step` of this global iteration is about to run."""
+
+    def begin_pause(self) -> None:
+        """Evaluation or a checkpoint is about to run."""
+
+    def close(self) -> None:
+        """Training ends, however it ends."""
+
+
+class Idle:
+    """A rank that records nothing."""
+
+    def begin_step(self, iteration: int) -> None:
+        """Nothing."""
+
+    def begin_pause(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def _never_raises(
+    method: Callable[Concatenate[Recorder, P], None],
+) -> Callable[Concatenate[Recorder, P], None]:
+    """A failure of profiling is said once, ends profiling on this rank, and nothing else."""
+
+    @wraps(method)
+    def guarded(self: Recorder, *args: P.args, **kwargs: P.kwargs) -> None:
+        if self.failed:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.failed = True
+            logger.warning(
+                "rank %d stops profiling, training goes on: %s: %s",
+                self.rank,
+                type(error).__name__,
+                error,
+            )
+            self.abandon()
+
+    return guarded
+
+
+class Recorder:
+    """Records the windows of a plan on this rank.
+
+    Args:
+        plan: what to record.
+        model: Megatron's list of model chunks, for module spans.
+        metadata: goes into every trace under the key `torch_profile`, beside the window.
+    """
+
+    def __init__(self, plan: CapturePlan, model: Any, metadata: dict[str, Any]) -> None:
+        # Errors, not the stages that Kineto would print on every rank.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "4")
+        self.rank = plan.topology.rank
+        self.failed = False
+        self._plan = plan
+        self._model = model
+        self._metadata = metadata
+        self._windows: Iterator[Window] = iter(plan.schedule)
+        self._next: Window | None = next(self._windows, None)
+        self._profiler: Any = None
+        self._recorded: list[int] = []
+        self._step: ExitStack | None = None
+        self._spans: ExitStack | None = None
+
+    @_never_raises
+    def begin_step(self, iteration: int) -> None:
+        """Close what ended with the last iteration, and open what begins with this one."""
+        self._end_step()
+        window = self._next
+        if window is not None and iteration > window.last:
+            self._finish(window)
+            # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
+            while self._next is not None and iteration > self._next.last:
+                logger.warning("iterations %s were skipped by training", self._next)
+                self._next = next(self._windows, None)
+            window = self._next
+        if window is None or iteration < window.first - window.warmup:
+            return
+        if self._profiler is None:
+            self._profiler = _make_profiler(self._plan, window)
+            self._profiler.prepare_trace()
+        if iteration >= window.first:
+            if not self._recorded:
+                self._start(window)
+            self._recorded.append(iteration)
+            self._step = ExitStack()
+            self._step.enter_context(record_function(f"ProfilerStep#{iteration}"))
+
+    @_never_raises
+    def begin_pause(self) -> None:
+        """After the last recorded iteration, close the window before something else runs."""
+        if self._next is not None and self._recorded and self._recorded[-1] == self._next.last:
+            self._end_step()
+            self._finish(self._next)
+
+    @_never_raises
+    def close(self) -> None:
+        """Export what there is; a window that is not complete is marked partial."""
+        self._end_step()
+        if self._next is not None and self._profiler is not None:
+            self._finish(self._next)
+
+    def abandon(self) -> None:
+        """Let go of the profiler after a failure, quietly."""
+        for stack in (self._step, self._spans):
+            if stack is not None:
+                stack.close()
+        profiler, self._profiler = self._profiler, None
+        self._step = self._spans = None
+        if profiler is not None:
+            try:
+                if not self._recorded:
+                    profiler.start_trace()
+                profiler.stop_trace()
+                _release(profiler)
+            except Exception as error:
+                logger.debug("stopping the abandoned profiler: %s", error)
+
+    def _start(self, window: Window) -> None:
+        self._profiler.start_trace()
+        metadata = {**self._metadata, "window": {"first": window.first, "last": window.last}}
+        self._profiler.add_metadata_json(METADATA_KEY, json.dumps(metadata))
+        if self._plan.config.with_modules:
+            self._spans = ExitStack()
+            self._spans.enter_context(module_spans(self._model))
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.close()
+            self._step = None
+
+    def _finish(self, window: Window) -> None:
+        if self._spans is not None:
+            self._spans.close()
+            self._spans = None
+        profiler, self._profiler = self._profiler, None
+        recorded, self._recorded = self._recorded, []
+        self._next = next(self._windows, None)
+        if profiler is None:
+            return
+        if not recorded:  # ended during warm-up: Kineto must be started to be stopped
+            profiler.start_trace()
+            profiler.stop_trace()
+            _release(profiler)
+            logger.warning("training ended in the warm-up of iterations %s: no trace", window)
+            return
+        profiler.stop_trace()
+        _release(profiler)
+        complete = recorded == list(range(window.first, window.last + 1))
+        if not complete:
+            logger.warning(
+                "the window of iterations %s holds only %s", window, ", ".join(map(str, recorded))
+            )
+        export(
+            profiler,
+            Export(
+                rank=self.rank,
+                window=window,
+                folder=self._plan.window_folder(window),
+                name=self._plan.trace_name(partial=not complete),
+                key_averages=self._plan.config.key_averages,
+                stacks=self._plan.config.stacks,
+            ),
+        )
+
+
+def _make_profiler(plan: CapturePlan, window: Window) -> Any:
+    config = plan.config
+    options: dict[str, Any] = {
+        "activities": [_ACTIVITIES[name] for name in plan.activities],
+        "record_shapes": config.record_shapes,
+        "profile_memory": config.profile_memory,
+        "with_stack": config.with_stack,
+        "with_flops": config.with_flops,
+    }
+    if config.stacks:
+        # export_stacks writes an empty file without it (pytorch/pytorch#100253).
+        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+    if config.execution_trace:
+        path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
+        options["execution_trace_observer"] = _execution_trace(path)
+    known = inspect.signature(torch.profiler.profile.__init__).parameters
+    return torch.profiler.profile(**{k: v for k, v in options.items() if k in known})
+
+
+def _execution_trace(path: Path) -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(path))
+    return observer
+
+
+def _release(profiler: Any) -> None:
+    # torch has one execution trace observer a process: the next window needs it free.
+    if profiler.execution_trace_observer is not None:
+        profiler.execution_trace_observer.unregister_callback()

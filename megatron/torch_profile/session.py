@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of Megatron's `train`: agree on a plan, follow the steps, close on every way out."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import metadata as packages
+from typing import Any
+
+from megatron.torch_profile import arguments, plan
+from megatron.torch_profile.log import exit_with, logger
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.recorder import Idle, Recorder, StepFollower
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.layout import RUN_FILE
+
+_PACKAGES = (
+    "megatron-torch-profile",
+    "megatron-core",
+    "torch",
+    "transformer-engine",
+    "apex",
+    "wandb",
+    "tensorboard",
+)
+_ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS")
+
+current: StepFollower = Idle()
+"""Who follows the steps of the training that runs now; `Idle` when nobody records."""
+
+
+@contextmanager
+def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> Iterator[None]:
+    """Around one call of `train`: record what the flags in `args` ask for.
+
+    Args:
+        args: Megatron's arguments.
+        model: Megatron's list of model chunks.
+        count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
+    """
+    global current
+    config = arguments.config_of(args)
+    if not config.enabled:
+        yield
+        return
+    try:
+        # Flags from YAML or from a program have not passed the parser's check.
+        plan.check(config, args)
+        capture = plan.agree(config, args)
+    except UsageError as error:
+        exit_with(error)
+    flops = count_flops()
+    if capture.topology.rank == 0:
+        logger.info("%s", capture.describe())
+        _write_run_file(capture, args, flops)
+    if capture.records_here:
+        current = Recorder(capture, model, _metadata(capture, flops))
+    try:
+        yield
+    finally:
+        follower, current = current, Idle()
+        follower.close()
+
+
+def _metadata(capture: CapturePlan, flops: int | None) -> dict[str, Any]:
+    me = capture.topology.me
+    return {
+        "schema": 1,
+        "run": capture.run_folder.name,
+        "rank": me.rank,
+        "world_size": capture.topology.layout.world_size,
+        "coordinates": dict(me.coordinates),
+        "layout": dict(capture.topology.layout.sizes),
+        "host": me.host,
+        "pid": me.pid,
+        "device": me.device,
+        "argv": sys.argv,
+        "model_flops_per_iteration": flops,
+    }
+
+
+def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
+    import torch
+
+    run = {
+        "schema": 1,
+        "run": capture.run_folder.name,
+        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "user": _user(),
+        "host": socket.gethostname(),
+        "argv": sys.argv,
+        "arguments": {name: _jsonable(value) for name, value in sorted(vars(args).items())},
+        "versions": {
+            "python": platform.python_version(),
+            "cuda": torch.version.cuda,
+            "nccl": _nccl_version(),
+            **{name: _version(name) for name in _PACKAGES},
+            "megatron-core": _megatron_version(),
+        },
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_ENVIRONMENT)
+        },
+        "world_size": capture.topology.layout.world_size,
+        "layout": dict(capture.topology.layout.sizes),
+        "ranks": [member.as_json() for member in capture.topology.members],
+        "plan": capture.as_json(),
+        "model_flops_per_iteration": flops,
+    }
+    path = capture.run_folder / RUN_FILE
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        temporary.write_text(json.dumps(run, indent=1) + "\n")
+        temporary.replace(path)
+    except (OSError, TypeError, ValueError) as error:
+        logger.warning("%s was not written: %s", path, error)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    # NaN and infinity have no JSON.
+    if isinstance(value, (bool, int, str, type(None))) or (
+        isinstance(value, float) and abs(value) < float("inf")
+    ):
+        return value
+    return str(value)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return packages.version(package)
+    except packages.PackageNotFoundError:
+        return None
+
+
+def _megatron_version() -> str | None:
+    try:
+        from megatron.core import __version__
+    except ImportError:
+        return None
+    return str(__version__)
+
+
+def _nccl_version() -> str | None:
+    import torch
+
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    except (AttributeError, RuntimeError, ImportError):
+        return None
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return None

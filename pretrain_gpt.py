@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pretrain GPT with megatron-core's own training loop, of whichever version is installed.
+
+    torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ... --data-path my_text_document
+    python pretrain_gpt.py --num-layers 2 ... --mock-data --torch-profile
+
+Every flag is Megatron's (`--help` lists them) or one of --torch-profile's. Without CUDA it says so
+and trains on the CPU over gloo. What is here is what Megatron asks its user for: a model, a batch,
+a loss and the datasets.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+import megatron.torch_profile
+from megatron.core import parallel_state
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
+from megatron.core.enums import ModelType
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.torch_profile import cpu
+from megatron.torch_profile.patches import PatchSet
+from megatron.training import arguments, get_args, get_timers, pretrain, print_rank_0
+from megatron.training.utils import get_blend_and_blend_per_split
+
+try:  # moved in megatron-core 0.19
+    from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer
+except ImportError:
+    from megatron.training import get_tokenizer
+
+    build_tokenizer = None
+
+# What the model's forward takes, in the order of a batch.
+BATCH_KEYS = ("tokens", "position_ids", "attention_mask", "labels", "loss_mask")
+
+
+def build_model(
+    pre_process: bool = True,
+    post_process: bool = True,
+    vp_stage: int | None = None,
+    config: Any = None,
+    pg_collection: Any = None,
+) -> GPTModel:
+    """Megatron's model provider: the layers of one pipeline stage, dense or mixture of experts."""
+    args = get_args()
+    config = config or arguments.core_transformer_config_from_args(args)
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=get_gpt_decoder_block_spec(
+            config,
+            use_transformer_engine=args.transformer_impl == "transformer_engine",
+            normalization=args.normalization,
+            qk_l2_norm=args.qk_l2_norm,
+            vp_stage=vp_stage,
+        ),
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        pre_process=pre_process,
+        post_process=post_process,
+        fp16_lm_cross_entropy=args.fp16_lm_cross_entropy,
+        parallel_output=True,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type,
+        rotary_percent=args.rotary_percent,
+        rotary_base=args.rotary_base,
+        rope_scaling=args.use_rope_scaling,
+        vp_stage=vp_stage,
+        pg_collection=pg_collection,
+    )
+
+
+def next_batch(data_iterator: Iterator[dict[str, torch.Tensor]]) -> list[torch.Tensor | None]:
+    """The next micro-batch of this data-parallel rank, this context-parallel rank's part of it.
+
+    Returns:
+        The tensors of `BATCH_KEYS`, of shape [micro-batch, sequence / context parallel size]; the
+        attention mask is None unless `--create-attention-mask-in-dataloader` makes one.
+    """
+    sample = next(data_iterator)
+    batch = {
+        key: sample[key].cuda(non_blocking=True) if sample.get(key) is not None else None
+        for key in BATCH_KEYS
+    }
+    cp_size = parallel_state.get_context_parallel_world_size()
+    if cp_size > 1:
+        # Two chunks each, one from either end: causal attention costs more the later the token.
+        rank = parallel_state.get_context_parallel_rank()
+        for key, tensor in batch.items():
+            if tensor is not None:
+                dim = 2 if key == "attention_mask" else 1
+                chunks = tensor.chunk(2 * cp_size, dim=dim)
+                batch[key] = torch.cat((chunks[rank], chunks[-1 - rank]), dim=dim)
+    return [batch[key] for key in BATCH_KEYS]
+
+
+def loss(
+    loss_mask: torch.Tensor, losses: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Sum of the token losses, number of tokens, and both for Megatron's log."""
+    total = torch.sum(losses.view(-1).float() * loss_mask.view(-1).float())
+    num_tokens = loss_mask.sum().detach().to(torch.int)
+    return total, num_tokens, {"lm loss": torch.stack([total.detach(), num_tokens.float()])}
+
+
+def forward_step(
+    data_iterator: Iterator[dict[str, torch.Tensor]], model: Any
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+    """One micro-batch forward; stages in the middle of the pipeline have no use for the batch."""
+    timers = get_timers()
+    timers("batch-generator", log_level=2).start()
+    batch: list[torch.Tensor | None] = [None] * len(BATCH_KEYS)
+    if data_iterator is not None and _needs_data(_vp_stage(model)):
+        batch = next_batch(data_iterator)
+    timers("batch-generator").stop()
+    tokens, position_ids, attention_mask, labels, loss_mask = batch
+    output = model(tokens, position_ids, attention_mask, labels=labels, loss_mask=loss_mask)
+    return output, partial(loss, loss_mask)
+
+
+def build_datasets(num_samples: list[int], vp_stage: int | None = None) -> Any:
+    """Training, validation and test data: `--data-path` blends and splits, or `--mock-data`."""
+    args = get_args()
+    blend, blend_per_split = get_blend_and_blend_per_split(args)
+    config = GPTDatasetConfig(
+        random_seed=args.seed,
+        sequence_length=args.seq_length,
+        blend=blend,
+        blend_per_split=blend_per_split,
+        split=args.split,
+        num_dataset_builder_threads=args.num_dataset_builder_threads,
+        path_to_cache=args.data_cache_path,
+        mmap_bin_files=args.mmap_bin_files,
+        tokenizer=build_tokenizer(args) if build_tokenizer else get_tokenizer(),
+        reset_position_ids=args.reset_position_ids,
+        reset_attention_mask=args.reset_attention_mask,
+        eod_mask_loss=args.eod_mask_loss,
+        create_attention_mask=args.create_attention_mask_in_dataloader,
+    )
+    print_rank_0("> building train, validation and test datasets ...")
+    # Every tensor-parallel rank reads the (memory-mapped) data itself: no broadcast to trace.
+    return BlendedMegatronDatasetBuilder(
+        MockGPTDataset if args.mock_data else GPTDataset,
+        num_samples,
+        lambda: _needs_data(vp_stage),
+        config,
+    ).build()
+
+
+build_datasets.is_distributed = True  # type: ignore[attr-defined]  # each rank builds its own
+
+
+def _vp_stage(model: Any) -> int | None:
+    while hasattr(model, "module"):
+        model = model.module
+    return getattr(model, "vp_stage", None)
+
+
+def _needs_data(vp_stage: int | None) -> bool:
+    """Whether this stage embeds tokens or computes the loss."""
+    stages = {"ignore_virtual": vp_stage is None, "vp_stage": vp_stage}
+    return bool(
+        parallel_state.is_pipeline_first_stage(**stages)
+        or parallel_state.is_pipeline_last_stage(**stages)
+    )
+
+
+def main() -> None:
+    """Train. The three generations of `pretrain` differ in who parses, and in argument order."""
+    parameters = inspect.signature(pretrain).parameters
+    if "cfg_container" in parameters:  # megatron-core 0.18 and newer
+        from megatron.training.argument_utils import pretrain_cfg_container_from_args
+
+        args = arguments.parse_and_validate_args(args_defaults={"tokenizer_type": "NullTokenizer"})
+        first = {"cfg_container": pretrain_cfg_container_from_args(args)}
+    else:
+        first = {"args_defaults": {"tokenizer_type": "NullTokenizer"}}
+    pretrain(
+        train_valid_test_dataset_provider=build_datasets,
+        model_provider=build_model,
+        model_type=ModelType.encoder_or_decoder,
+        forward_step_func=forward_step,
+        **first,
+    )
+
+
+if __name__ == "__main__":
+    megatron.torch_profile.install()
+    PatchSet((cpu.COMPILED_HELPERS,)).apply()
+    device: AbstractContextManager[None] = (
+        nullcontext() if torch.cuda.is_available() else cpu.training("no CUDA device found")
+    )
+    with device:
+        main()
