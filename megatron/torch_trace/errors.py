@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors that a user sees: one sentence, one exit status, no traceback.
 
-    TorchTraceError            1   anything else that failed
-    ├── UsageError             2   a flag, a path or a combination that cannot work
-    ├── DamagedTraceError      3   work was done on what is whole; something was lost
-    └── StrictError            4   damaged input under --strict; nothing was written
+TorchTraceError            1   anything else that failed
+├── UsageError             2   a flag, a path or a combination that cannot work
+├── DamagedTraceError      3   work was done on what is whole; something was lost
+└── StrictError            4   damaged input under --strict; nothing was written
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
     <root>/20261127-221810-j4711/                     a run: one launch, the same name on all ranks
         run.json                                      what the run was
-        iter-0000003-0000004/                         a window: global iterations, 1-based, inclusive
+        iter-0000003-0000004/                         a window: global iterations, from 1, inclusive
             rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
             rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short
             artifacts/rank-07.key_averages.txt        everything else of that rank and window

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file as uncompressed bytes: plain, gzip of any number of members, or zstd, told by content.
+
+A stream that is cut or corrupt ends early and says so in `damage`; it never raises for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.reader.damage import Damage
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+_INPUT_BYTES = 1 << 16
+# One 64 KiB piece of gzip can hold 64 MiB; the cap keeps memory constant even then.
+_OUTPUT_BYTES = 1 << 23
+
+
+class ByteStream:
+    """Iterate over the uncompressed bytes of `path` in pieces of at most 8 MiB.
+
+    Args:
+        path: a file, or `-` for standard input.
+
+    Attributes:
+        compression: `gzip`, `zstd` or `none`; known after the first piece.
+        consumed: bytes of the file read so far, for progress.
+        produced: uncompressed bytes handed out so far.
+        damage: what was wrong with the compressed stream.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.compression = "none"
+        self.consumed = 0
+        self.produced = 0
+        self.damage = Damage()
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file as it lies on disk; None for standard input."""
+        return None if str(self.path) == "-" else self.path.stat().st_size
+
+    def __iter__(self) -> Iterator[bytes]:
+        if str(self.path) == "-":
+            yield from self._pieces(sys.stdin.buffer)
+            return
+        try:
+            file = self.path.open("rb")
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read ({error.strerror}).") from error
+        with file:
+            yield from self._pieces(file)
+
+    def _pieces(self, file: IO[bytes]) -> Iterator[bytes]:
+        first = self._read(file)
+        if first.startswith(GZIP_MAGIC):
+            self.compression = "gzip"
+            pieces = self._gzip(file, first)
+        elif first.startswith(ZSTD_MAGIC):
+            self.compression = "zstd"
+            pieces = self._zstd(file, first)
+        else:
+            pieces = self._plain(file, first)
+        for piece in pieces:
+            self.produced += len(piece)
+            yield piece
+
+    def _read(self, file: IO[bytes]) -> bytes:
+        piece = file.read(_INPUT_BYTES)
+        self.consumed += len(piece)
+        return piece
+
+    def _plain(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
+        while piece:
+            yield piece
+            piece = file.read(1 << 20)
+            self.consumed += len(piece)
+
+    def _gzip(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
+        from isal import igzip_lib, isal_zlib
+
+        broken: Any = igzip_lib.IsalError
+
+        while True:
+            # Between members some writers pad with zeros (tapes, mgzip, block devices).
+            piece = piece.lstrip(b"\0")
+            while not piece:
+                piece = self._read(file)
+                if not piece:
+                    return
+                piece = piece.lstrip(b"\0")
+            if not _may_be_gzip(piece):
+                self.damage.add("corrupt_stream", self.produced)
+                return
+            member: Any = isal_zlib.decompressobj(wbits=31)
+            while not member.eof:
+                if not piece:
+                    piece = self._read(file)
+                    if not piece:
+                        self.damage.add("truncated_stream", self.produced)
+                        return
+                try:
+                    output = member.decompress(piece, _OUTPUT_BYTES)
+                except broken:
+                    self.damage.add("corrupt_stream", self.produced)
+                    yield from self._gzip_up_to_fault()
+                    return
+                piece = member.unconsumed_tail
+                if output:
+                    yield output
+            piece = member.unused_data
+
+    def _gzip_up_to_fault(self) -> Iterator[bytes]:
+        """What lies between the last whole piece and the fault, which igzip does not hand out.
+
+        Reads the file once more, with zlib. Slow, but only ever for a corrupt file.
+        """
+        if str(self.path) == "-":
+            return
+        skip = self.produced
+        for output in _until_fault(self.path):
+            if len(output) > skip:
+                yield output[skip:]
+            skip = max(0, skip - len(output))
+
+    def _zstd(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
+        import zstandard
+
+        while True:
+            piece = piece.lstrip(b"\0")
+            while not piece:
+                piece = self._read(file)
+                if not piece:
+                    return
+                piece = piece.lstrip(b"\0")
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            while not frame.eof:
+                if not piece:
+                    piece = self._read(file)
+                    if not piece:
+                        self.damage.add("truncated_stream", self.produced)
+                        return
+                try:
+                    output = frame.decompress(piece)
+                except zstandard.ZstdError:
+                    self.damage.add("corrupt_stream", self.produced)
+                    return
+                piece = b""
+                for start in range(0, len(output), _OUTPUT_BYTES):
+                    yield output[start : start + _OUTPUT_BYTES]
+            piece = frame.unused_data
+
+
+def _may_be_gzip(piece: bytes) -> bool:
+    """Whether a member can begin here; one byte alone cannot tell."""
+    return GZIP_MAGIC.startswith(piece[:2])
+
+
+def _until_fault(path: Path) -> Iterator[bytes]:
+    import zlib
+
+    with path.open("rb") as file:
+        member = zlib.decompressobj(wbits=31)
+        while bite := file.read(4096):
+            while bite:
+                before = member.copy()
+                try:
+                    output = member.decompress(bite)
+                except zlib.error:
+                    yield _byte_by_byte(before, bite)
+                    return
+                yield output
+                bite = member.unused_data.lstrip(b"\0")
+                if member.eof:
+                    member = zlib.decompressobj(wbits=31)
+
+
+def _byte_by_byte(member: Any, bite: bytes) -> bytes:
+    """The output of `bite` up to the byte at which `member` fails."""
+    import zlib
+
+    output = bytearray()
+    with contextlib.suppress(zlib.error):
+        for position in range(len(bite)):
+            output += member.decompress(bite[position : position + 1])
+    return bytes(output)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One event, typed; and the fast way from a block of text to a list of them.
+
+Field names are the JSON's own where Python allows it. A field that an event does not have, or has
+with a type that makes no sense, is None (or "" for `ph`, `cat`, `name`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+Number = int | float | str | None
+Identity = int | str | None
+
+
+class Args(Struct, gc=False):
+    """The arguments of an event that some analysis reads; all others stay in the text.
+
+    Sizes are in bytes or elements as torch writes them. Lists stay what they are in the file:
+    Kineto writes rank lists and split sizes as text, and cuts them after 30 entries.
+    """
+
+    correlation: int | None = None
+    stream: int | None = None
+    device: int | None = None
+    external_id: int | None = field(default=None, name="External id")
+    ev_idx: int | None = field(default=None, name="Ev Idx")
+    sequence_number: int | None = field(default=None, name="Sequence number")
+    fwd_thread_id: int | None = field(default=None, name="Fwd thread id")
+    collective: str | None = field(default=None, name="Collective name")
+    in_nelems: int | None = field(default=None, name="In msg nelems")
+    out_nelems: int | None = field(default=None, name="Out msg nelems")
+    group_size: int | None = field(default=None, name="Group size")
+    dtype: str | None = None
+    group_name: str | None = field(default=None, name="Process Group Name")
+    group_description: str | None = field(default=None, name="Process Group Description")
+    group_ranks: str | None = field(default=None, name="Process Group Ranks")
+    in_split: str | None = field(default=None, name="In split size")
+    out_split: str | None = field(default=None, name="Out split size")
+    seq: int | None = field(default=None, name="Seq")
+    src_rank: int | None = field(default=None, name="Src Rank")
+    dst_rank: int | None = field(default=None, name="Dst Rank")
+    bytes_: int | str | None = field(default=None, name="bytes")
+    python_id: int | None = field(default=None, name="Python id")
+    python_parent_id: int | None = field(default=None, name="Python parent id")
+
+
+class Event(Struct, gc=False):
+    """An event with the arguments of `Args`.
+
+    Args:
+        ts, dur: as decoded, in microseconds; floats from 2**43 on have lost digits. Take times
+            from `EventBlock.times()`, which knows when to go back to the text.
+    """
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Identity = None
+    tid: Identity = None
+    ts: Number = None
+    dur: Number = None
+    id: Identity = None
+    args: Args | None = None
+
+
+class SlimArgs(Struct, gc=False):
+    """The two arguments that deciding what to keep needs."""
+
+    correlation: int | None = None
+    stream: int | None = None
+
+
+class SlimEvent(Struct, gc=False):
+    """An event as far as filters look at it; faster to decode than `Event`."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Identity = None
+    tid: Identity = None
+    ts: Number = None
+    dur: Number = None
+    id: Identity = None
+    args: SlimArgs | None = None
+
+
+class TimeText(Struct, gc=False):
+    """Only the times of an event, as text: what a float cannot hold."""
+
+    ts: msgspec.Raw | UnsetType = UNSET
+    dur: msgspec.Raw | UnsetType = UNSET
+
+
+EventT = TypeVar("EventT", bound=Struct)
+
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def list_decoder(kind: type[EventT]) -> msgspec.json.Decoder[list[EventT]]:
+    """The decoder of a JSON array of `kind`, made once."""
+    if kind not in _DECODERS:
+        _DECODERS[kind] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    return _DECODERS[kind]
+
+
+def decode_strictly(text: bytes, kind: type[EventT]) -> list[EventT] | None:
+    """Events of `text` (objects separated by commas), or None if it is not all strict and typed.
+
+    msgspec is as strict as json.loads about everything but the encoding of what it skips.
+    """
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return None
+    try:
+        return list_decoder(kind).decode(b"[%b]" % text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def decode_loosely(text: bytes, kind: type[EventT]) -> EventT:
+    """One event from strict JSON; fields of the wrong type are None instead of an error."""
+    try:
+        return list_decoder(kind).decode(b"[%b]" % text)[0]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        import json
+
+        return _loose_struct(json.loads(text), kind)
+
+
+def _loose_struct(values: dict[str, Any], kind: type[EventT]) -> EventT:
+    chosen: dict[str, Any] = {}
+    for spec in msgspec.structs.fields(kind):
+        value = values.get(spec.encode_name)
+        if value is None:
+            continue
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if spec.name == "args":
+            args_kind = Args if kind is Event else SlimArgs
+            if isinstance(value, dict):
+                chosen["args"] = _loose_struct(value, args_kind)
+            continue
+        try:
+            chosen[spec.name] = msgspec.convert(value, spec.type, strict=False)
+        except msgspec.ValidationError:
+            if spec.type is str or spec.type == (str | None):
+                chosen[spec.name] = str(value)
+    return kind(**chosen)

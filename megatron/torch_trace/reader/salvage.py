@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slow road: what a block that does not decode still holds, event by event.
+
+Every whole event is kept, every event that can be mended is mended, and one that cannot costs only
+itself: the next one is found by its look, an object that begins with a key of an event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from megatron.torch_trace.reader.damage import Damage
+from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError
+
+EVENT_KEYS = "ph|name|cat|ts|pid|tid|dur|id|args|bp|s"
+
+_EVENT_START = re.compile(r'\{\s*"(?:' + EVENT_KEYS + r')"\s*:')
+_NEXT_EVENT = re.compile(r'[,}\]\[\n]\s*(\{\s*"(?:' + EVENT_KEYS + r')"\s*:)')
+_ARRAY_END = re.compile(r'\s*,?\s*\]\s*(?:,\s*"|\}|,?\s*\Z)')
+_FRAME_END = re.compile(
+    r'\n {0,4}\]\s*,?\s*(?:"|\})|\}\s*\]\s*,\s*"[A-Za-z]\w*"\s*:|\}\s*\]\s*\}?\s*\Z'
+)
+_BETWEEN = re.compile(r"\s*,\s*(?=\{)")
+_NOTHING = re.compile(r"[\s,]*")
+_EMPTY = re.compile(r"\{\s*\}")
+_BLANKS = re.compile(r"\s*")
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+# NaN and Infinity pass Python's parser by default, but no other.
+_STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=str, parse_float=str)
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What was saved from a block.
+
+    Attributes:
+        texts: events as strict JSON.
+        offsets: where each began, in bytes from the start of the block.
+        damage: what had to be done, with offsets from the start of the file.
+        end: position behind the `]` that closes traceEvents, in bytes from the start of the
+            block; None if the block does not hold it.
+        unfinished: where an event begins that the block does not finish, or None.
+    """
+
+    texts: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    damage: Damage = field(default_factory=Damage)
+    end: int | None = None
+    unfinished: int | None = None
+
+
+def salvage(block: bytes, offset: int) -> Salvage:
+    """Save what can be saved.
+
+    Args:
+        block: text that begins inside traceEvents, between two events.
+        offset: its first byte's place in the file, for the account of damage.
+    """
+    return _Salvager(block, offset).run()
+
+
+class _Salvager:
+    def __init__(self, block: bytes, offset: int) -> None:
+        # Bytes that are no UTF-8 become lone surrogates: text can be searched, nothing is lost.
+        self.text = block.decode("utf-8", "surrogateescape")
+        self.ascii = block.isascii()
+        self.offset = offset
+        self.result = Salvage()
+        self._known = (0, 0)
+        self._after_loss = False
+
+    def run(self) -> Salvage:
+        at = 0
+        while True:
+            at = self._between(at)
+            if at < 0:
+                return self.result
+            at = self._event(at)
+
+    def _between(self, at: int) -> int:
+        """From behind an event to the `{` of the next; -1 when there is none."""
+        text = self.text
+        separator = _BETWEEN.match(text, at) or (_BLANKS.match(text, at) if not at else None)
+        if separator and text[separator.end() : separator.end() + 1] == "{":
+            return separator.end()
+        end = _ARRAY_END.match(text, at)
+        if end:
+            if "," in text[at : text.index("]", at)]:
+                self._add("trailing_comma", at)
+            self.result.end = self._bytes(text.index("]", at) + 1)
+            return -1
+        blank = _NOTHING.match(text, at)
+        behind = blank.end() if blank else at
+        if behind >= len(text):
+            return -1
+        if text[behind] == "{":
+            commas = text.count(",", at, behind)
+            if commas > 1 or (commas == 1 and at == 0):
+                self._add("trailing_comma", at)
+            elif at and not commas:
+                self._add("missing_comma", at)
+            return behind
+        start = _EVENT_START.search(text, behind)
+        self._add("stray_text", behind)
+        if start is None:
+            # No more events: either the rest of the file's end, or rubbish. The caller knows.
+            self.result.end = self._bytes(behind)
+            return -1
+        return start.start()
+
+    def _event(self, at: int) -> int:
+        """Save the event whose `{` is at `at`; returns the position behind it."""
+        lost_before, self._after_loss = self._after_loss, False
+        try:
+            value, end = _STRICT.raw_decode(self.text, at)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            # Behind a broken event, an object without `ph` is a piece of that event.
+            if not lost_before or "ph" in value:
+                self._keep(self.text[at:end], at)
+            return end
+        limit = self._next_start(at)
+        parser = LenientParser(self.text[at:limit].rstrip(" \t\n\r,") if limit else self.text[at:])
+        try:
+            repaired, length = parser.value(0)
+        except (NotJsonError, RecursionError):
+            return self._lose(at, limit)
+        if limit and length < len(parser.text) and not _ARRAY_END.match(self.text, at + length):
+            # The object closed too early: a quote or a bracket of it was hit.
+            rest = self.text[at + length : limit]
+            if rest.strip(" \t\n\r,") and not _EVENT_START.search(rest):
+                return self._lose(at, limit)
+        if self._keep(repaired, at):
+            for kind, times in parser.faults.items():
+                self._add(kind, at, times)
+        return at + length
+
+    def _lose(self, at: int, limit: int) -> int:
+        """Give up the event at `at`; returns where to go on."""
+        self._after_loss = True
+        if limit:
+            self._add("lost_event", at)
+            return limit
+        inner = _EVENT_START.search(self.text, at + 1)
+        if inner and self._looks_whole(inner.start()):
+            self._add("lost_event", at)
+            return inner.start()
+        self.result.unfinished = self._bytes(at)
+        end = _FRAME_END.search(self.text, at)
+        if end:
+            self._add("lost_event", at)
+            self.result.unfinished = None
+            return end.start()
+        return len(self.text)
+
+    def _looks_whole(self, at: int) -> bool:
+        try:
+            value, _ = _STRICT.raw_decode(self.text, at)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(value, dict) and "ph" in value
+
+    def _next_start(self, at: int) -> int:
+        """Where the next event begins, or 0."""
+        match = _NEXT_EVENT.search(self.text, at + 1)
+        return match.start(1) if match else 0
+
+    def _keep(self, event: str, at: int) -> bool:
+        if _EMPTY.fullmatch(event):
+            return False
+        if not event.startswith("{"):
+            self._add("stray_text", at)
+            return False
+        try:
+            data = event.encode()
+        except UnicodeEncodeError:
+            data = event.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
+            self._add("not_utf8", at)
+        parser = LenientParser("")
+        # Valid for json.loads, but no text can hold it: neither UTF-8 nor any other library.
+        clean = parser.whole_surrogates(event) if "\\u" in event else event
+        if parser.faults:
+            self._add("lone_surrogate", at, parser.faults["lone_surrogate"])
+            data = clean.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
+        self.result.texts.append(data)
+        self.result.offsets.append(self._bytes(at))
+        return True
+
+    def _add(self, kind: str, at: int, times: int = 1) -> None:
+        self.result.damage.add(kind, self.offset + self._bytes(at), times)
+
+    def _bytes(self, at: int) -> int:
+        """Position in bytes of the character at `at`; asked for in rising order."""
+        if self.ascii:
+            return at
+        char, byte = self._known
+        if at < char:
+            char, byte = 0, 0
+        byte += len(self.text[char:at].encode("utf-8", "surrogateescape"))
+        self._known = (at, byte)
+        return byte

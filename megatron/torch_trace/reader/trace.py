@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace file, opened: its metadata, its events block by block, and what was wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from megatron.torch_trace.errors import StrictError
+from megatron.torch_trace.reader.block import EventBlock
+from megatron.torch_trace.reader.bytestream import ByteStream
+from megatron.torch_trace.reader.cutter import Cutter, RawBlock
+from megatron.torch_trace.reader.damage import Damage
+from megatron.torch_trace.reader.event import Event, EventT
+from megatron.torch_trace.reader.metadata import Metadata, parse_members
+from megatron.torch_trace.reader.workers import Workers
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome(Generic[Result]):
+    """Result of one block, with what the reader itself must know of the block."""
+
+    result: Result
+    damage: Damage
+    end: int | None
+    unfinished: int | None
+
+
+def _step(
+    function: Callable[[EventBlock[Any]], Result], kind: type[Any], raw: RawBlock
+) -> _Outcome[Result]:
+    block = EventBlock(raw, kind)
+    return _Outcome(function(block), block.damage, block.end, block.unfinished)
+
+
+def _identity(block: EventBlock[EventT]) -> EventBlock[EventT]:
+    return block
+
+
+_LARGEST_TAIL = 1 << 26
+_SMALL_BYTES = 3 << 19
+"""Compressed size below which starting other processes costs more than it gives."""
+
+
+class Trace:
+    """Read one trace file, once, from front to back.
+
+    Args:
+        path: a trace, plain, gzip or zstd, whatever its name; `-` for standard input.
+        strict: raise StrictError at the first fault instead of working on what is whole.
+
+    Attributes:
+        metadata: from the header once reading has begun, complete when it has ended.
+        damage: complete when reading has ended.
+        is_array: the file is a bare array of events, so it has no metadata.
+
+    Raises:
+        NotATraceError: on first use, if the file is something else.
+
+    Example:
+        trace = Trace("rank-0.json.gz")
+        for block in trace.blocks():
+            for event in block.events: ...
+        print(trace.metadata.rank, trace.damage.sentence())
+    """
+
+    def __init__(self, path: Path | str, *, strict: bool = False) -> None:
+        self.path = Path(path)
+        self.strict = strict
+        self.metadata = Metadata()
+        self.damage = Damage()
+        self.stream = ByteStream(path)
+        self._cutter = Cutter(self.stream)
+
+    @property
+    def is_array(self) -> bool:
+        return self._cutter.is_array
+
+    @property
+    def raw_bytes(self) -> int:
+        """Uncompressed bytes read so far."""
+        return self.stream.produced
+
+    def read_header(self) -> Metadata:
+        """Metadata that stands before the events; whatever stands behind them is not there yet."""
+        if not self.metadata.entries:
+            self._cutter.start()
+            self.metadata.entries.update(parse_members(self._cutter.header, 0, self.damage))
+        return self.metadata
+
+    def blocks(self, kind: type[EventT] = Event) -> Iterator[EventBlock[EventT]]:  # type: ignore[assignment]
+        """All events as `kind`, in the order of the file. Memory does not grow with the file."""
+        yield from self.map(_identity, kind, workers=1)
+
+    def map(
+        self,
+        function: Callable[[EventBlock[EventT]], Result],
+        kind: type[EventT] = Event,  # type: ignore[assignment]
+        *,
+        workers: int = 1,
+    ) -> Iterator[Result]:
+        """`function` of every block, in the order of the file, computed by `workers` processes.
+
+        Args:
+            function: importable by name (a function, or an instance of a class), and free of
+                state between blocks.
+            kind: `Event`, or a struct with fewer fields that decodes faster.
+            workers: 1 computes in this process; small files always do.
+        """
+        self.read_header()
+        size = self.stream.size
+        if (size is not None and size < _SMALL_BYTES) or function.__module__ == "__main__":
+            # Not worth starting processes for, or nothing that another process could import.
+            workers = 1
+        step = partial(_step, function, kind)
+        raws = iter(self._cutter)
+        pairs: Iterable[tuple[RawBlock, _Outcome[Any]]]
+        if workers > 1:
+            pairs = Workers(workers, step).map(raws)
+        else:
+            pairs = ((raw, step(raw)) for raw in raws)
+        yield from self._follow(pairs, raws)
+        if not self._cutter.has_events:
+            self._check_frame(self._cutter.header, 0)
+        self._close()
+
+    def _follow(
+        self, pairs: Iterable[tuple[RawBlock, _Outcome[Result]]], raws: Iterator[RawBlock]
+    ) -> Iterator[Result]:
+        tail: list[bytes] = []
+        tail_at = tail_size = 0
+        for raw, outcome in pairs:
+            if tail:
+                # traceEvents ended in an earlier block; this is text behind it.
+                tail_size += len(raw.text)
+                if tail_size < _LARGEST_TAIL:
+                    tail.append(b"," + raw.text)
+                continue
+            self._note(outcome, raw)
+            yield outcome.result
+            if outcome.end is not None:
+                tail_at = raw.offset + outcome.end
+                tail = [raw.text[outcome.end :]]
+            elif raw.is_last:
+                at = len(raw.text) if outcome.unfinished is None else outcome.unfinished
+                self.damage.add("truncated", raw.offset + at)
+        self._read_tail(b"".join(tail), tail_at)
+
+    def _note(self, outcome: _Outcome[Any], raw: RawBlock) -> None:
+        self.damage.include(outcome.damage)
+        if outcome.unfinished is not None and not raw.is_last:
+            self.damage.add("lost_event", raw.offset + outcome.unfinished)
+        self._be_strict()
+
+    def _read_tail(self, tail: bytes, offset: int) -> None:
+        if not offset:
+            return
+        if not self.is_array:
+            self._check_frame(tail, offset)
+        body = tail.strip().removesuffix(b"}") if not self.is_array else tail
+        if body.strip(b" \t\r\n,\0"):
+            self.metadata.entries.update(parse_members(body, offset, self.damage))
+
+    def _check_frame(self, text: bytes, offset: int) -> None:
+        """The object that holds everything must be closed at the end of the file."""
+        if not text.rstrip(b" \t\r\n\0").endswith(b"}"):
+            self.damage.add("truncated", offset + len(text))
+
+    def _close(self) -> None:
+        self.damage.include(self._cutter.damage)
+        self.damage.include(self.stream.damage)
+        self.metadata.entries.pop("traceEvents", None)
+        self._be_strict()
+
+    def _be_strict(self) -> None:
+        if self.strict and self.damage:
+            raise StrictError(f"{self.path}: damaged: {self.damage.sentence()}.")
