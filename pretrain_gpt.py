@@ -18,18 +18,18 @@ from functools import partial
 from typing import Any
 
 import torch
-
-import megatron.torch_profile
 from megatron.core import parallel_state
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
-from megatron.torch_profile import cpu
-from megatron.torch_profile.patches import PatchSet
 from megatron.training import arguments, get_args, get_timers, pretrain, print_rank_0
 from megatron.training.utils import get_blend_and_blend_per_split
+
+import megatron.torch_profile
+from megatron.torch_profile import cpu
+from megatron.torch_profile.patches import PatchSet
 
 try:  # moved in megatron-core 0.19
     from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer

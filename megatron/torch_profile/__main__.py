@@ -17,7 +17,7 @@ from pathlib import Path
 
 import megatron.torch_profile
 from megatron.torch_profile.log import exit_with
-from megatron.torch_profile.patches import OLDEST_CORE, version_of_source
+from megatron.torch_profile.patches import OLDEST_CORE, version_in
 from megatron.torch_trace.errors import UsageError
 
 USAGE = """usage: python -m megatron.torch_profile [--cpu] (SCRIPT | -m MODULE) [ARGS...]
@@ -75,13 +75,12 @@ def _refuse_old_megatron() -> None:
     for folder in sys.path:
         package = Path(folder or ".") / "megatron"
         if (package / "__init__.py").is_file():
-            info = package / "core" / "package_info.py"
-            found = version_of_source(info.read_text()) if info.is_file() else "no version"
             oldest = ".".join(map(str, OLDEST_CORE))
             exit_with(
                 UsageError(
-                    f"{package} is an old Megatron (core {found}, with an __init__.py that hides "
-                    f"this package); needs core {oldest} or newer, take the old one off PYTHONPATH."
+                    f"{package} is an old Megatron (core {version_in(package / 'core')}, whose "
+                    f"__init__.py hides this package); needs core {oldest} or newer, take the old "
+                    "one off PYTHONPATH."
                 )
             )
 

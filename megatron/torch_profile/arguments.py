@@ -14,7 +14,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from typing import Any, NoReturn
 
 from megatron.torch_profile import plan
@@ -75,7 +75,7 @@ def config_of(args: Any) -> TorchProfileConfig:
 
 def _add_argument(group: argparse._ArgumentGroup, field: Field[Any]) -> None:
     options = dict(field.metadata["argparse"])
-    default = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
+    default = getattr(TorchProfileConfig(), field.name)
     if field.type == "bool":
         options["action"] = "store_true"
     else:

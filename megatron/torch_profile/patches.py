@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import wrapt
@@ -162,18 +164,20 @@ def refuse_old_megatron(reason: str) -> None:
     )
 
 
-def _found_version() -> str:
+def version_in(core: Path) -> str:
+    """The version of the Megatron whose folder `megatron/core` this is, without importing it."""
     try:
-        version = import_module("megatron.core").__version__
-    except (ImportError, AttributeError):
-        return "one that does not tell its version"
-    return str(version)
-
-
-def version_of_source(package_info: str) -> str:
-    """The version that the text of a `megatron/core/package_info.py` holds."""
-    numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)", package_info, re.MULTILINE))
+        source = (core / "package_info.py").read_text()
+    except OSError:
+        return "of unknown version"
+    numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)", source, re.MULTILINE))
     return ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def _found_version() -> str:
+    spec = find_spec("megatron.core")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return version_in(Path(folders[0])) if folders else "none"
 
 
 def _flops_per_iteration(args: Any) -> int | None:
@@ -190,5 +194,5 @@ def _flops_per_iteration(args: Any) -> int | None:
             else args.global_batch_size
         )
         return int(training.num_floating_point_operations(args, batch))
-    except Exception:  # noqa: BLE001 - a model it has no formula for is no reason to stop
+    except Exception:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CapturePlan: which ranks, which iterations, which files. Decided once per process, then only read.
+"""CapturePlan: which ranks, iterations and files. Decided once per process, then only read.
 
 `check` refuses what no run could do, as soon as arguments are parsed. `agree` decides for real,
 on all ranks together, when Megatron's process groups exist and the iteration to start from is

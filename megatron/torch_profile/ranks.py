@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from megatron.torch_profile.config import flag_of
 from megatron.torch_trace.errors import UsageError
@@ -46,13 +47,20 @@ class Layout:
         return f"world size {self.world_size}" + (f" = {product}{ep}" if product else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Protocol):
     """Where one rank stands: its node's name and its index in each parallel dimension."""
 
-    rank: int
-    host: str
-    coordinates: Mapping[str, int]
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+
+    @property
+    def host(self) -> str:
+        """Name of its node."""
+
+    @property
+    def coordinates(self) -> Mapping[str, int]:
+        """Index in each dimension of `DIMENSIONS` that Megatron knows."""
 
 
 def check(words: Sequence[str], layout: Layout) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, ParamSpec, Protocol, cast
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
@@ -67,17 +67,16 @@ class Idle:
         """Nothing."""
 
 
-def _never_raises(
-    method: Callable[Concatenate[Recorder, P], None],
-) -> Callable[Concatenate[Recorder, P], None]:
+def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
     """A failure of profiling is said once, ends profiling on this rank, and nothing else."""
 
     @wraps(method)
-    def guarded(self: Recorder, *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        self = cast(Recorder, args[0])
         if self.failed:
             return
         try:
-            method(self, *args, **kwargs)
+            method(*args, **kwargs)
         except Exception as error:
             self.failed = True
             logger.warning(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, pairwise
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_trace.errors import UsageError
@@ -78,7 +78,7 @@ class Schedule:
             window = Window(
                 first + cycle * length, first + cycle * length + config.active - 1, config.warmup
             )
-            if config.repeat and cycle == config.repeat or window.last > self.span.last:
+            if (config.repeat and cycle == config.repeat) or window.last > self.span.last:
                 return
             yield window
 
@@ -117,7 +117,7 @@ def parse_iterations(words: list[str]) -> list[tuple[int, int]]:
             raise UsageError(f"{flag} {word}: the range is empty, write {last}-{first}.")
         ranges.append((first, last))
     ranges.sort()
-    for (a, b), (c, d) in zip(ranges, ranges[1:], strict=False):
+    for (a, b), (c, d) in pairwise(ranges):
         if c <= b:
             raise UsageError(f"{flag}: {a}-{b} and {c}-{d} overlap; write them as one range.")
     return ranges

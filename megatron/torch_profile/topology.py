@@ -136,11 +136,8 @@ def _distributed() -> bool:
 
     distributed = torch.distributed
     # Megatron's --fake-process-group has no peers: its collectives return nothing of theirs.
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_backend() != "fake"
-    )
+    ready = distributed.is_available() and distributed.is_initialized()
+    return bool(ready and distributed.get_backend() != "fake")
 
 
 def _ask_megatron(names: Mapping[str, str]) -> dict[str, int]:

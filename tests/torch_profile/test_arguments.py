@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags: the fork's block unchanged, mistakes as one sentence with status 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from megatron.torch_profile import arguments
+from megatron.torch_profile.config import TorchProfileConfig
+
+FORK_BLOCK = (
+    "--torch-profile --torch-profile-wait 0 --torch-profile-ranks 0 1 --torch-profile-warmup 1 "
+    "--torch-profile-active 1 --torch-profile-repeat 1 --torch-profile-skip-first 1 "
+    "--torch-profile-with-flops --torch-profile-profile-memory --torch-profile-with-stack "
+    "--torch-profile-with-modules --tensorboard-dir D"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("RANK", raising=False)
+    yield
+    arguments._parsed = None
+
+
+def megatron_parser() -> argparse.ArgumentParser:
+    """As Megatron builds it: no abbreviations, and hundreds of flags, of which these matter."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--train-iters", type=int, default=100)
+    parser.add_argument("--tensor-model-parallel-size", type=int, default=1)
+    parser.add_argument("--pipeline-model-parallel-size", type=int, default=1)
+    parser.add_argument("--tensorboard-dir")
+    parser.add_argument("--yaml-cfg")
+    parser.add_argument("--profile", action="store_true")
+    return parser
+
+
+def parse(line: str, monkeypatch: pytest.MonkeyPatch | None = None) -> argparse.Namespace:
+    if monkeypatch:
+        monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *line.split()])
+    return arguments.add_group(megatron_parser()).parse_args(line.split())
+
+
+def complaint(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a wrong command line prints, once it has ended with status 2."""
+    with pytest.raises(SystemExit) as exit_:
+        parse(line)
+    assert exit_.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("torch-profile: error: ")
+    assert err.count("\n") == 1, "one sentence"
+    return err.removeprefix("torch-profile: error: ").strip()
+
+
+def test_the_forks_block_means_what_it_meant() -> None:
+    args = parse(FORK_BLOCK)
+    assert arguments.config_of(args) == TorchProfileConfig(
+        enabled=True,
+        ranks=["0", "1"],
+        with_flops=True,
+        profile_memory=True,
+        with_stack=True,
+        with_modules=True,
+    )
+    assert args.tensorboard_dir == "D"
+
+
+def test_the_twelve_flags_keep_the_forks_names_and_defaults() -> None:
+    args = parse("--torch-profile")
+    assert {k: v for k, v in vars(args).items() if k.startswith("torch_profile")}.items() >= {
+        "torch_profile": True,
+        "torch_profile_ranks": ["0"],
+        "torch_profile_wait": 0,
+        "torch_profile_warmup": 1,
+        "torch_profile_active": 1,
+        "torch_profile_repeat": 1,
+        "torch_profile_skip_first": 1,
+        "torch_profile_record_shapes": False,
+        "torch_profile_profile_memory": False,
+        "torch_profile_with_stack": False,
+        "torch_profile_with_flops": False,
+        "torch_profile_with_modules": False,
+    }.items()
+
+
+def test_without_the_flag_the_namespace_is_megatrons_own() -> None:
+    assert parse("--train-iters 7") == megatron_parser().parse_args(["--train-iters", "7"])
+    assert not arguments.config_of(parse("")).enabled
+
+
+def test_every_flag_is_in_the_help_with_its_default() -> None:
+    text = arguments.add_group(megatron_parser()).format_help()
+    for flag in ("--torch-profile", "--torch-profile-profile-memory", "--torch-profile-preset"):
+        assert f"{flag} " in text or f"{flag}\n" in text
+    assert "Default: 0." in text
+    assert "Default: cpu cuda." in text
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "--torch-profile --torch-profile-ranks 4",
+            "--torch-profile-ranks 4: ranks must be 0 to 3 (world size 4 = tp 1 x cp 1 x pp 1 x "
+            "dp 4).",
+        ),
+        (
+            "--torch-profile --tensor-model-parallel-size 2 --torch-profile-ranks tp=9",
+            "--torch-profile-ranks tp=9: tp must be 0 to 1 (world size 4 = tp 2 x cp 1 x pp 1 x "
+            "dp 2).",
+        ),
+        (
+            "--torch-profile --torch-profile-active 0",
+            "--torch-profile-active 0: must be 1 or more.",
+        ),
+        (
+            "--torch-profile --torch-profile-wait foo",
+            "argument --torch-profile-wait: invalid int value: 'foo'.",
+        ),
+        (
+            "--torch-profile --torch-profile-compression lzma",
+            "argument --torch-profile-compression: invalid choice: 'lzma' (choose from 'gzip', "
+            "'zstd', 'none').",
+        ),
+        (
+            "--torch-profile --torch-profile-rank 0",
+            "unknown flag --torch-profile-rank: did you mean --torch-profile-ranks?",
+        ),
+        (
+            "--torch-profile-ranks 0 1",
+            "--torch-profile-ranks: does nothing without --torch-profile, add it.",
+        ),
+        (
+            "--torch-profile --profile",
+            "--torch-profile and --profile: two profilers cannot share the GPU's event interface; "
+            "drop --profile (nsys, --use-pytorch-profiler) or --torch-profile.",
+        ),
+        (
+            "--torch-profile --torch-profile-stacks",
+            "--torch-profile-stacks: there are no stacks to write without "
+            "--torch-profile-with-stack, add it.",
+        ),
+        (
+            "--torch-profile --torch-profile-iterations 101",
+            "--torch-profile-iterations 101-101: this process runs iterations 1 to 100 "
+            "(--train-iters 100), choose among them.",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(
+    line: str,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *line.split()])
+    said = complaint(line, capsys)
+    # Python 3.12.8 stopped quoting choices.
+    assert said.replace("'", "") == sentence.replace("'", "")
+
+
+def test_other_mistakes_are_still_argparses_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--torch-profile --train-iters many")
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_the_other_ranks_leave_too_and_give_the_first_time_to_speak(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setattr("megatron.torch_profile.log.time.sleep", waited.append)
+    complaint("--torch-profile --torch-profile-ranks 99", capsys)
+    assert waited == [5.0]
+
+
+def test_a_yaml_namespace_keeps_the_command_lines_flags() -> None:
+    parse("--yaml-cfg x.yaml --torch-profile --torch-profile-ranks 1 3")
+    from_yaml = SimpleNamespace(train_iters=10)
+    assert arguments.config_of(from_yaml).ranks == ["1", "3"]
+
+
+def test_yaml_may_hold_the_flags_itself() -> None:
+    parse("--yaml-cfg x.yaml")
+    from_yaml = SimpleNamespace(torch_profile=True, torch_profile_ranks=[0, 2])
+    assert arguments.config_of(from_yaml) == TorchProfileConfig(enabled=True, ranks=["0", "2"])
+
+
+def test_a_preset_switches_on_and_never_off() -> None:
+    config = arguments.config_of(
+        parse("--torch-profile --torch-profile-preset memory --torch-profile-with-flops")
+    )
+    assert config.profile_memory
+    assert config.record_shapes
+    assert config.with_stack
+    assert config.with_flops
+
+
+def test_a_fork_with_flags_of_its_own_gets_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    parser = megatron_parser()
+    parser.add_argument("--torch-profile", action="store_true")
+    with pytest.raises(SystemExit) as exit_:
+        arguments.add_group(parser)
+    assert exit_.value.code == 2
+    assert "defines --torch-profile flags of its own" in capsys.readouterr().err
+
+
+def test_a_fork_that_adds_its_flags_later_gets_the_same_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    source = tmp_path / "fork_arguments.py"
+    source.write_text("def _add(parser):\n    parser.add_argument('--torch-profile')\n")
+    module: Any = ModuleType("fork_arguments")
+    module.__file__ = str(source)
+    exec(compile(source.read_text(), source, "exec"), module.__dict__)
+    with pytest.raises(SystemExit):
+        arguments.add_group(megatron_parser(), where=module)
+    assert f"({source})" in capsys.readouterr().err

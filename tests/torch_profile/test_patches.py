@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patching: any order of import, apply and remove, on a Megatron of two functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron.torch_profile.patches import Patch, PatchSet, version_in
+
+SOURCE = """
+def train(iterations):
+    return [train_step(i) for i in range(iterations)]
+
+def train_step(i):
+    return ("step", i)
+
+class Timer:
+    def start(self):
+        return "started"
+"""
+_number = count()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Name of an importable module that is new in every test."""
+    name = f"host_module_{next(_number)}"
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def shout(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return ("wrapped", wrapped(*args, **kwargs))
+
+
+def make(host: str, *names: str) -> PatchSet:
+    return PatchSet(tuple(Patch(host, name, shout) for name in names))
+
+
+def load(host: str) -> Any:
+    return __import__(host)
+
+
+ORDERS: list[list[str]] = [
+    ["import", "apply"],
+    ["apply", "import"],
+    ["apply", "import", "apply"],
+    ["import", "apply", "remove", "apply"],
+    ["apply", "remove", "import", "apply"],
+    ["apply", "remove", "apply", "import"],
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_in_every_order_a_name_is_wrapped_once(host: str, order: list[str]) -> None:
+    patches = make(host, "train_step")
+    do: dict[str, Callable[[], Any]] = {
+        "import": lambda: load(host),
+        "apply": patches.apply,
+        "remove": patches.remove,
+    }
+    for action in order:
+        do[action]()
+    # Looked up by its own module when `train` calls it.
+    assert load(host).train(2) == [("wrapped", ("step", 0)), ("wrapped", ("step", 1))]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_after_remove_every_name_is_the_original_object(host: str, order: list[str]) -> None:
+    patches = make(host, "train_step", "Timer.start")
+    originals: dict[str, Any] = {}
+
+    def remember() -> None:
+        module = load(host)
+        originals.setdefault("train_step", module.__dict__["train_step"])
+
+    for action in order:
+        {"import": remember, "apply": patches.apply, "remove": patches.remove}[action]()
+    patches.remove()
+    patches.remove()
+    module = load(host)
+    assert module.train(1) == [("step", 0)]
+    assert type(module.train_step).__name__ == "function"
+    assert type(module.Timer.__dict__["start"]).__name__ == "function"
+    assert module.Timer().start() == "started"
+
+
+def test_a_module_imported_after_remove_is_left_alone(host: str) -> None:
+    patches = make(host, "train_step")
+    patches.apply()
+    patches.remove()
+    assert type(load(host).train_step).__name__ == "function"
+
+
+def test_a_wrapper_that_somebody_else_put_on_top_stays_and_ours_passes_on(host: str) -> None:
+    patches = make(host, "train_step")
+    patches.apply()
+    module = load(host)
+    ours = module.train_step
+
+    def theirs(i: int) -> Any:
+        return ("theirs", ours(i))
+
+    module.train_step = theirs
+    patches.remove()
+    assert module.train_step is theirs
+    assert module.train(1) == [("theirs", ("step", 0))]
+
+
+def test_a_wrapped_name_looks_like_the_original(host: str) -> None:
+    patches = make(host, "train_step")
+    patches.apply()
+    module = load(host)
+    assert module.train_step.__name__ == "train_step"
+    assert module.train_step.__wrapped__.__module__ == host
+
+
+def test_a_name_of_newer_versions_may_be_missing(host: str) -> None:
+    PatchSet((Patch(host, "evaluate", shout, since=(0, 9)),)).apply()
+    load(host)
+
+
+def test_a_name_that_every_supported_version_has_must_be_there(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PatchSet((Patch(host, "evaluate", shout),)).apply()
+    with pytest.raises(SystemExit) as exit_:
+        load(host)
+    assert exit_.value.code == 2
+    err = capsys.readouterr().err
+    assert "needs Megatron core 0.6 or newer and found" in err
+    assert f"{host} has no evaluate." in err
+
+
+def test_a_version_is_read_without_importing(tmp_path: Path) -> None:
+    (tmp_path / "package_info.py").write_text("MAJOR = 0\nMINOR = 5\nPATCH = 0\nPRE = 'rc0'\n")
+    assert version_in(tmp_path) == "0.5.0"
+    assert version_in(tmp_path / "elsewhere") == "of unknown version"
