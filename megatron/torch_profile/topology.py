@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -141,10 +142,8 @@ def _distributed() -> bool:
 
 
 def _ask_megatron(names: Mapping[str, str]) -> dict[str, int]:
-    try:
-        from megatron.core import parallel_state
-    except ImportError:
-        return {}
+    # Whoever trains has it imported; importing Megatron to ask it would only cost.
+    parallel_state = sys.modules.get("megatron.core.parallel_state")
     answers: dict[str, int] = {}
     for dimension in DIMENSIONS:
         # Old versions lack some, and all of them assert that the groups exist.

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: what is printed, what is refused, where files go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from megatron.torch_profile import plan
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.ranks import Layout
+from megatron.torch_profile.schedule import Schedule, Span, Window
+from megatron.torch_profile.topology import Member, Topology
+from megatron.torch_trace.errors import UsageError
+
+
+def arguments_of(**values: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"train_iters": 10, "iteration": 0, "tensorboard_dir": None, **values})
+
+
+def make(ranks: tuple[int, ...], span: Span, **flags: Any) -> CapturePlan:
+    config = TorchProfileConfig(enabled=True, **flags)
+    members = [Member(r, "node0", 100 + r, r, "NVIDIA H200", {"tp": r % 2}) for r in range(16)]
+    topology = Topology(3, Layout(16, {"tp": 2, "cp": 1, "pp": 1, "dp": 8, "ep": 2}), members)
+    return CapturePlan(config, topology, ranks, Schedule(config, span), Path("/traces/run"))
+
+
+def test_the_plan_in_words() -> None:
+    described = make((0, 1, 2, 3, 8), Span(1001, 2000), repeat=0, wait=98, with_stack=True)
+    assert described.describe().splitlines() == [
+        "ranks: 0-3, 8 (world size 16 = tp 2 x cp 1 x pp 1 x dp 8, ep 2)",
+        "iterations: 1101, 1201, 1301, 1401, 1501, ... (warm-up 1 before each); this process runs "
+        "iterations 1001 to 2000",
+        "recording: cpu and cuda; switched on: --torch-profile-with-stack",
+        "traces: /traces/run",
+    ]
+
+
+def test_what_lies_behind_a_resume_is_said() -> None:
+    described = make((0,), Span(51, 200), iterations=["3-4", "7", "100-101"])
+    assert described.describe().splitlines()[-1] == (
+        "iterations 3-4, 7 lie behind the resumed iteration and are left out"
+    )
+
+
+def test_no_warmup_is_said() -> None:
+    assert "has no warm-up" in make((0,), Span(1, 9), warmup=0).describe()
+
+
+def test_a_finished_run_started_again_is_no_mistake() -> None:
+    described = make((0,), Span(11, 10)).describe()
+    assert "iterations: none, this process has none left to run" in described
+
+
+def test_files_are_named_by_window_and_padded_rank() -> None:
+    made = make((3,), Span(1, 100), compression="zstd")
+    assert made.records_here
+    assert made.window_folder(Window(3, 4, 1)) == Path("/traces/run/iter-0000003-0000004")
+    assert str(made.trace_name()) == "rank-03.pt.trace.json.zst"
+    assert str(made.trace_name(partial=True)) == "rank-03.partial.pt.trace.json.zst"
+
+
+def test_a_plan_agreed_by_one_process(tmp_path: Path) -> None:
+    agreed = plan.agree(
+        TorchProfileConfig(enabled=True, dir=str(tmp_path / "traces")), arguments_of()
+    )
+    assert agreed.ranks == (0,)
+    assert agreed.run_folder.parent == tmp_path / "traces"
+    assert agreed.run_folder.is_dir()
+    assert list(agreed.run_folder.iterdir()) == []
+    assert list(agreed.schedule) == [Window(3, 3, 1)]
+
+
+def test_two_launches_in_one_second_get_a_folder_each(tmp_path: Path) -> None:
+    config = TorchProfileConfig(enabled=True, dir=str(tmp_path))
+    folders = {plan.agree(config, arguments_of()).run_folder for _ in range(3)}
+    assert len(folders) == 3
+
+
+def test_the_slurm_job_is_in_the_runs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
+    assert agreed.run_folder.name.endswith("-j4711")
+
+
+def test_traces_go_to_the_tensorboard_folder_by_default(tmp_path: Path) -> None:
+    agreed = plan.agree(TorchProfileConfig(enabled=True), arguments_of(tensorboard_dir=tmp_path))
+    assert agreed.run_folder.parent == tmp_path
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "traces"
+    with pytest.raises(UsageError) as error:
+        plan.agree(TorchProfileConfig(enabled=True, dir=str(folder)), arguments_of())
+    assert str(error.value) == (
+        f"--torch-profile-dir {folder}: rank 0 cannot write there (Not a directory); name a folder "
+        "that every profiled rank can write to."
+    )
+
+
+def test_an_exit_interval_ends_the_run_for_the_schedule_too(tmp_path: Path) -> None:
+    config = TorchProfileConfig(enabled=True, dir=str(tmp_path), iterations=["8"])
+    with pytest.raises(UsageError, match=r"runs iterations 1 to 5 \(--exit-interval 5\)"):
+        plan.agree(config, arguments_of(exit_interval=5))
+
+
+def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
+    config = TorchProfileConfig(enabled=True, dir=str(tmp_path))
+    assert list(plan.agree(config, arguments_of(iteration=5)).schedule) == [Window(8, 8, 1)]

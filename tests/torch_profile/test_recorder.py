@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder against torch.profiler itself: a training loop of three lines, traces read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zstandard
+
+from megatron.torch_profile import recorder as recorder_module
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.ranks import Layout
+from megatron.torch_profile.recorder import Recorder
+from megatron.torch_profile.schedule import Schedule, Span
+from megatron.torch_profile.topology import CPU, Member, Topology
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Warnings in the user's log, as they come."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:
+    config = TorchProfileConfig(enabled=True, **flags)
+    topology = Topology(0, Layout(1, {}), [Member(0, "node0", 1, 0, CPU)])
+    plan = CapturePlan(config, topology, (0,), Schedule(config, Span(1, last)), folder)
+    return Recorder(plan, model or [torch.nn.Linear(4, 4)], {"rank": 0})
+
+
+def train(recorder: Recorder, iterations: Iterator[int] | range, model: Any = None) -> None:
+    for iteration in iterations:
+        recorder.begin_step(iteration)
+        with torch.profiler.record_function(f"work of {iteration}"):
+            (model or torch.nn.Linear(4, 4))(torch.ones(2, 4))
+
+
+def traces(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def read(path: Path) -> dict[str, Any]:
+    openers = {".gz": gzip.open, ".zst": zstandard.open, ".json": open}
+    with openers[path.suffix](path, "rb") as file:
+        trace: dict[str, Any] = json.loads(file.read())
+    return trace
+
+
+def spans(path: Path, *prefixes: str) -> list[str]:
+    events = [e for e in read(path)["traceEvents"] if e.get("cat") == "user_annotation"]
+    events.sort(key=lambda e: float(e["ts"]))
+    return [e["name"] for e in events if e["name"].startswith(prefixes)]
+
+
+def test_a_window_is_one_trace_with_a_mark_for_each_iteration(tmp_path: Path) -> None:
+    recorder = make(tmp_path, active=2)
+    train(recorder, range(1, 8))
+    recorder.close()
+    assert traces(tmp_path) == ["iter-0000003-0000004/rank-0.pt.trace.json.gz"]
+    assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep", "work") == [
+        "ProfilerStep#3",
+        "work of 3",
+        "ProfilerStep#4",
+        "work of 4",
+    ]
+
+
+def test_the_trace_carries_who_and_when(tmp_path: Path) -> None:
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    recorder.close()
+    trace = read(tmp_path / "iter-0000003/rank-0.pt.trace.json.gz")
+    assert trace["torch_profile"] == {"rank": 0, "window": {"first": 3, "last": 3}}
+
+
+def test_every_cycle_is_a_trace_of_its_own(tmp_path: Path) -> None:
+    recorder = make(tmp_path, repeat=3)
+    train(recorder, range(1, 10))
+    recorder.close()
+    assert traces(tmp_path) == [
+        f"iter-{iteration:07d}/rank-0.pt.trace.json.gz" for iteration in (3, 5, 7)
+    ]
+
+
+def test_windows_that_touch_lose_no_iteration(tmp_path: Path) -> None:
+    recorder = make(tmp_path, iterations=["2-3", "4-5"])
+    train(recorder, range(1, 7))
+    recorder.close()
+    assert [spans(tmp_path / trace, "ProfilerStep") for trace in traces(tmp_path)] == [
+        ["ProfilerStep#2", "ProfilerStep#3"],
+        ["ProfilerStep#4", "ProfilerStep#5"],
+    ]
+
+
+def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
+    recorder = make(tmp_path, skip_first=2)
+    seen = {}
+    for iteration in range(1, 8):
+        recorder.begin_step(iteration)
+        seen[iteration] = recorder._profiler is not None
+    assert seen == {1: False, 2: False, 3: True, 4: True, 5: False, 6: False, 7: False}
+
+
+def test_the_last_iteration_of_training_is_exported_at_its_end(tmp_path: Path) -> None:
+    recorder = make(tmp_path, last=3)
+    train(recorder, range(1, 4))
+    assert traces(tmp_path) == []
+    recorder.close()
+    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+def test_a_window_cut_short_is_exported_and_marked_partial(
+    tmp_path: Path, said: list[str]
+) -> None:
+    recorder = make(tmp_path, active=3)
+    train(recorder, range(1, 5))
+    recorder.close()
+    assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
+    assert "the window of iterations 3-5 holds only 3, 4" in said
+
+
+def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
+    tmp_path: Path, said: list[str]
+) -> None:
+    recorder = make(tmp_path, warmup=3)
+    train(recorder, range(1, 4))
+    recorder.close()
+    assert traces(tmp_path) == []
+    assert said == ["training ended in the warm-up of iterations 5: no trace"]
+    # Kineto is free again: it records only once at a time.
+    second = make(tmp_path, warmup=0, skip_first=0)
+    train(second, range(1, 3))
+    assert traces(tmp_path) == ["iter-0000001/rank-0.pt.trace.json.gz"]
+
+
+def test_evaluation_after_the_last_iteration_is_not_recorded(tmp_path: Path) -> None:
+    recorder = make(tmp_path, active=2)
+    train(recorder, range(1, 4))
+    recorder.begin_pause()  # in the middle: the window stays open
+    assert traces(tmp_path) == []
+    train(recorder, range(4, 5))
+    recorder.begin_pause()
+    assert len(traces(tmp_path)) == 1
+    with torch.profiler.record_function("evaluation"):
+        torch.ones(3)
+    train(recorder, range(5, 7))
+    recorder.close()
+    assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep", "evaluation") == [
+        "ProfilerStep#3",
+        "ProfilerStep#4",
+    ]
+
+
+def test_iterations_that_training_skips_cost_their_windows_only(
+    tmp_path: Path, said: list[str]
+) -> None:
+    recorder = make(tmp_path, iterations=["2", "4-5", "8"])
+    train(recorder, iter([1, 3, 5, 6, 7, 8, 9]))
+    recorder.close()
+    assert traces(tmp_path) == [
+        "iter-0000004-0000005/rank-0.partial.pt.trace.json.gz",
+        "iter-0000008/rank-0.pt.trace.json.gz",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("compression", "suffix"), [("gzip", ".gz"), ("zstd", ".zst"), ("none", "")]
+)
+def test_compression(tmp_path: Path, compression: str, suffix: str) -> None:
+    recorder = make(tmp_path, compression=compression)
+    train(recorder, range(1, 5))
+    assert traces(tmp_path) == [f"iter-0000003/rank-0.pt.trace.json{suffix}"]
+    assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep") == ["ProfilerStep#3"]
+
+
+def test_artifacts_lie_beside_the_traces_folder_not_in_it(tmp_path: Path) -> None:
+    recorder = make(
+        tmp_path, key_averages=True, stacks=True, with_stack=True, execution_trace=True, repeat=2
+    )
+    train(recorder, range(1, 8))
+    recorder.close()
+    for window in ("iter-0000003", "iter-0000005"):
+        artifacts = tmp_path / window / "artifacts"
+        assert "aten::linear" in (artifacts / "rank-0.key_averages.txt").read_text()
+        assert (artifacts / "rank-0.stacks.txt").stat().st_size > 0
+        execution = json.loads((artifacts / "rank-0.execution_trace.json").read_text())
+        assert any(node["name"] == "aten::linear" for node in execution["nodes"])
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mlp(x)
+
+
+def test_with_modules_names_every_forward_inside_the_window_only(tmp_path: Path) -> None:
+    wrapped = torch.nn.Module()
+    wrapped.module = torch.nn.Sequential(Block(), Block())
+    recorder = make(tmp_path, with_modules=True, model=[wrapped])
+    train(recorder, range(1, 5), model=wrapped.module)
+    assert spans(tmp_path / traces(tmp_path)[0], "0", "1") == [
+        "0: Block",
+        "0.mlp: Linear",
+        "1: Block",
+        "1.mlp: Linear",
+    ]
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in wrapped.modules())
+
+
+def test_a_failure_is_said_once_and_ends_profiling_only(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recorder_module, "export", no_space)
+    recorder = make(tmp_path, repeat=0)
+    train(recorder, range(1, 15))
+    recorder.close()
+    assert said == [
+        "rank 0 stops profiling, training goes on: OSError: [Errno 28] No space left on device"
+    ]
+    monkeypatch.undo()
+    after = make(tmp_path)
+    train(after, range(1, 5))
+    assert len(traces(tmp_path)) == 1
+
+
+def test_a_trace_is_never_overwritten(tmp_path: Path, said: list[str]) -> None:
+    target = tmp_path / "iter-0000003/rank-0.pt.trace.json.gz"
+    target.parent.mkdir()
+    target.write_text("precious")
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    assert target.read_text() == "precious"
+    assert f"{target} exists, and traces are never overwritten" in said[0]
