@@ -58,6 +58,7 @@ def training(reason: str = "--cpu") -> Iterator[None]:
         yield
         return
     import torch
+    import torch._dynamo
 
     if environment_rank() == 0:
         logger.info("%s: training on the CPU over gloo", reason)
@@ -65,11 +66,15 @@ def training(reason: str = "--cpu") -> Iterator[None]:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     patches = PatchSet(PATCHES)
     with contextlib.ExitStack() as undo:
+        # Its table of torch's functions, where made inside, holds stand-ins.
+        undo.callback(torch._dynamo.trace_rules.clear_lru_cache)
         for owner, name, stand_in in _stand_ins(torch):
             undo.enter_context(_replaced(owner, name, stand_in))
         patches.apply()
         undo.callback(patches.remove)
         undo.enter_context(_device_mode(torch))
+        # Megatron's small fusions take minutes to compile and gain nothing here.
+        undo.enter_context(torch._dynamo.config.patch(disable=True))
         undo.enter_context(_quiet())
         _active = True
         try:
@@ -107,7 +112,7 @@ def _nothing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
 def _compile_if_missing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     # A wheel brings its dataset helpers compiled, and no Makefile to compile them with.
     try:
-        import megatron.core.datasets.helpers_cpp  # noqa: F401
+        import megatron.core.datasets.helpers  # noqa: F401 - compiled itself before core 0.9
     except ImportError:
         return wrapped(*args, **kwargs)
     return None
@@ -157,12 +162,23 @@ class _NoStream:
         return _do_nothing
 
 
+class _NoEvent(_NoStream):
+    """An event that has happened, at no particular time."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: _NoEvent) -> float:
+        return 0.0
+
+
 def _do_nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
 def _stand_ins(torch: Any) -> Iterator[tuple[Any, str, Any]]:
-    cuda, distributed = torch.cuda, torch.distributed
+    """Owner, name, stand-in. Each its own object: torch.compile knows functions by identity."""
+    cuda, distributed, seed = torch.cuda, torch.distributed, torch.default_generator.manual_seed
     yield cuda, "device_count", lambda: 1
     yield cuda, "current_device", lambda: 0
     # Of the newest kind, of which Megatron asks no CUDA_DEVICE_MAX_CONNECTIONS.
@@ -170,14 +186,16 @@ def _stand_ins(torch: Any) -> Iterator[tuple[Any, str, Any]]:
     properties = SimpleNamespace(name="cpu", major=10, minor=0, total_memory=_host_memory())
     yield cuda, "get_device_properties", lambda *_: properties
     for name in ("set_device", "synchronize", "reset_peak_memory_stats", "set_stream"):
-        yield cuda, name, _do_nothing
-    for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
-        yield cuda, name, _NoStream
+        yield cuda, name, lambda *_, **__: None
+    yield cuda, "Stream", _NoStream
+    yield cuda, "Event", _NoEvent
+    for name in ("current_stream", "default_stream", "stream"):
+        yield cuda, name, lambda *_, **__: _NoStream()
     for module in (cuda, cuda.random):
         yield module, "get_rng_state", lambda *_, **__: torch.get_rng_state()
         yield module, "set_rng_state", lambda state, *_, **__: torch.set_rng_state(state)
-        yield module, "manual_seed", torch.default_generator.manual_seed
-        yield module, "manual_seed_all", torch.default_generator.manual_seed
+        yield module, "manual_seed", lambda number: seed(number)
+        yield module, "manual_seed_all", lambda number: seed(number)
     for name in ("Float", "Double", "Half", "BFloat16", "Int", "Long", "Byte", "Bool"):
         yield cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor")
     for name in ("init_process_group", "new_group"):
