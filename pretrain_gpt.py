@@ -12,9 +12,11 @@ a loss and the datasets.
 from __future__ import annotations
 
 import inspect
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -172,16 +174,25 @@ def _needs_data(vp_stage: int | None) -> bool:
     )
 
 
+def set_defaults(parser: ArgumentParser) -> ArgumentParser:
+    """Megatron's defaults need Transformer Engine and Apex; without them, what torch can do."""
+    if not find_spec("transformer_engine"):
+        parser.set_defaults(transformer_impl="local", masked_softmax_fusion=False)
+        if not find_spec("apex"):
+            parser.set_defaults(gradient_accumulation_fusion=False, no_persist_layer_norm=True)
+    parser.set_defaults(tokenizer_type="NullTokenizer")
+    return parser
+
+
 def main() -> None:
     """Train. The three generations of `pretrain` differ in who parses, and in argument order."""
-    parameters = inspect.signature(pretrain).parameters
-    if "cfg_container" in parameters:  # megatron-core 0.18 and newer
+    if "cfg_container" in inspect.signature(pretrain).parameters:  # megatron-core 0.18 and newer
         from megatron.training.argument_utils import pretrain_cfg_container_from_args
 
-        args = arguments.parse_and_validate_args(args_defaults={"tokenizer_type": "NullTokenizer"})
+        args = arguments.parse_and_validate_args(set_defaults)
         first = {"cfg_container": pretrain_cfg_container_from_args(args)}
     else:
-        first = {"args_defaults": {"tokenizer_type": "NullTokenizer"}}
+        first = {"extra_args_provider": set_defaults}
     pretrain(
         train_valid_test_dataset_provider=build_datasets,
         model_provider=build_model,

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the scripts beside it: a Python that Megatron's wheels run on, and .venv made with it.
+
+# Prints the path of a Python >= 3.12: $PYTHON, python3.1x on the PATH, pyenv's versions.
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-} python3.12 python3.13 python3.14 python3 python \
+    "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python; do
+    # Run it: a pyenv shim is on the PATH for every version and works for the active one only.
+    if "$candidate" -c 'import sys, venv; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then
+      "$candidate" -c 'import sys; print(sys.executable)'
+      return
+    fi
+  done
+  echo "No Python 3.12 or newer found, which Megatron's training loop needs: install one" \
+    "(apt install python3.12 python3.12-venv, or pyenv install 3.12) or name it in PYTHON." >&2
+  return 1
+}
+
+# Makes .venv and installs this checkout with the given extras, unless exactly that is there.
+install_into_venv() { # extras, such as train,view
+  local stamp=.venv/.installed wanted
+  wanted="$1 $(cat pyproject.toml setup.py | sha256sum)"
+  if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+    return
+  fi
+  local python
+  [[ -x .venv/bin/python ]] || { python=$(find_python) && "$python" -m venv .venv; }
+  echo "installing .[$1] into .venv with $(.venv/bin/python --version) (several GB with torch, some minutes) ..."
+  .venv/bin/python -m pip install --quiet --editable ".[$1]"
+  printf '%s' "$wanted" >"$stamp"
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that must hold: format, lint, types, tests. Sets up all it needs in .venv and .wheels.
+#
+#   scripts/test.sh                          everything
+#   scripts/test.sh tests/torch_trace        further arguments go to pytest
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+install_into_venv train,view,dev
+
+.venv/bin/ruff format --check .
+.venv/bin/ruff check .
+.venv/bin/mypy
+.venv/bin/python -m pytest "$@"
