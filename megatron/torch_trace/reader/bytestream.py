@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,7 @@ class ByteStream:
 
     Args:
         path: a file, or `-` for standard input.
+        on_read: called with the number of bytes of each piece read from the file.
 
     Attributes:
         compression: `gzip`, `zstd` or `none`; known after the first piece.
@@ -36,12 +37,15 @@ class ByteStream:
         damage: what was wrong with the compressed stream.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(
+        self, path: Path | str, on_read: Callable[[int], None] | None = None
+    ) -> None:
         self.path = Path(path)
         self.compression = "none"
         self.consumed = 0
         self.produced = 0
         self.damage = Damage()
+        self._on_read = on_read
 
     @property
     def size(self) -> int | None:
@@ -73,16 +77,17 @@ class ByteStream:
             self.produced += len(piece)
             yield piece
 
-    def _read(self, file: IO[bytes]) -> bytes:
-        piece = file.read(_INPUT_BYTES)
+    def _read(self, file: IO[bytes], size: int = _INPUT_BYTES) -> bytes:
+        piece = file.read(size)
         self.consumed += len(piece)
+        if self._on_read:
+            self._on_read(len(piece))
         return piece
 
     def _plain(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
         while piece:
             yield piece
-            piece = file.read(1 << 20)
-            self.consumed += len(piece)
+            piece = self._read(file, 1 << 20)
 
     def _gzip(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
         from isal import igzip_lib, isal_zlib

@@ -68,10 +68,11 @@ class Event(Struct, gc=False):
 
 
 class SlimArgs(Struct, gc=False):
-    """The two arguments that deciding what to keep needs."""
+    """The arguments that deciding what to keep needs."""
 
     correlation: int | None = None
     stream: int | None = None
+    external_id: int | None = field(default=None, name="External id")
 
 
 class SlimEvent(Struct, gc=False):

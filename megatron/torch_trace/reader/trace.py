@@ -53,6 +53,7 @@ class Trace:
     Args:
         path: a trace, plain, gzip or zstd, whatever its name; `-` for standard input.
         strict: raise StrictError at the first fault instead of working on what is whole.
+        on_read: called with the number of bytes of each piece read from the file, for progress.
 
     Attributes:
         metadata: from the header once reading has begun, complete when it has ended.
@@ -69,12 +70,18 @@ class Trace:
         print(trace.metadata.rank, trace.damage.sentence())
     """
 
-    def __init__(self, path: Path | str, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        strict: bool = False,
+        on_read: Callable[[int], None] | None = None,
+    ) -> None:
         self.path = Path(path)
         self.strict = strict
         self.metadata = Metadata()
         self.damage = Damage()
-        self.stream = ByteStream(path)
+        self.stream = ByteStream(path, on_read)
         self._cutter = Cutter(self.stream)
 
     @property

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events whose fate is known only at the end of the file, kept on disk until then.
+
+An arrow is kept if both its ends are; a kernel, when steps are asked for, if its launch lies in one
+of them. Either may stand anywhere in the file. What must be remembered of all events are sets of
+ids, a bit or two each.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from megatron.torch_trace.reader.event import Identity
+
+_IN_MEMORY_BYTES = 4 << 20
+
+
+class Gate(NamedTuple):
+    """Condition on the launch of an event.
+
+    Args:
+        space: `correlation` or `external id`.
+        id: the id in that space.
+        by_clock: the answer if nothing with that id was launched in the whole file.
+    """
+
+    space: str
+    id: int
+    by_clock: bool
+
+
+class Waiting(NamedTuple):
+    """An event that waits.
+
+    Args:
+        text: as it will be written.
+        category: for the account.
+        gate: its own condition, or that of the slice at which an arrow ends.
+        flow: (kind of arrow, id, phase), or None for a slice.
+    """
+
+    text: bytes
+    category: str
+    gate: Gate | None
+    flow: tuple[str, int, str] | None
+
+
+@dataclass(slots=True)
+class Launched:
+    """Ids of launches, all of them and those that lie inside what was asked for."""
+
+    known: dict[str, BitMap64] = field(default_factory=dict)
+    inside: dict[str, BitMap64] = field(default_factory=dict)
+
+    def add(self, space: str, known: list[int], inside: list[int]) -> None:
+        self.known.setdefault(space, BitMap64()).update(known)
+        self.inside.setdefault(space, BitMap64()).update(inside)
+
+    def opens(self, gate: Gate) -> bool:
+        if gate.id in self.inside.get(gate.space, ()):
+            return True
+        return gate.by_clock and gate.id not in self.known.get(gate.space, ())
+
+
+class Spool:
+    """Events that wait, in a nameless file."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115
+            max_size=_IN_MEMORY_BYTES, dir=folder
+        )
+        self._batches = 0
+
+    def add(self, batch: list[Waiting]) -> None:
+        if batch:
+            pickle.dump(batch, self._file, protocol=5)
+            self._batches += 1
+
+    def decided(self, launched: Launched) -> Iterator[list[Waiting]]:
+        """What is kept, batch by batch: gates that open, arrows of which both ends are kept."""
+        ends: dict[str, tuple[BitMap64, BitMap64]] = {}
+        for batch in self._read():
+            for waiting in batch:
+                if waiting.flow and _passes(waiting, launched):
+                    kind, number, phase = waiting.flow
+                    starts, finishes = ends.setdefault(kind, (BitMap64(), BitMap64()))
+                    if phase == "s":
+                        starts.add(number)
+                    elif phase == "f":
+                        finishes.add(number)
+        whole = {kind: starts & finishes for kind, (starts, finishes) in ends.items()}
+        for batch in self._read():
+            kept = [
+                waiting
+                for waiting in batch
+                if _passes(waiting, launched)
+                and (not waiting.flow or waiting.flow[1] in whole[waiting.flow[0]])
+            ]
+            if kept:
+                yield kept
+
+    def _read(self) -> Iterator[list[Waiting]]:
+        self._file.seek(0)
+        for _ in range(self._batches):
+            yield pickle.load(self._file)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _passes(waiting: Waiting, launched: Launched) -> bool:
+    return waiting.gate is None or launched.opens(waiting.gate)
+
+
+def flow_number(identity: Identity) -> int:
+    """An arrow's id as a number of 64 bits; text is hexadecimal, as viewers read it."""
+    if isinstance(identity, str):
+        try:
+            number = int(identity, 16)
+        except ValueError:
+            number = -1
+    else:
+        number = -1 if identity is None else identity
+    if 0 <= number < 1 << 64:
+        return number
+    return int.from_bytes(blake2b(str(identity).encode(), digest_size=8).digest(), "big")

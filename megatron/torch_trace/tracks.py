@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracks on which Perfetto v51 to v56 loses nothing: which event must move where.
+
+Two things make those versions drop slices or put them on a wrong track. Slices of one track that
+cross: annotations get a track of their own, and what still crosses a lane of its own. Numbers that
+Perfetto cannot take: it makes negative or 64-bit ids 0, and tid 0 the main thread, so tracks with
+such ids are given free ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from megatron.torch_trace.lanes import Ints, SliceSorter, assign_lanes
+from megatron.torch_trace.reader import EventBlock, SlimEvent, Trace
+from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.times import NO_TIME, block_times
+from megatron.torch_trace.vocabulary import ANNOTATIONS, category
+
+Track = tuple[Identity, Identity]
+
+_FIRST_FREE = 0x7000_0000
+_LARGEST_ID = (1 << 32) - 1
+
+
+@dataclass(slots=True)
+class TrackPlan:
+    """Where events go.
+
+    Attributes:
+        renamed: track -> track, for all its events, where Perfetto cannot take the ids.
+        moved: offset of a block -> {index of an event in it: track}.
+        metadata: events that name the new tracks, as JSON.
+        crossing: slices that crossed others, by category; annotations that moved not included.
+        annotations: annotations that moved.
+    """
+
+    renamed: dict[Track, Track] = field(default_factory=dict)
+    moved: dict[int, dict[int, Track]] = field(default_factory=dict)
+    metadata: list[bytes] = field(default_factory=list)
+    crossing: int = 0
+    annotations: int = 0
+
+    def part(self, block: int) -> dict[int, Track]:
+        return self.moved.get(block, {})
+
+
+@dataclass(slots=True)
+class _Slices:
+    """What one block contributes."""
+
+    block: int
+    tracks: list[tuple[Track, bool]]
+    codes: Ints
+    ts: Ints
+    dur: Ints
+    index: Ints
+    names: dict[Track, str]
+    sort_indices: dict[Track, int]
+    process_names: dict[Identity, str]
+    others: set[Track]
+
+
+def slices_of(block: EventBlock[SlimEvent]) -> _Slices:
+    """The slices of a block with the track each is on, and the names that tracks have."""
+    ts, dur = block_times(block)
+    codes: dict[tuple[Track, bool], int] = {}
+    rows: list[int] = []
+    row_codes: list[int] = []
+    found = _Slices(
+        block.offset, [], ts, ts, dur, ts, names={}, sort_indices={}, process_names={}, others=set()
+    )
+    for index, event in enumerate(block.events):
+        track = (event.pid, event.tid)
+        if event.ph == "X":
+            key = (track, category(event.cat) in ANNOTATIONS)
+            row_codes.append(codes.setdefault(key, len(codes)))
+            rows.append(index)
+        elif event.ph == "M":
+            _note_name(event, block.texts[index], found)
+        else:
+            found.others.add(track)
+    dur = dur[rows]
+    dur[dur == NO_TIME] = 0
+    found.tracks = list(codes)
+    found.codes = np.array(row_codes, dtype=np.int64)
+    found.ts, found.dur, found.index = ts[rows], dur, np.array(rows, dtype=np.int64)
+    return found
+
+
+def _note_name(event: SlimEvent, text: bytes, found: _Slices) -> None:
+    if event.name not in ("thread_name", "thread_sort_index", "process_name"):
+        return
+    args = json.loads(text).get("args")
+    if not isinstance(args, dict):
+        return
+    track = (event.pid, event.tid)
+    name, sort_index = args.get("name"), args.get("sort_index")
+    if event.name == "thread_sort_index" and isinstance(sort_index, int):
+        found.sort_indices[track] = sort_index
+    elif event.name == "thread_name" and isinstance(name, str):
+        found.names[track] = name
+    elif event.name == "process_name" and isinstance(name, str):
+        found.process_names[event.pid] = name
+
+
+def plan_tracks(trace: Trace, *, workers: int = 1, folder: Path | None = None) -> TrackPlan:
+    """Read the whole trace once and decide which events must move.
+
+    Args:
+        trace: not read yet.
+        folder: where to put what does not fit into memory.
+    """
+    planner = _Planner(folder)
+    try:
+        for part in trace.map(slices_of, SlimEvent, workers=workers):
+            planner.add(part)
+        return planner.plan()
+    finally:
+        planner.sorter.close()
+
+
+class _Planner:
+    def __init__(self, folder: Path | None) -> None:
+        self.sorter = SliceSorter(folder)
+        self.codes: dict[tuple[Track, bool], int] = {}
+        self.names: dict[Track, str] = {}
+        self.sort_indices: dict[Track, int] = {}
+        self.process_names: dict[Identity, str] = {}
+        self.others: set[Track] = set()
+        self._next = _FIRST_FREE
+
+    def add(self, part: _Slices) -> None:
+        known = [self.codes.setdefault(key, len(self.codes)) for key in part.tracks]
+        if known:
+            codes = np.array(known, dtype=np.int64)[part.codes]
+            present = part.ts != NO_TIME
+            self.sorter.add(
+                codes[present],
+                part.ts[present],
+                part.dur[present],
+                part.block,
+                part.index[present],
+            )
+        self.names.update(part.names)
+        self.sort_indices.update(part.sort_indices)
+        self.process_names.update(part.process_names)
+        self.others |= part.others
+
+    def plan(self) -> TrackPlan:
+        plan = TrackPlan()
+        taken = {number for track, _ in self.codes for number in track}
+        while any(number in taken for number in range(self._next, self._next + 4096)):
+            self._next += 4096
+        tracks = {track for track, _ in self.codes} | self.others
+        self._rename(plan, tracks)
+        mixed = {track for track in tracks if (track, False) in self.codes}
+        keys = list(self.codes)
+        targets: dict[tuple[int, int], Track] = {}
+        for code, block, index, lane in self._moves(keys, mixed):
+            target = targets.get((code, lane))
+            if target is None:
+                track, is_annotation = keys[code]
+                target = self._new_track(plan, track, is_annotation, lane)
+                targets[code, lane] = target
+            plan.moved.setdefault(block, {})[index] = target
+            if lane:
+                plan.crossing += 1
+            else:
+                plan.annotations += 1
+        return plan
+
+    def _moves(
+        self, keys: list[tuple[Track, bool]], mixed: set[Track]
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(code, block, index, lane) of every slice that moves.
+
+        Annotations leave a track that holds other slices too; on a track of their own they stay.
+        """
+        leaving = {c for c, (track, annotation) in enumerate(keys) if annotation and track in mixed}
+        for code, piece, lanes in assign_lanes(self.sorter):
+            moving = range(piece.shape[1]) if code in leaving else lanes
+            for position in moving:
+                place = piece[3, position], piece[4, position]
+                yield code, int(place[0]), int(place[1]), lanes.get(position, 0)
+
+    def _rename(self, plan: TrackPlan, tracks: set[Track]) -> None:
+        processes: dict[Identity, int] = {}
+        for track in sorted(tracks, key=str):
+            pid, tid = track
+            if _fits(pid) and _fits(tid) and not (tid == 0 and pid != 0):
+                continue
+            if not _fits(pid) and pid not in processes:
+                processes[pid] = self._free()
+                name = self.process_names.get(pid) or (
+                    "profiler overhead" if pid == -1 else str(pid or "trace")
+                )
+                plan.metadata.append(_name_event("process_name", processes[pid], 0, name=name))
+            new_pid = processes.get(pid, pid)
+            new = (new_pid, self._free())
+            plan.renamed[track] = new
+            plan.metadata += self._names(new, self._name(track), self.sort_indices.get(track))
+
+    def _new_track(self, plan: TrackPlan, track: Track, is_annotation: bool, lane: int) -> Track:
+        name = self._name(track)
+        name += " annotations" if is_annotation else ""
+        name += f" crossing {lane}" if lane else ""
+        pid = plan.renamed.get(track, track)[0]
+        new = (pid, self._free())
+        plan.metadata += self._names(new, name, self.sort_indices.get(track))
+        return new
+
+    def _name(self, track: Track) -> str:
+        pid, tid = track
+        name = self.names.get(track, "").strip()
+        return name or (tid if isinstance(tid, str) and tid else f"thread {tid}")
+
+    def _names(self, track: Track, name: str, sort_index: int | None) -> list[bytes]:
+        pid, tid = track
+        events = [_name_event("thread_name", pid, tid, name=name)]
+        if sort_index is not None:
+            events.append(_name_event("thread_sort_index", pid, tid, sort_index=sort_index))
+        return events
+
+    def _free(self) -> int:
+        self._next += 1
+        return self._next
+
+
+def _fits(number: Identity) -> bool:
+    return isinstance(number, int) and 0 <= number <= _LARGEST_ID
+
+
+def _name_event(kind: str, pid: Identity, tid: Identity, **args: object) -> bytes:
+    event = {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+    return json.dumps(event).encode()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing files with good manners, and traces that every strict parser accepts.
+
+A file appears under its name only when it is complete: it is written beside the target as
+`<name>.<pid>.tmp`, then renamed. Whatever ends the work early, Ctrl-C included, removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.layout import TEMPORARY_SUFFIX
+
+STDOUT = Path("-")
+_SEPARATOR = b",\n  "
+_HEADROOM_BYTES = 64 << 20
+
+
+class OutputFile:
+    """A file being written; `-` is standard output. Use as a context manager.
+
+    Args:
+        path: where the finished file shall be; `.gz` and `.zst` are compressed.
+        force: replace an existing file.
+        expected_bytes: refuse at once if the disk has less room than this.
+
+    Raises:
+        UsageError: the file exists and `force` is not set, or its folder does not exist.
+        TorchTraceError: no room on the disk.
+    """
+
+    def __init__(self, path: Path | str, *, force: bool = False, expected_bytes: int = 0) -> None:
+        self.path = Path(path)
+        self.written = 0
+        self._temporary: Path | None = None
+        self._raw: IO[bytes] | None = None
+        self._sink: Any = None
+        if self.path == STDOUT:
+            return
+        if self.path.is_dir():
+            raise UsageError(f"{self.path}: is a folder; name the file to write.")
+        if self.path.exists() and not force:
+            raise UsageError(f"{self.path}: exists already; choose another name or pass --force.")
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such folder; create it or choose another --output.")
+        free = shutil.disk_usage(folder).free
+        if expected_bytes + _HEADROOM_BYTES > free:
+            raise TorchTraceError(
+                f"{folder}: has {free / 1e9:.1f} GB free, but {self.path.name} needs about "
+                f"{expected_bytes / 1e9:.1f} GB; write it to another disk."
+            )
+
+    def __enter__(self) -> OutputFile:
+        if self.path == STDOUT:
+            self._sink = sys.stdout.buffer
+            return self
+        self._temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+        try:
+            self._raw = self._temporary.open("wb")
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written ({error.strerror}).") from error
+        self._sink = _compressor(self.path, self._raw)
+        return self
+
+    def write(self, data: bytes) -> None:
+        """Append uncompressed bytes."""
+        try:
+            self._sink.write(data)
+        except OSError as error:
+            raise self._explained(error) from error
+        self.written += len(data)
+
+    def _explained(self, error: OSError) -> Exception:
+        if isinstance(error, BrokenPipeError):
+            return error
+        if error.errno == errno.ENOSPC:
+            return TorchTraceError(
+                f"{self.path}: the disk is full after {self.written / 1e9:.2f} GB; "
+                "nothing was left behind."
+            )
+        return TorchTraceError(f"{self.path}: cannot be written ({error.strerror or error}).")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._raw is None or self._temporary is None:
+            if self._sink is not None and kind is None:
+                self._sink.flush()
+            return
+        try:
+            if kind is None:
+                if self._sink is not self._raw:
+                    self._sink.close()
+                self._raw.close()
+                self._temporary.replace(self.path)
+        except OSError as failure:
+            raise self._explained(failure) from failure
+        finally:
+            self._raw.close()
+            self._temporary.unlink(missing_ok=True)
+
+
+def _compressor(path: Path, raw: IO[bytes]) -> Any:
+    if path.suffix == ".gz":
+        from isal import igzip
+
+        # No name and no time inside: the same input gives the same file.
+        return igzip.IGzipFile(filename="", mode="wb", compresslevel=2, fileobj=raw, mtime=0)
+    if path.suffix == ".zst":
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False)
+    return raw
+
+
+class TraceWriter:
+    """Write one trace, in the layout of Kineto's own files: each event begins a line.
+
+    Args:
+        sink: where the text goes.
+    """
+
+    def __init__(self, sink: OutputFile) -> None:
+        self._sink = sink
+        self._written: dict[str, bytes] = {}
+        self._any = False
+
+    def begin(self, entries: dict[str, bytes]) -> None:
+        """Write the header; `displayTimeUnit` is always `ms`."""
+        self._written = {
+            key: value for key, value in entries.items() if key != "traceEvents"
+        } | {"displayTimeUnit": b'"ms"'}
+        lines = [_entry(key, value) + b",\n" for key, value in self._written.items()]
+        self._sink.write(b"{\n" + b"".join(lines) + b'  "traceEvents": [\n  ')
+
+    def add(self, texts: Iterable[bytes]) -> None:
+        """Write events, each a JSON object as text."""
+        self.add_joined(_SEPARATOR.join(texts))
+
+    def add_joined(self, text: bytes) -> None:
+        """Write events that are joined by commas already; nothing if `text` is empty."""
+        if text:
+            self._sink.write(_SEPARATOR + text if self._any else text)
+            self._any = True
+
+    def end(self, entries: dict[str, bytes]) -> None:
+        """Write the tail: every entry that the header did not hold, or held differently."""
+        rest = {
+            key: value
+            for key, value in entries.items()
+            if key not in ("traceEvents", "displayTimeUnit") and self._written.get(key) != value
+        }
+        tail = b"".join(b",\n" + _entry(key, value) for key, value in rest.items())
+        self._sink.write(b"\n  ]" + tail + b"\n}\n")
+
+
+def join(texts: Iterable[bytes]) -> bytes:
+    """Events as `TraceWriter.add_joined` wants them."""
+    return _SEPARATOR.join(texts)
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    import json
+
+    return b"  " + json.dumps(key).encode() + b": " + value
