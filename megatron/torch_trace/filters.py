@@ -141,7 +141,7 @@ class Selection:
         return bool(self.drop & {"args", "shapes"})
 
     def slim_args(self, args: bytes) -> bytes:
-        """Arguments without what `--drop args` and `--drop shapes` name; digits stay as they are."""
+        """Arguments without what `--drop args` and `--drop shapes` name; digits stay."""
         entries = msgspec.json.decode(args, type=dict[str, msgspec.Raw])
         if "args" in self.drop:
             kept = {key: value for key, value in entries.items() if key in _LINKING_ARGS}

@@ -127,18 +127,14 @@ def _slimmer(
     return BlockSlimmer(selection, ranges, steps, pids, plan)
 
 
-def _pids_of(
-    ranks: frozenset[int], metadata: Metadata, path: Path | str
-) -> frozenset[Identity]:
+def _pids_of(ranks: frozenset[int], metadata: Metadata, path: Path | str) -> frozenset[Identity]:
     merged = metadata.merged
     if merged is None:
         raise UsageError(f"--rank: {path} holds one rank only; it is for merged traces.")
     found = {entry["rank"]: entry["processes"] for entry in merged["ranks"]}
     missing = ranks - set(found)
     if missing:
-        raise UsageError(
-            f"--rank {min(missing)}: not in {path}, which holds {sorted(found)}."
-        )
+        raise UsageError(f"--rank {min(missing)}: not in {path}, which holds {sorted(found)}.")
     return frozenset(pid for rank in ranks for pid, _ in found[rank])
 
 

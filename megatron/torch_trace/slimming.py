@@ -277,7 +277,9 @@ def _entries(text: bytes) -> dict[str, bytes]:
     return {k: bytes(v) for k, v in msgspec.json.decode(text, type=dict[str, msgspec.Raw]).items()}
 
 
-def _overlaps(starts: NDArray[np.int64], ends: NDArray[np.int64], ranges: Ranges) -> NDArray[np.bool_]:
+def _overlaps(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], ranges: Ranges
+) -> NDArray[np.bool_]:
     """Whether [start, end) meets any range; an event without duration is its start."""
     found = np.zeros(len(starts), dtype=bool)
     for low, high in ranges:

@@ -75,7 +75,7 @@ class Spool:
 
     def __init__(self, folder: Path | None) -> None:
         self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115
-            max_size=_IN_MEMORY_BYTES, dir=folder
+            max_size=_IN_MEMORY_BYTES, dir=None if folder is None else str(folder)
         )
         self._batches = 0
 

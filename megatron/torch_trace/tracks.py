@@ -51,7 +51,7 @@ class TrackPlan:
 
 
 @dataclass(slots=True)
-class _Slices:
+class BlockSlices:
     """What one block contributes."""
 
     block: int
@@ -66,13 +66,13 @@ class _Slices:
     others: set[Track]
 
 
-def slices_of(block: EventBlock[SlimEvent]) -> _Slices:
+def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
     """The slices of a block with the track each is on, and the names that tracks have."""
     ts, dur = block_times(block)
     codes: dict[tuple[Track, bool], int] = {}
     rows: list[int] = []
     row_codes: list[int] = []
-    found = _Slices(
+    found = BlockSlices(
         block.offset, [], ts, ts, dur, ts, names={}, sort_indices={}, process_names={}, others=set()
     )
     for index, event in enumerate(block.events):
@@ -93,7 +93,7 @@ def slices_of(block: EventBlock[SlimEvent]) -> _Slices:
     return found
 
 
-def _note_name(event: SlimEvent, text: bytes, found: _Slices) -> None:
+def _note_name(event: SlimEvent, text: bytes, found: BlockSlices) -> None:
     if event.name not in ("thread_name", "thread_sort_index", "process_name"):
         return
     args = json.loads(text).get("args")
@@ -135,7 +135,7 @@ class _Planner:
         self.others: set[Track] = set()
         self._next = _FIRST_FREE
 
-    def add(self, part: _Slices) -> None:
+    def add(self, part: BlockSlices) -> None:
         known = [self.codes.setdefault(key, len(self.codes)) for key in part.tracks]
         if known:
             codes = np.array(known, dtype=np.int64)[part.codes]
@@ -216,7 +216,7 @@ class _Planner:
         return new
 
     def _name(self, track: Track) -> str:
-        pid, tid = track
+        _, tid = track
         name = self.names.get(track, "").strip()
         return name or (tid if isinstance(tid, str) and tid else f"thread {tid}")
 

@@ -139,9 +139,9 @@ class TraceWriter:
 
     def begin(self, entries: dict[str, bytes]) -> None:
         """Write the header; `displayTimeUnit` is always `ms`."""
-        self._written = {
-            key: value for key, value in entries.items() if key != "traceEvents"
-        } | {"displayTimeUnit": b'"ms"'}
+        self._written = {key: value for key, value in entries.items() if key != "traceEvents"} | {
+            "displayTimeUnit": b'"ms"'
+        }
         lines = [_entry(key, value) + b",\n" for key, value in self._written.items()]
         self._sink.write(b"{\n" + b"".join(lines) + b'  "traceEvents": [\n  ')
 

@@ -8,14 +8,23 @@ a subcommand, write `commands/<name>.py` with a click command called `command`, 
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
 from megatron.torch_trace.errors import TorchTraceError
 
-SUBCOMMANDS: dict[str, str] = {}
+SUBCOMMANDS: dict[str, str] = {
+    "info": "What a trace holds, what is wrong with it, and how to make it open.",
+    "check": "Every fault of a trace, with its place; exit status 3 if there is one.",
+    "decompress": "Write traces as plain JSON, saving what a cut file still holds.",
+    "slim": "Write a smaller trace: by step, time, category, duration or stream.",
+    "merge": "Put the traces of several ranks on one timeline for Perfetto.",
+}
 """Name -> the one-line help that `torch-trace --help` shows."""
 
 
@@ -39,13 +48,35 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="megatron-torch-profile")
 def cli() -> None:
-    """Read, check, slim, merge and analyse torch.profiler traces."""
+    """Read, check, slim, merge and analyse torch.profiler traces.
+
+    Wherever a command takes a trace, it may be plain, gzip or zstd, whatever its name; a folder
+    stands for all the traces in it.
+    """
 
 
 def main() -> None:
     """Run `torch-trace`; a user's error is one sentence on stderr and its exit status."""
+    # A batch job's end must run the clean-up that Ctrl-C runs.
+    signal.signal(signal.SIGTERM, _end)
     try:
-        cli(prog_name="torch-trace")
+        cli(prog_name="torch-trace", standalone_mode=False)
     except TorchTraceError as error:
         click.echo(f"torch-trace: {error}", err=True)
         sys.exit(error.exit_status)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("torch-trace: stopped; nothing was left behind.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)

@@ -37,9 +37,7 @@ class ByteStream:
         damage: what was wrong with the compressed stream.
     """
 
-    def __init__(
-        self, path: Path | str, on_read: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, path: Path | str, on_read: Callable[[int], None] | None = None) -> None:
         self.path = Path(path)
         self.compression = "none"
         self.consumed = 0

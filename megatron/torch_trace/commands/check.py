@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace check`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.info import problems, rank
+from megatron.torch_trace.errors import DamagedTraceError, StrictError
+from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.sources import find_traces
+from megatron.torch_trace.survey import Survey, survey
+
+
+@click.command("check")
+@options.paths
+@options.as_json
+@options.strict
+@options.jobs
+def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | None) -> None:
+    """Find every fault of traces: with its count and the byte where it first is.
+
+    Exit status 0: none. 3: at least one (4 with --strict): damaged text, impossible times, or GPU
+    work missing for launches. Slices that cross, which Perfetto before v57 does not show, and
+    arrows with one end are told, but are no faults.
+    """
+    sources = find_traces(paths)
+    found = []
+    for path in sources.traces:
+        with terminal.progress(path.name, path) as on_read:
+            found.append(
+                survey(path, crossing=True, workers=jobs or available_cores(), on_read=on_read)
+            )
+    faulty = [one for one in found if one.has_faults]
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "traces": [_facts(one) for one in found],
+                    "skipped_files": [
+                        {"file": str(p), "reason": reason} for p, reason in sources.skipped
+                    ],
+                    "ok": not faulty,
+                }
+            )
+        )
+    else:
+        console = terminal.console()
+        for one in found:
+            _print(console, one)
+        for path, reason in sources.skipped:
+            console.print(f"skipped {path}: {reason}")
+    if faulty:
+        kind = StrictError if strict else DamagedTraceError
+        count = f"{len(faulty)} of {len(found)} traces have faults"
+        raise kind(f"{count}: {', '.join(str(one.path) for one in faulty)}.")
+
+
+def _facts(one: Survey) -> dict[str, Any]:
+    return {
+        "file": str(one.path),
+        "rank": rank(one),
+        "ok": not one.has_faults,
+        "events": one.events,
+        "raw_bytes": one.raw_bytes,
+        "damage": one.damage.as_json(),
+        "odd_times": {k: {"count": o.count, "offset": o.offset} for k, o in one.odd.items()},
+        "launches": {
+            "launches": one.launches,
+            "without_kernel": one.launches_without_work,
+            "gpu_events": one.gpu_events,
+            "gpu_events_without_launch": one.gpu_events_without_launch,
+        },
+        "crossing_slices": one.crossing,
+        "annotations_on_tracks": one.annotations_on_tracks,
+        "flows_with_one_end": one.flows_with_one_end,
+        "problems": problems(one),
+    }
+
+
+def _print(console: Console, one: Survey) -> None:
+    verdict = "[bold red]faults[/]" if one.has_faults else "[bold green]ok[/]"
+    console.print(
+        f"{verdict}  [bold]{one.path}[/]  {one.events:,} events, {terminal.size(one.raw_bytes)}",
+        soft_wrap=True,
+    )
+    table = terminal.table("", "count", "first at byte", "", right=(1, 2))
+    table.show_header = bool(one.damage or one.odd)
+    for kind, count, offsets in one.damage:
+        from megatron.torch_trace.reader.damage import KINDS
+
+        first = f"{offsets[0]:,}" if offsets else ""
+        table.add_row("[red]damage[/]", f"{count:,}", first, KINDS[kind])
+    for kind, odd in sorted(one.odd.items()):
+        table.add_row("[red]time[/]", f"{odd.count:,}", f"{odd.offset:,}", f"slices {kind}")
+    if one.launches or one.gpu_events:
+        bad = one.gpu_is_missing or one.gpu_is_incomplete
+        table.add_row(
+            "[red]launches[/]" if bad else "launches",
+            f"{one.launches_without_work:,}",
+            "",
+            f"of {one.launches:,} launches without GPU work; "
+            f"{one.gpu_events_without_launch:,} of {one.gpu_events:,} GPU events without a launch",
+        )
+    if one.crossing or one.annotations_on_tracks:
+        table.add_row(
+            "perfetto",
+            f"{one.crossing or 0:,}",
+            "",
+            f"slices cross another of their track, {one.annotations_on_tracks:,} annotations share "
+            "one with work: Perfetto before v57 drops some; slim --preset perfetto keeps all",
+        )
+    if one.flows_with_one_end:
+        table.add_row(
+            "arrows", f"{one.flows_with_one_end:,}", "", "with one end only; slim leaves them out"
+        )
+    if table.row_count:
+        console.print(table)

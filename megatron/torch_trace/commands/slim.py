@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace slim`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.filters import (
+    DROPS,
+    PRESETS,
+    Selection,
+    parse_duration,
+    parse_numbers,
+)
+from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.slim import SlimResult, slim
+from megatron.torch_trace.vocabulary import category
+
+
+def _listed(entries: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {meaning}" for name, meaning in entries.items())
+
+
+@click.command("slim")
+@click.argument("path", metavar="FILE")
+@options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
+@click.option("--preset", "presets", multiple=True, help=f"{_listed(PRESETS)}.")
+@click.option("--step", "steps", metavar="N[-M]", help="Only these ProfilerStep numbers.")
+@click.option("--from", "start", metavar="TIME", help="From this time after the first event: 1.5s.")
+@click.option("--to", "end", metavar="TIME", help="Up to this time after the first event: 800ms.")
+@click.option("--category", "categories", metavar="C[,C]", help="Only these: kernel,cpu_op,...")
+@click.option(
+    "--min-dur", metavar="TIME", help="No slices shorter than this (5us); annotations stay."
+)
+@click.option("--stream", "streams", metavar="N[,N]", help="GPU work of these streams only.")
+@click.option("--rank", "ranks", metavar="N[,N]", help="Of a merged trace, only these ranks.")
+@click.option("--drop", "drops", multiple=True, metavar="WHAT[,WHAT]", help=f"{_listed(DROPS)}.")
+@options.force
+@options.strict
+@options.jobs
+def command(
+    path: str,
+    output: str,
+    presets: tuple[str, ...],
+    steps: str | None,
+    start: str | None,
+    end: str | None,
+    categories: str | None,
+    min_dur: str | None,
+    streams: str | None,
+    ranks: str | None,
+    drops: tuple[str, ...],
+    force: bool,
+    strict: bool,
+    jobs: int | None,
+) -> None:
+    """Write a smaller trace, or with --preset perfetto one that Perfetto shows whole.
+
+    \b
+    torch-trace slim rank-0.json.gz -o small.json.gz --drop python,shapes
+    torch-trace slim rank-0.json.gz -o step.json.gz --step 5 --preset perfetto
+    torch-trace slim rank-0.json.gz -o gpu.json.gz --preset overlap --min-dur 2us
+
+    Metadata, names and order of tracks stay; arrows that lost an end go.
+    """
+    if path != "-" and not Path(path).is_file():
+        raise UsageError(f"{path}: no such file; slim takes one trace (see merge for folders).")
+    selection = Selection(
+        steps=parse_numbers(steps, "--step") if steps else None,
+        start_ns=parse_duration(start, "--from") if start else None,
+        end_ns=parse_duration(end, "--to") if end else None,
+        categories=_categories(categories),
+        min_dur_ns=parse_duration(min_dur, "--min-dur") if min_dur else 0,
+        streams=parse_numbers(streams, "--stream") if streams else None,
+        ranks=parse_numbers(ranks, "--rank") if ranks else None,
+        drop=frozenset(word.strip() for drop in drops for word in drop.split(",")),
+    )
+    for preset in presets:
+        selection = selection.with_preset(preset)
+    passes = 1 + selection.separate_tracks
+    with terminal.progress(Path(path).name, path, passes=passes) as on_read:
+        result = slim(
+            path,
+            output,
+            selection,
+            force=force,
+            strict=strict,
+            workers=jobs or available_cores(),
+            on_read=on_read,
+        )
+    if output != "-":
+        _report(output, result)
+    if result.damage:
+        raise DamagedTraceError(f"{path}: {result.damage.sentence()}.")
+
+
+def _categories(text: str | None) -> frozenset[str] | None:
+    return frozenset(category(word.strip()) for word in text.split(",")) if text else None
+
+
+def _report(output: str, result: SlimResult) -> None:
+    """Before and after, by category."""
+    table = terminal.table("category", "events", "kept", "bytes", "kept", right=(1, 2, 3, 4))
+    rows = sorted(result.before.items(), key=lambda item: -item[1][1])
+    for name, (events, size) in rows:
+        kept_events, kept_size = result.after.get(name, (0, 0))
+        table.add_row(
+            name or "(none)",
+            f"{events:,}",
+            f"{kept_events:,}",
+            terminal.size(size),
+            terminal.size(kept_size),
+        )
+    console = terminal.console()
+    console.print(table)
+    if result.moved_annotations or result.moved_crossing:
+        console.print(
+            f"Moved to tracks of their own: {result.moved_annotations:,} annotations, "
+            f"{result.moved_crossing:,} slices that crossed others."
+        )
+    on_disk = Path(output).stat().st_size
+    console.print(
+        f"Wrote {output}: {terminal.size(result.raw_bytes)} of JSON is now "
+        f"{terminal.size(result.written_bytes)}, {terminal.size(on_disk)} on disk."
+    )

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees: sizes and times in words, tables, a progress bar on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_LOG_WIDTH = 120
+
+
+def console() -> Console:
+    """Standard output; in a log plain, and as wide as a line of a log may be."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=_LOG_WIDTH, color_system=None)
+
+
+def table(*columns: str, right: Sequence[int] = ()) -> Table:
+    """A table without lines; columns whose numbers are in `right` are aligned there."""
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, column in enumerate(columns):
+        result.add_column(column, justify="right" if number in right else "left", overflow="fold")
+    return result
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units, as disks and `ls --si` count: `1.23 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(ns: float) -> str:
+    """`1.234 s`, `56.7 ms`, `8.9 us`."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.4g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def say(message: str) -> None:
+    """One line on standard error."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(label: str, path: Path | str, *, passes: int = 1) -> Iterator[Callable[[int], None]]:
+    """A progress bar over the bytes of a file; on a terminal only.
+
+    Args:
+        passes: how often the file will be read.
+    """
+    if not sys.stderr.isatty() or str(path) == "-":
+        yield _nothing
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        "{task.description}",
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task: Any = bar.add_task(label, total=Path(path).stat().st_size * passes)
+        yield lambda count: bar.advance(task, count)
+
+
+def _nothing(count: int) -> None:
+    pass
