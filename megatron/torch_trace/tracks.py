@@ -20,7 +20,7 @@ from megatron.torch_trace.lanes import Ints, SliceSorter, assign_lanes
 from megatron.torch_trace.reader import EventBlock, SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.times import NO_TIME, block_times
-from megatron.torch_trace.vocabulary import ANNOTATIONS, category
+from megatron.torch_trace.vocabulary import ANNOTATIONS, GPU_WORK, category
 
 Track = tuple[Identity, Identity]
 
@@ -38,6 +38,11 @@ class TrackPlan:
         metadata: events that name the new tracks, as JSON.
         crossing: slices that crossed others, by category; annotations that moved not included.
         annotations: annotations that moved.
+        origins: new track -> the track that its events come from.
+        processes: processes that have events, metadata not counted.
+        labels: process -> what Kineto calls it: `CPU`, `GPU 0`.
+        gpus: processes that are GPUs.
+        first_ns: start of the earliest slice, as in the file; 0 without slices.
     """
 
     renamed: dict[Track, Track] = field(default_factory=dict)
@@ -45,6 +50,21 @@ class TrackPlan:
     metadata: list[bytes] = field(default_factory=list)
     crossing: int = 0
     annotations: int = 0
+    origins: dict[Track, Track] = field(default_factory=dict)
+    processes: set[Identity] = field(default_factory=set)
+    labels: dict[Identity, str] = field(default_factory=dict)
+    gpus: set[Identity] = field(default_factory=set)
+    first_ns: int = 0
+
+    def process_kind(self, pid: Identity) -> str:
+        """What a process is, for people: `CPU`, `GPU 0`, `profiler overhead`, `Spans`."""
+        if pid in self.gpus:
+            return f"GPU {pid}"
+        if pid in self.labels:
+            return self.labels[pid]
+        if pid == -1:
+            return "profiler overhead"
+        return "CPU" if isinstance(pid, int) else pid or "trace"
 
     def part(self, block: int) -> dict[int, Track]:
         return self.moved.get(block, {})
@@ -63,6 +83,8 @@ class BlockSlices:
     names: dict[Track, str]
     sort_indices: dict[Track, int]
     process_names: dict[Identity, str]
+    labels: dict[Identity, str]
+    gpus: set[Identity]
     others: set[Track]
 
 
@@ -73,12 +95,26 @@ def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
     rows: list[int] = []
     row_codes: list[int] = []
     found = BlockSlices(
-        block.offset, [], ts, ts, dur, ts, names={}, sort_indices={}, process_names={}, others=set()
+        block=block.offset,
+        tracks=[],
+        codes=ts,
+        ts=ts,
+        dur=dur,
+        index=ts,
+        names={},
+        sort_indices={},
+        process_names={},
+        labels={},
+        gpus=set(),
+        others=set(),
     )
     for index, event in enumerate(block.events):
         track = (event.pid, event.tid)
         if event.ph == "X":
-            key = (track, category(event.cat) in ANNOTATIONS)
+            name = category(event.cat)
+            key = (track, name in ANNOTATIONS)
+            if name in GPU_WORK:
+                found.gpus.add(event.pid)
             row_codes.append(codes.setdefault(key, len(codes)))
             rows.append(index)
         elif event.ph == "M":
@@ -94,7 +130,7 @@ def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
 
 
 def _note_name(event: SlimEvent, text: bytes, found: BlockSlices) -> None:
-    if event.name not in ("thread_name", "thread_sort_index", "process_name"):
+    if event.name not in ("thread_name", "thread_sort_index", "process_name", "process_labels"):
         return
     args = json.loads(text).get("args")
     if not isinstance(args, dict):
@@ -107,6 +143,8 @@ def _note_name(event: SlimEvent, text: bytes, found: BlockSlices) -> None:
         found.names[track] = name
     elif event.name == "process_name" and isinstance(name, str):
         found.process_names[event.pid] = name
+    elif event.name == "process_labels" and isinstance(args.get("labels"), str):
+        found.labels[event.pid] = args["labels"]
 
 
 def plan_tracks(trace: Trace, *, workers: int = 1, folder: Path | None = None) -> TrackPlan:
@@ -133,6 +171,9 @@ class _Planner:
         self.sort_indices: dict[Track, int] = {}
         self.process_names: dict[Identity, str] = {}
         self.others: set[Track] = set()
+        self.labels: dict[Identity, str] = {}
+        self.gpus: set[Identity] = set()
+        self.first_ns = 0
         self._next = _FIRST_FREE
 
     def add(self, part: BlockSlices) -> None:
@@ -151,13 +192,20 @@ class _Planner:
         self.sort_indices.update(part.sort_indices)
         self.process_names.update(part.process_names)
         self.others |= part.others
+        self.labels.update(part.labels)
+        self.gpus |= part.gpus
+        starts = part.ts[part.ts > 0]
+        if len(starts):
+            first = int(starts.min())
+            self.first_ns = min(self.first_ns, first) if self.first_ns else first
 
     def plan(self) -> TrackPlan:
-        plan = TrackPlan()
+        plan = TrackPlan(labels=self.labels, gpus=self.gpus, first_ns=self.first_ns)
         taken = {number for track, _ in self.codes for number in track}
         while any(number in taken for number in range(self._next, self._next + 4096)):
             self._next += 4096
         tracks = {track for track, _ in self.codes} | self.others
+        plan.processes = {pid for pid, _ in tracks}
         self._rename(plan, tracks)
         mixed = {track for track in tracks if (track, False) in self.codes}
         keys = list(self.codes)
@@ -204,6 +252,7 @@ class _Planner:
             new_pid = processes.get(pid, pid)
             new = (new_pid, self._free())
             plan.renamed[track] = new
+            plan.origins[new] = track
             plan.metadata += self._names(new, self._name(track), self.sort_indices.get(track))
 
     def _new_track(self, plan: TrackPlan, track: Track, is_annotation: bool, lane: int) -> Track:
@@ -212,6 +261,7 @@ class _Planner:
         name += f" crossing {lane}" if lane else ""
         pid = plan.renamed.get(track, track)[0]
         new = (pid, self._free())
+        plan.origins[new] = track
         plan.metadata += self._names(new, name, self.sort_indices.get(track))
         return new
 

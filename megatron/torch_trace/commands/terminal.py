@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,23 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def progress(label: str, path: Path | str, *, passes: int = 1) -> Iterator[Callable[[int], None]]:
+def progress(
+    label: str, path: Path | str, *, passes: int = 1
+) -> AbstractContextManager[Callable[[int], None]]:
     """A progress bar over the bytes of a file; on a terminal only.
 
     Args:
         passes: how often the file will be read.
     """
-    if not sys.stderr.isatty() or str(path) == "-":
+    return progress_of_many(label, [Path(path)], passes=passes)
+
+
+@contextmanager
+def progress_of_many(
+    label: str, paths: Sequence[Path], *, passes: int = 1
+) -> Iterator[Callable[[int], None]]:
+    """The same over several files."""
+    if not sys.stderr.isatty() or not all(path.is_file() for path in paths):
         yield _nothing
         return
     from rich.progress import (
@@ -80,7 +89,8 @@ def progress(label: str, path: Path | str, *, passes: int = 1) -> Iterator[Calla
         transient=True,
     )
     with bar:
-        task: Any = bar.add_task(label, total=Path(path).stat().st_size * passes)
+        total = sum(path.stat().st_size for path in paths) * passes
+        task: Any = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 
 

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace merge`."""
+
+from __future__ import annotations
+
+import click
+
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.filters import parse_numbers
+from megatron.torch_trace.merge import MergeResult, merge
+from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.sources import find_traces, ranked
+
+
+@click.command("merge")
+@options.paths
+@options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
+@click.option(
+    "--ranks",
+    metavar="N[,N]",
+    help="The rank of each trace, in the order given, if neither the traces nor their names tell.",
+)
+@click.option("--only", metavar="N[,N]", help="Of the ranks found, merge these.")
+@click.option(
+    "--align", is_flag=True, help="Correct the clocks of hosts: collectives end together."
+)
+@options.force
+@options.strict
+@options.jobs
+def command(
+    paths: tuple[str, ...],
+    output: str,
+    ranks: str | None,
+    only: str | None,
+    align: bool,
+    force: bool,
+    strict: bool,
+    jobs: int | None,
+) -> None:
+    """Put the traces of several ranks on one timeline for Perfetto.
+
+    \b
+    torch-trace merge iter-0000005/ -o all.json.gz
+    torch-trace merge rank-0.json.gz rank-8.json.gz -o two.json.gz --align
+
+    Ranks are named and sorted `rank 0 (tp0 pp0 dp0)`; no slice is lost to Perfetto v51-v56. The
+    merged file is for looking at: analyse the ranks' own files.
+    """
+    sources = find_traces(paths)
+    named = [int(n) for n in ranks.replace(",", " ").split()] if ranks else None
+    traces = ranked(sources.traces, named)
+    if only:
+        wanted = parse_numbers(only, "--only")
+        missing = wanted - {trace.rank for trace in traces}
+        if missing:
+            raise UsageError(f"--only {min(missing)}: no trace of that rank was found.")
+        traces = [trace for trace in traces if trace.rank in wanted]
+    for path, reason in sources.skipped:
+        terminal.say(f"Skipped {path}: {reason}.")
+    with terminal.progress_of_many(
+        "merge", [trace.path for trace in traces], passes=2 + align
+    ) as on_read:
+        result = merge(
+            traces,
+            output,
+            align=align,
+            force=force,
+            strict=strict,
+            workers=jobs or available_cores(),
+            on_read=on_read,
+        )
+    if output != "-":
+        _report(output, result)
+    for note in result.notes:
+        terminal.say(note)
+    if result.damage:
+        parts = [f"{path}: {damage.sentence()}" for path, damage in result.damage.items()]
+        raise DamagedTraceError(f"{'; '.join(parts)}.")
+
+
+def _report(output: str, result: MergeResult) -> None:
+    console = terminal.console()
+    if result.offsets_ns:
+        table = terminal.table("rank", "clock moved by", right=(0, 1))
+        for rank, offset in result.offsets_ns.items():
+            table.add_row(str(rank), "unknown" if offset is None else terminal.duration(offset))
+        console.print(table)
+    console.print(
+        f"Wrote {output}: {len(result.ranks)} ranks, {result.events:,} events, "
+        f"{terminal.size(result.written_bytes)} of JSON. {result.moved_crossing:,} slices that "
+        "crossed others are on lanes of their own.",
+        soft_wrap=True,
+    )
+    console.print("Open it in https://ui.perfetto.dev.")
