@@ -125,9 +125,7 @@ def test_the_last_iteration_of_training_is_exported_at_its_end(tmp_path: Path) -
     assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
-def test_a_window_cut_short_is_exported_and_marked_partial(
-    tmp_path: Path, said: list[str]
-) -> None:
+def test_a_window_cut_short_is_exported_and_marked_partial(tmp_path: Path, said: list[str]) -> None:
     recorder = make(tmp_path, active=3)
     train(recorder, range(1, 5))
     recorder.close()

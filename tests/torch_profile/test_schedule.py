@@ -71,7 +71,8 @@ def test_cycles_are_those_of_torch(
     theirs = torch.profiler.schedule(**flags, skip_first_wait=int(skip_first_wait))
 
     ours = actions(
-        Span(first, first + length - 1), TorchProfileConfig(**flags, skip_first_wait=skip_first_wait)
+        Span(first, first + length - 1),
+        TorchProfileConfig(**flags, skip_first_wait=skip_first_wait),
     )
 
     assert ours == [theirs(step) for step in range(length)]

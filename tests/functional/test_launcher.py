@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher, and mistakes that show only on a real run: one sentence, status 2, no hang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import MODEL, ROOT, WHEELS, Launch, trace_files
+
+TRAIN = f"{MODEL} --global-batch-size 2 --train-iters 4"
+
+
+def python(
+    *command: str, path: str = str(ROOT), cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [sys.executable, *command], env=environment, cwd=cwd, capture_output=True, text=True
+    )
+
+
+def test_it_runs_any_script_as_python_would(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 7\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, beside\n"
+        "print(__name__, sys.argv, beside.value, 'torch' in sys.modules)\n"
+        "sys.exit(5)\n"
+    )
+    ended = python("-m", "megatron.torch_profile", str(script), "--flag", "--cpu")
+    assert ended.stdout == f"__main__ ['{script}', '--flag', '--cpu'] 7 False\n"
+    assert ended.returncode == 5
+    assert ended.stderr == ""
+
+
+def test_it_runs_a_module(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
+    ended = python("-m", "megatron.torch_profile", "-m", "trainer", "x", path=f"{ROOT}:{tmp_path}")
+    assert ended.stdout == "__main__ ['x']\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "no script given; usage: python -m megatron.torch_profile"),
+        (["missing.py"], "missing.py: no such script"),
+        (["--torch-profile", "x.py"], "--torch-profile: no such script; flags of its own come"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    ended = python("-m", "megatron.torch_profile", *arguments)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_megatron_that_would_hide_this_package_is_named(tmp_path: Path) -> None:
+    package = tmp_path / "old" / "megatron"
+    (package / "core").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "core" / "package_info.py").write_text("MAJOR = 0\nMINOR = 5\nPATCH = 0\n")
+    script = tmp_path / "old" / "pretrain_gpt.py"
+    script.write_text("import megatron.training\n")
+    ended = python("-m", "megatron.torch_profile", str(script))
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"torch-profile: error: {package} is an old Megatron (core 0.5.0, whose __init__.py hides "
+        "this package); needs core 0.6 or newer, take the old one off PYTHONPATH.\n"
+    )
+
+
+def test_a_script_that_knows_nothing_of_us_trains_on_the_cpu_and_is_profiled(
+    launch: Launch, tmp_path: Path
+) -> None:
+    # The checkout's layout: a megatron/ tree beside the script, ours elsewhere on the path.
+    script = tmp_path / "checkout" / "pretrain_gpt.py"
+    script.parent.mkdir()
+    source = (ROOT / "pretrain_gpt.py").read_text()
+    head, _, _ = source.partition('if __name__ == "__main__":')
+    script.write_text(f"{head}\nmain()\n")
+    run = launch(
+        f"--cpu {script} {TRAIN} --torch-profile --torch-profile-dir {tmp_path}/traces",
+        script="-m megatron.torch_profile",
+    )
+    assert run.status == 0, run.output
+    assert "--cpu: training on the CPU over gloo" in run.said
+    assert trace_files(tmp_path / "traces") == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_a_checkout_beside_ours_in_either_order(
+    first: str, launch: Launch, wheel_path: Callable[[str], str], tmp_path: Path
+) -> None:
+    shutil.copytree(Path(wheel_path(WHEELS[0])) / "megatron", tmp_path / "checkout" / "megatron")
+    folders = [str(ROOT), str(tmp_path / "checkout")]
+    run = launch(
+        f"{TRAIN} --torch-profile --torch-profile-dir {tmp_path}/traces",
+        path=":".join(folders if first == "ours" else reversed(folders)),
+        script=str(ROOT / "pretrain_gpt.py"),
+        cwd=tmp_path,
+    )
+    assert run.status == 0, run.output
+    assert trace_files(tmp_path / "traces") == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+def test_yaml_configuration_keeps_our_flags(
+    launch: Launch, wheel_path: Callable[[str], str], tmp_path: Path
+) -> None:
+    script = tmp_path / "parse.py"
+    script.write_text(
+        "from megatron.training.arguments import parse_args\n"
+        "from megatron.torch_profile.arguments import config_of\n"
+        "args = parse_args()\n"
+        "print('ranks', config_of(args).ranks, config_of(args).enabled)\n"
+    )
+    yaml = tmp_path / "config.yaml"
+    yaml.write_text("train_iters: 10\nenable_msc: false\ndisable_msc: true\n")
+    ended = python(
+        "-m",
+        "megatron.torch_profile",
+        str(script),
+        *f"--yaml-cfg {yaml} --torch-profile --torch-profile-ranks last".split(),
+        path=f"{ROOT}:{wheel_path(WHEELS[0])}",
+    )
+    assert ended.stdout.splitlines()[-1] == "ranks ['last'] True", ended.stderr
+
+
+def test_a_mistake_ends_all_ranks_and_is_printed_once(launch: Launch) -> None:
+    run = launch(f"{TRAIN} --torch-profile --torch-profile-ranks 7", processes=2)
+    assert run.status != 0
+    assert run.errors == [
+        "--torch-profile-ranks 7: ranks must be 0 to 1 (world size 2 = tp 1 x cp 1 x pp 1 x dp 2)."
+    ]
+    assert "exitcode  : 2" in run.output
+    assert run.output.count("Traceback (most recent") == 1, "torchrun's own, about its processes"
+
+
+def test_a_folder_that_one_rank_cannot_write_ends_all_ranks_before_training(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    run = launch(f"{TRAIN} --torch-profile --torch-profile-dir {tmp_path}/file/traces", processes=2)
+    assert run.status != 0
+    assert run.errors == [
+        f"--torch-profile-dir {tmp_path}/file/traces: rank 0 cannot write there (Not a directory); "
+        "name a folder that every profiled rank can write to."
+    ]
+    assert run.losses == {}
+
+
+def test_a_way_out_inside_train_still_leaves_a_trace(launch: Launch, tmp_path: Path) -> None:
+    # Megatron calls sys.exit inside train() when the exit interval is reached.
+    run = launch(
+        f"{MODEL} --global-batch-size 2 --train-iters 20 --exit-interval 3 --torch-profile "
+        f"--torch-profile-dir {tmp_path}",
+        processes=2,
+    )
+    assert run.status == 0, run.output
+    assert sorted(run.losses) == [1, 2, 3]
+    assert trace_files(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
