@@ -83,7 +83,7 @@ def _add_argument(group: argparse._ArgumentGroup, field: Field[Any]) -> None:
         if field.type in ("int", "int | None"):
             options["type"] = int
     text = field.metadata["help"].replace("%", "%%")
-    if default not in (None, False):
+    if default is not None and default is not False:
         shown = " ".join(default) if isinstance(default, list) else default
         text += f" Default: {shown}."
     group.add_argument(flag_of(field.name), dest=argument_of(field.name), help=text, **options)

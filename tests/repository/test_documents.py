@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents say what is true: every flag is described, every named file exists."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from megatron.torch_profile.config import PRESETS, TorchProfileConfig, flag_of
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_every_flag_has_its_row_with_its_default() -> None:
+    rows = {
+        match[1]: match[2]
+        for match in re.finditer(
+            r"^\| `(--torch-profile[\w-]*)[^`]*` \| ([^|]*) \|",
+            (ROOT / "docs" / "flags.md").read_text(),
+            re.MULTILINE,
+        )
+    }
+    defaults = TorchProfileConfig()
+    expected = {}
+    for field in fields(TorchProfileConfig):
+        value = getattr(defaults, field.name)
+        shown = " ".join(value) if isinstance(value, list) else value
+        expected[flag_of(field.name)] = "off" if value is None or value is False else f"`{shown}`"
+    assert {flag: default.strip() for flag, default in rows.items()} == expected
+
+
+def test_every_preset_is_described() -> None:
+    text = (ROOT / "docs" / "flags.md").read_text()
+    for name, switched_on in PRESETS.items():
+        row = re.search(rf"^\| `{name}` \|(.*)$", text, re.MULTILINE)
+        assert row, name
+        for field in switched_on:
+            assert flag_of(field).removeprefix("--torch-profile") in row[1], (name, field)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_to_files_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_flags_in_documents_exist(document: Path) -> None:
+    known = {flag_of(field.name) for field in fields(TorchProfileConfig)}
+    named = set(re.findall(r"--torch-profile(?:-[a-z]+)*", document.read_text()))
+    assert named <= known, named - known
