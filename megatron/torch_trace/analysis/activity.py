@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank's CPU and GPU did, as columns: the only view of a trace that the analysis has.
+
+    activity = read_activity("rank-0.json.gz")
+    activity.gpu        kernels, copies and memsets           one row each, times in integer ns
+    activity.calls      runtime and driver calls              correlation says what they launched
+    activity.ops        operators and annotations on the CPU  nested by time on their track
+
+Python frames, arrows and everything else are looked at and let go, so memory grows only with what
+is analysed. Times are ns relative to `activity.base_ns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.analysis.block_columns import (
+    CALL,
+    COLLECTIVE_FIELDS,
+    GPU,
+    OP,
+    OVERHEAD,
+    BlockColumns,
+    LookForActivity,
+    SlimEventWithArgs,
+)
+from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.reader import Damage, Metadata, Trace
+
+NONE = -1
+"""Stands for "has none" in columns of ids and codes."""
+
+KERNEL, MEMCPY, MEMSET = 0, 1, 2
+"""Codes of `GpuWork.kind`."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Common columns. Args: start, end: ns; name: code into `Activity.names`; track: into tracks."""
+
+    start: Ints
+    end: Ints
+    name: Ints
+    track: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(slots=True)
+class GpuWork(Rows):
+    """Sorted by start.
+
+    Args:
+        kind: KERNEL, MEMCPY or MEMSET.
+        device, stream, correlation: as written, NONE if absent.
+        bytes: size of a copy or memset, 0 if not recorded.
+        collective: row of `Activity.collectives`, or NONE.
+    """
+
+    kind: Ints
+    device: Ints
+    stream: Ints
+    correlation: Ints
+    bytes: Ints
+    collective: Ints
+
+
+@dataclass(slots=True)
+class Calls(Rows):
+    """Runtime and driver calls, sorted by start; `correlation` is NONE if absent."""
+
+    correlation: Ints
+
+
+@dataclass(slots=True)
+class Ops(Rows):
+    """Operators and annotations of the CPU, sorted by start, the longer one first.
+
+    Args:
+        annotation: True for annotations, False for operators.
+        shape: code into `Activity.shapes`, NONE if shapes were not recorded.
+        collective: row of `Activity.collectives`, or NONE.
+    """
+
+    annotation: npt.NDArray[np.bool_]
+    shape: Ints
+    collective: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Arguments of a collective as torch wrote them; `reader.Args` explains them."""
+
+    name: str
+    in_nelems: int | None = None
+    out_nelems: int | None = None
+    group_size: int | None = None
+    dtype: str | None = None
+    group_name: str | None = None
+    group_description: str | None = None
+    group_ranks: str | None = None
+    seq: int | None = None
+
+
+@dataclass(slots=True)
+class Activity:
+    """One rank's trace, as far as it is analysed."""
+
+    path: Path
+    metadata: Metadata
+    damage: Damage
+    base_ns: int
+    gpu: GpuWork
+    calls: Calls
+    ops: Ops
+    overhead: Rows
+    names: list[str]
+    shapes: list[str]
+    tracks: list[tuple[Any, Any]]
+    collectives: list[Collective]
+    python_functions: int = 0
+    without_start: int = 0
+    odd_times: int = 0
+    unfinished: int = 0
+    raw_bytes: int = 0
+
+    def name_of(self, code: int) -> str:
+        return self.names[code]
+
+
+def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -> Activity:
+    """Read one trace.
+
+    Args:
+        path: the trace of one rank.
+        workers: processes to decode with.
+        strict: raise StrictError at the first fault.
+
+    Raises:
+        NotATraceError: the file is something else.
+        StrictError: it is damaged, under `strict`.
+    """
+    trace = Trace(path, strict=strict)
+    gathered = _Gathered()
+    for block in trace.map(LookForActivity(), SlimEventWithArgs, workers=workers):
+        gathered.add(block)
+    return gathered.finish(trace)
+
+
+_COLUMNS = {
+    GPU: ("start", "dur", "name", "track", "kind", "device", "stream", "correlation", "bytes",
+          "collective"),
+    CALL: ("start", "dur", "name", "track", "correlation"),
+    OP: ("start", "dur", "name", "track", "annotation", "shape", "collective"),
+    OVERHEAD: ("start", "dur", "name", "track"),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Blocks joined: codes of a block become codes of the file."""
+
+    parts: dict[str, dict[str, list[Ints]]] = field(
+        default_factory=lambda: {k: {c: [] for c in columns} for k, columns in _COLUMNS.items()}
+    )
+    codes: dict[str, dict[Any, int]] = field(
+        default_factory=lambda: {"name": {}, "track": {}, "shape": {}, "collective": {}}
+    )
+    python_functions: int = 0
+    without_start: int = 0
+
+    def add(self, block: BlockColumns) -> None:
+        self.python_functions += block.python_functions
+        self.without_start += block.without_start
+        maps = {}
+        for kind, values in block.values.items():
+            known = self.codes[kind]
+            # One more entry at the end: code -1, "none", stays -1.
+            maps[kind] = ints([*(known.setdefault(v, len(known)) for v in values), NONE])
+        for table, columns in block.tables.items():
+            parts = self.parts[table]
+            for column, array in columns.items():
+                parts[column].append(maps[column][array] if column in maps else array)
+
+    def finish(self, trace: Trace) -> Activity:
+        tables = {
+            table: {c: np.concatenate(arrays) if arrays else ints([]) for c, arrays in parts.items()}
+            for table, parts in self.parts.items()
+        }
+        self.parts.clear()
+        odd, unfinished = _mend(tables)
+        gpu, calls, ops, overhead = (tables[t] for t in (GPU, CALL, OP, OVERHEAD))
+        return Activity(
+            path=trace.path,
+            metadata=trace.metadata,
+            damage=trace.damage,
+            base_ns=trace.metadata.base_time_ns,
+            gpu=GpuWork(**gpu),
+            calls=Calls(**calls),
+            ops=Ops(**{**ops, "annotation": ops["annotation"].astype(bool)}),  # type: ignore[arg-type]
+            overhead=Rows(**overhead),
+            names=list(self.codes["name"]),
+            shapes=list(self.codes["shape"]),
+            tracks=list(self.codes["track"]),
+            collectives=[
+                Collective(**dict(zip(COLLECTIVE_FIELDS, values, strict=True)))
+                for values in self.codes["collective"]
+            ],
+            python_functions=self.python_functions,
+            without_start=self.without_start,
+            odd_times=odd,
+            unfinished=unfinished,
+            raw_bytes=trace.raw_bytes,
+        )
+
+
+# An event this many times the width of the trace away from its middle is not of this trace.
+_FAR = 20
+_LEAST_WIDTH_NS = 60_000_000_000
+
+
+def _mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
+    """Durations to ends, absurd times out, rows sorted; how many were absurd, how many unfinished.
+
+    A negative duration is torch's mark of what still ran: on the CPU to the end of the trace, on
+    the GPU for an unknown time, counted as none.
+    """
+    starts = np.concatenate([t["start"] for t in tables.values()])
+    low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99]) if len(starts) else (0, 0, 0)
+    reach = _FAR * max(high - low, _LEAST_WIDTH_NS)
+    odd = unfinished = 0
+    last = 0
+    for table in tables.values():
+        keep = (np.abs(table["start"] - middle) <= reach) & (table["dur"] <= reach)
+        if not keep.all():
+            odd += int((~keep).sum())
+            for column in table:
+                table[column] = table[column][keep]
+        if len(keep) and keep.any():
+            last = max(last, int((table["start"] + np.maximum(table["dur"], 0)).max()))
+    for name, table in tables.items():
+        start, dur = table["start"], table.pop("dur")
+        end = start + np.maximum(dur, 0)
+        negative = dur < 0
+        if negative.any():
+            unfinished += int(negative.sum())
+            if name != GPU:
+                end[negative] = last
+        table["end"] = end
+        if (start[1:] < start[:-1]).any() or name == OP:
+            order = np.lexsort((-end, start))
+            for column in table:
+                table[column] = table[column][order]
+    return odd, unfinished

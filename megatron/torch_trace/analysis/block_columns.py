@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one block of events to the columns that the analysis needs; runs in the reading processes.
+
+Arguments are decoded only where they are used: all of a kernel's, of an operator only those of a
+collective and the shapes, of an arrow none. That is most of the time of an analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.reader import EventBlock
+from megatron.torch_trace.reader.event import decode_loosely
+from megatron.torch_trace.times import NO_TIME, block_times
+from megatron.torch_trace.vocabulary import LAUNCHES, category
+
+GPU, CALL, OP, OVERHEAD = "gpu", "call", "op", "overhead"
+
+COLLECTIVE_FIELDS = (
+    "name",
+    "in_nelems",
+    "out_nelems",
+    "group_size",
+    "dtype",
+    "group_name",
+    "group_description",
+    "group_ranks",
+    "seq",
+)
+
+_KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
+_PYTHON = "python_function"
+_COMMS = "record_param_comms"
+
+
+class SlimEventWithArgs(msgspec.Struct, gc=False):
+    """An event whose arguments are still text."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    args: msgspec.Raw = msgspec.Raw()
+
+
+class GpuArgs(msgspec.Struct, gc=False):
+    """Arguments of a kernel, a copy or a memset."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    bytes_: int | str | None = msgspec.field(default=None, name="bytes")
+    name: str | None = msgspec.field(default=None, name="Collective name")
+    in_nelems: int | None = msgspec.field(default=None, name="In msg nelems")
+    out_nelems: int | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    dtype: str | None = None
+    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
+    group_description: str | None = msgspec.field(default=None, name="Process Group Description")
+    group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    seq: int | None = msgspec.field(default=None, name="Seq")
+
+
+class CallArgs(msgspec.Struct, gc=False):
+    """Arguments of a runtime or driver call."""
+
+    correlation: int | None = None
+
+
+class ShapeArgs(msgspec.Struct, gc=False):
+    """Arguments of an operator that was recorded with shapes."""
+
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+
+
+@dataclass(slots=True)
+class BlockColumns:
+    """Columns of one block.
+
+    Args:
+        tables: GPU, CALL, OP, OVERHEAD -> column -> int64 array.
+        values: "name", "track", "shape", "collective" -> what its codes stand for.
+    """
+
+    tables: dict[str, dict[str, Ints]] = field(default_factory=dict)
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    python_functions: int = 0
+    without_start: int = 0
+
+
+class _Codes(dict[Any, int]):
+    """Value -> 0, 1, 2, ... in order of first sight: `codes[value]`."""
+
+    def __missing__(self, value: Any) -> int:
+        code = self[value] = len(self)
+        return code
+
+
+class LookForActivity:
+    """The function of `Trace.map`: one block in, its columns out."""
+
+    def __call__(self, block: EventBlock[SlimEventWithArgs]) -> BlockColumns:
+        columns = BlockColumns()
+        chosen = self._choose(block, columns)
+        start, dur = block_times(block)
+        dur[dur == NO_TIME] = 0
+        missing = start == NO_TIME
+        names, tracks, shapes, collectives = _Codes(), _Codes(), _Codes(), _Codes()
+        events = block.events
+        for table, rows in chosen.items():
+            if missing.any():
+                present = [row for row in rows if not missing[row]]
+                columns.without_start += len(rows) - len(present)
+                rows = present
+            if not rows:
+                continue
+            some = [events[row] for row in rows]
+            found = {
+                "start": start[rows],
+                "dur": dur[rows],
+                "name": ints([names[event.name] for event in some]),
+                "track": ints([tracks[event.pid, event.tid] for event in some]),
+            }
+            if table == GPU:
+                found |= _gpu(some, collectives)
+            elif table == CALL:
+                found["correlation"] = _numbers([a.correlation for a in _args(some, CallArgs)])
+            elif table == OP:
+                found |= _ops(some, shapes, collectives)
+            columns.tables[table] = found
+        columns.values = {
+            "name": list(names),
+            "track": list(tracks),
+            "shape": list(shapes),
+            "collective": list(collectives),
+        }
+        return columns
+
+    def _choose(
+        self, block: EventBlock[SlimEventWithArgs], columns: BlockColumns
+    ) -> dict[str, list[int]]:
+        """Rows of the block, by table."""
+        table_of: dict[str, str | None] = {}
+        chosen: dict[str, list[int]] = {GPU: [], CALL: [], OP: [], OVERHEAD: []}
+        for row, event in enumerate(block.events):
+            if event.ph != "X":
+                continue
+            written = event.cat
+            try:
+                table = table_of[written]
+            except KeyError:
+                table = table_of[written] = _table(written)
+            if table is None:
+                continue
+            if table == _PYTHON:
+                columns.python_functions += 1
+            else:
+                chosen[table].append(row)
+        return chosen
+
+
+def _table(written: str) -> str | None:
+    name = category(written)
+    if name in _KINDS:
+        return GPU
+    if name in LAUNCHES:
+        return CALL
+    if name in ("cpu_op", "user_annotation"):
+        return OP
+    return name if name in (OVERHEAD, _PYTHON) else None
+
+
+_decoders: dict[type, Any] = {}
+
+
+def _args(events: Sequence[SlimEventWithArgs], kind: type[Any]) -> list[Any]:
+    """Arguments of all events at once; of the wrong type somewhere: one by one."""
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    texts = [bytes(event.args) or b"{}" for event in events]
+    try:
+        decoded: list[Any] = _decoders[kind].decode(b"[%b]" % b",".join(texts))
+        return decoded
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return [decode_loosely(text if text[:1] == b"{" else b"{}", kind) for text in texts]
+
+
+def _gpu(events: list[SlimEventWithArgs], collectives: _Codes) -> dict[str, Ints]:
+    kinds = {written: _KINDS[category(written)] for written in {e.cat for e in events}}
+    args = _args(events, GpuArgs)
+    return {
+        "kind": ints([kinds[event.cat] for event in events]),
+        "device": _numbers(
+            [
+                a.device if a.device is not None else _integer(e.pid)
+                for a, e in zip(args, events, strict=True)
+            ]
+        ),
+        "stream": _numbers(
+            [
+                a.stream if a.stream is not None else _integer(e.tid)
+                for a, e in zip(args, events, strict=True)
+            ]
+        ),
+        "correlation": _numbers([a.correlation for a in args]),
+        "bytes": np.maximum(
+            _numbers([None if a.bytes_ is None else _integer(a.bytes_) for a in args]), 0
+        ),
+        "collective": ints([_collective(a, collectives) for a in args]),
+    }
+
+
+def _collective(args: GpuArgs, collectives: _Codes) -> int:
+    if args.name is None:
+        return -1
+    return collectives[tuple(getattr(args, name) for name in COLLECTIVE_FIELDS)]
+
+
+def _ops(
+    events: list[SlimEventWithArgs], shapes: _Codes, collectives: _Codes
+) -> dict[str, Ints]:
+    categories = {event.cat for event in events}
+    annotation = {written: int(category(written) == "user_annotation") for written in categories}
+    collective = np.full(len(events), -1, dtype=np.int64)
+    comms = [row for row, event in enumerate(events) if event.name == _COMMS]
+    if comms:
+        args = _args([events[row] for row in comms], GpuArgs)
+        collective[comms] = [_collective(a, collectives) for a in args]
+    shape = np.full(len(events), -1, dtype=np.int64)
+    if any(b'"Input Dims"' in bytes(event.args) for event in events[:64]):
+        dims = [bytes(a.dims) for a in _args(events, ShapeArgs)]
+        shape = ints([shapes[text.decode()] if text else -1 for text in dims])
+    return {
+        "annotation": ints([annotation[event.cat] for event in events]),
+        "shape": shape,
+        "collective": collective,
+    }
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _numbers(values: list[int | None]) -> Ints:
+    numbers = [-1 if value is None else value for value in values]
+    try:
+        return ints(numbers)
+    except OverflowError:
+        # No id of torch is that large; whatever it is, it links nothing.
+        limit = 1 << 63
+        return ints([value if -limit <= value < limit else -1 for value in numbers])

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel's name tells: communication or not, the collective, the family.
+
+Names are untrusted and long; every pattern is searched in the folded name, in order.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+COMMUNICATION = "communication"
+MEMORY = "memory"
+COMPUTE = "compute"
+
+_COMMUNICATION = re.compile(
+    "|".join(
+        (
+            r"^(?:void )?(?:nccl|rccl|hccl|mscclpp|oneccl)",
+            r"nccl(?:dev)?kernel",
+            r"nvshmem",  # NVSHMEM's own kernels
+            r"deep_?ep::|internode::(?:dispatch|combine|notify)|intranode::(?:dispatch|combine)",
+            r"multimem_(?:all|one_shot|reduce|gather)",  # torch symmetric memory
+            r"(?:one|two)_shot_all_?_?reduce",
+            r"cross_device_reduce",  # vLLM's one-shot all-reduce
+            r"userbuffers_|tensorrt_llm.*allreduce",  # Transformer Engine
+            r"symm_mem.*(?:all_gather|all_reduce|reduce_scatter)",
+        )
+    )
+)
+
+_COLLECTIVES = (
+    ("allreduce", re.compile(r"all_?_?reduce|cross_device_reduce")),
+    ("reduce_scatter", re.compile(r"reduce_?scatter")),
+    ("allgather", re.compile(r"all_?gather")),
+    ("all_to_all", re.compile(r"all_?to_?all|dispatch|combine")),
+    ("send_recv", re.compile(r"send_?recv")),
+    ("broadcast", re.compile(r"broadcast")),
+    ("reduce", re.compile(r"reduce")),
+)
+
+_FAMILIES = (
+    ("attention", r"flash|fmha|\bmha|attention|attn|softmax.*fused|fused.*softmax|sdpa"),
+    ("gemm", r"gemm|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b"),
+    ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
+    ("normalisation", r"norm|rmsn|ln_fwd|ln_bwd"),
+    ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
+    ("softmax", r"softmax"),
+    ("mixture of experts", r"moe|permute|topk|top_k|router|bitonic|radix|sort|bincount|histogram"),
+    ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)"),
+    ("cross entropy", r"cross_entropy|nll_loss"),
+    ("random", r"dropout|random|philox|distribution"),
+    ("cast or copy", r"copy|_cast|to_copy|transpose|catarray|cat_"),
+    ("reduction", r"reduce|reduction|scan|cumsum|argmax"),
+    ("elementwise", r"elementwise|gelu|silu|swiglu|relu|fill|pointwise|bias"),
+)
+_COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _FAMILIES)
+_INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|split)[a-z]*_fused_?")
+_TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+
+
+@lru_cache(maxsize=1 << 16)
+def is_communication(name: str) -> bool:
+    """Whether a kernel by this name moves data between ranks."""
+    return _COMMUNICATION.search(name.lower()) is not None
+
+
+@lru_cache(maxsize=1 << 16)
+def collective_of(name: str) -> str:
+    """The collective that a kernel's name, or a `nccl:` range's, tells; else `unknown`.
+
+    RCCL calls every kernel `ncclDevKernel_Generic`.
+    """
+    folded = name.lower().removeprefix("nccl:")
+    # Behind the name come the algorithm, the type and the arguments: `..._Sum_f32_RING_LL(...)`.
+    folded = folded.split("(")[0]
+    for collective, pattern in _COLLECTIVES:
+        if pattern.search(folded):
+            return collective
+    return "unknown"
+
+
+@lru_cache(maxsize=1 << 16)
+def family_of(name: str) -> str:
+    """Family of a compute kernel: `gemm`, `attention`, ..., `fused (inductor)`, `other`.
+
+    A kernel that inductor fused is named after its operators; it belongs to the family of the most
+    characteristic of them, or to `fused (inductor)`.
+    """
+    folded = name.lower()
+    for family, pattern in _COMPILED:
+        if pattern.search(folded):
+            inductor = _INDUCTOR.match(folded)
+            if inductor and family in ("cast or copy", "reduction", "elementwise", "embedding"):
+                return "fused (inductor)"
+            return family
+    if _INDUCTOR.match(folded):
+        return "fused (inductor)"
+    return "triton" if folded.startswith("triton") else "other"
+
+
+@lru_cache(maxsize=1 << 16)
+def short_name(name: str) -> str:
+    """A kernel's name for people: without return type, namespaces' noise, template arguments.
+
+    `void at::native::vectorized_elementwise_kernel<4, ...>(int, ...)` ->
+    `vectorized_elementwise_kernel`; the functor that tells elementwise kernels apart is kept.
+    """
+    functor = re.search(r"(\w*(?:Functor|_kernel_cuda|_kernel_impl))\b", name)
+    text = name.removeprefix("void ").split("(anonymous namespace)::")[-1]
+    while True:
+        cut = _TEMPLATE_ARGUMENTS.sub("", text)
+        if cut == text:
+            break
+        text = cut
+    text = text.split("(")[0].split("<")[0].split("::")[-1].strip() or name
+    if functor and functor[1] not in text and "elementwise" in text + name:
+        return f"{text} [{functor[1]}]"
+    return text
