@@ -130,6 +130,9 @@ def _name(plan: RankPlan) -> None:
     for old, new in plan.pids.items():
         what = plan.tracks.process_kind(old)
         order = plan.number * _PIDS_PER_RANK + new % _PIDS_PER_RANK
+        if not isinstance(old, int) or old < 0:
+            # The profiler's own rows go below all ranks.
+            order += plan.count * _PIDS_PER_RANK
         for kind, args in (
             ("process_name", {"name": f"{title} {what}".strip()}),
             ("process_sort_index", {"sort_index": order}),
