@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each communication kernel did: dimension, group, collective, bytes, by all that is known.
+
+In this order, the first that knows wins:
+
+1. the kernel's own arguments (torch copies them there from the operator that launched it);
+2. the `record_param_comms` operator that encloses the launch;
+3. a `nccl:coalesced` range that encloses the launch: the send and recv operators that stand before
+   it on the same thread, since the range before. So pipeline send/recv, which carry no arguments;
+4. any other `nccl:` range that encloses the launch, then the kernel's name: the collective is
+   known, the group is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron.torch_trace.analysis.activity import NONE, Activity, Collective
+from megatron.torch_trace.analysis.bandwidth import message_bytes
+from megatron.torch_trace.analysis.dimensions import UNKNOWN, dimension_of
+from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.names import collective_of
+from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
+
+_CANONICAL = {
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "gather": "gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "recv",
+    "barrier": "barrier",
+}
+_NOISE = ("_coalesced", "_base", "_into_tensor", "_tensor", "_single")
+SYMMETRIC = frozenset({"allreduce", "allgather", "reduce_scatter", "all_to_all", "barrier"})
+"""Collectives that all ranks leave together, so that the one with the shortest call came last."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKind:
+    """What calls have in common.
+
+    Args:
+        dimension: `tp`, `pp`, ..., `unknown`.
+        group: the process group's description, `unknown` if the call is not attributed.
+        key: identity of the group over ranks: name and members.
+        collective: canonical name: `allreduce`, `send_recv`, `barrier`, ..., `unknown`.
+        bytes: nccl-tests' S of one call; None if unknown.
+        group_size: ranks in the group; None if unknown.
+        elements: size of the message, to tell calls apart when matching over ranks.
+        seq: torch's sequence number of the call within the group; None if not recorded.
+    """
+
+    dimension: str
+    group: str
+    key: str
+    collective: str
+    bytes: int | None
+    group_size: int | None
+    elements: int = 0
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCalls:
+    """One row for each communication kernel on the GPU, by start.
+
+    Args:
+        rows: rows of `activity.gpu`.
+        kind: codes into `kinds`.
+        kinds: what the codes mean.
+    """
+
+    rows: Ints
+    kind: Ints
+    kinds: tuple[CollectiveKind, ...]
+
+
+def canonical(name: str) -> str:
+    """`_allgather_base`, `allgather_into_tensor_coalesced` -> `allgather`."""
+    folded = name.lower()
+    for word in _NOISE:
+        folded = folded.replace(word, "")
+    folded = folded.replace("_", "").removeprefix("i") if folded != "i" else folded
+    return _CANONICAL.get(folded, name.lower().strip("_") or UNKNOWN)
+
+
+def attribute(timeline: Timeline) -> CollectiveCalls:
+    """Attribute every communication kernel that runs in the window; none is dropped."""
+    activity = timeline.activity
+    rows = np.flatnonzero(timeline.is_communication & timeline.in_window)
+    groups = _Groups(activity)
+    found: dict[CollectiveKind, int] = {}
+    kinds = np.full(len(rows), NONE, dtype=np.int64)
+    own = activity.gpu.collective[rows]
+    known: dict[int, int] = {}
+    for code in np.unique(own[own != NONE]).tolist():
+        kind = groups.kind(activity.collectives[code])
+        known[code] = found.setdefault(kind, len(found))
+    for position, code in enumerate(own.tolist()):
+        if code != NONE:
+            kinds[position] = known[code]
+    lost = np.flatnonzero(kinds == NONE)
+    if len(lost):
+        for position, kind in zip(
+            lost.tolist(), _by_launch(timeline, rows[lost], groups), strict=True
+        ):
+            kinds[position] = found.setdefault(kind, len(found))
+    return CollectiveCalls(rows, kinds, tuple(found))
+
+
+class _Groups:
+    """Process groups of the trace: identity over ranks, from the configuration if it is there."""
+
+    def __init__(self, activity: Activity) -> None:
+        self.members: dict[str, str] = {}
+        self.descriptions: dict[str, str] = {}
+        for group in activity.metadata.process_groups:
+            name = str(group.get("pg_name"))
+            # Kineto cuts the list in a kernel's arguments after 30 ranks; this one is whole.
+            self.members[name] = str(group["ranks"])
+            self.descriptions[name] = str(group.get("pg_desc") or "")
+
+    def kind(self, collective: Collective, name: str | None = None) -> CollectiveKind:
+        group = collective.group_name or ""
+        description = collective.group_description or self.descriptions.get(group)
+        members = self.members.get(group) or collective.group_ranks or ""
+        operation = name or canonical(collective.name)
+        return CollectiveKind(
+            dimension=dimension_of(description),
+            group=description or (f"group {group}" if group else UNKNOWN),
+            key=f"{group} {description} {members}",
+            collective=operation,
+            bytes=message_bytes(collective, operation),
+            group_size=collective.group_size,
+            elements=max(collective.in_nelems or 0, collective.out_nelems or 0),
+            seq=collective.seq,
+        )
+
+
+def _by_launch(timeline: Timeline, rows: Ints, groups: _Groups) -> list[CollectiveKind]:
+    activity, launches = timeline.activity, timeline.launches
+    ops = activity.ops
+    comms = ops.collective != NONE
+    waits = [c for c, v in enumerate(activity.collectives) if canonical(v.name) == "wait"]
+    comms &= ~np.isin(ops.collective, waits)
+    ranges = np.isin(
+        ops.name, [c for c, name in enumerate(activity.names) if name.startswith("nccl:")]
+    )
+    track, time = launches.track[rows], launches.time[rows]
+    operator = nesting_of(ops, comms).innermost(track, time) if comms.any() else _none(rows)
+    around = (
+        nesting_of(ops, ranges & ops.annotation).innermost(track, time)
+        if ranges.any()
+        else _none(rows)
+    )
+    coalesced = _Coalesced(activity, comms)
+    kinds = []
+    for row, op, span in zip(rows.tolist(), operator.tolist(), around.tolist(), strict=True):
+        kernel = activity.names[int(activity.gpu.name[row])]
+        if op != NONE:
+            kinds.append(groups.kind(activity.collectives[int(ops.collective[op])]))
+            continue
+        name = activity.names[int(ops.name[span])] if span != NONE else ""
+        if name == "nccl:coalesced":
+            members = coalesced.before(span)
+            if members:
+                kinds.append(_joined(members, groups))
+                continue
+        collective = collective_of(name) if name else "unknown"
+        if collective == "unknown":
+            collective = collective_of(kernel)
+        kinds.append(
+            CollectiveKind(UNKNOWN, UNKNOWN, f"unknown {kernel}", collective, None, None)
+        )
+    return kinds
+
+
+def _none(rows: Ints) -> Ints:
+    return np.full(len(rows), NONE, dtype=np.int64)
+
+
+class _Coalesced:
+    """The operators that a `nccl:coalesced` range runs: those since the range before it."""
+
+    def __init__(self, activity: Activity, comms: np.ndarray) -> None:
+        self.activity = activity
+        ops = activity.ops
+        codes = [c for c, name in enumerate(activity.names) if name == "nccl:coalesced"]
+        self.ranges = np.flatnonzero(np.isin(ops.name, codes) & ops.annotation)
+        self.comms = np.flatnonzero(comms)
+
+    def before(self, span: int) -> list[Collective]:
+        ops, activity = self.activity.ops, self.activity
+        track = ops.track[span]
+        earlier = self.ranges[(self.ranges < span) & (ops.track[self.ranges] == track)]
+        since = int(ops.end[earlier[-1]]) if len(earlier) else -(1 << 62)
+        mine = self.comms[
+            (ops.track[self.comms] == track)
+            & (ops.start[self.comms] >= since)
+            & (ops.start[self.comms] < ops.end[span])
+        ]
+        members = [activity.collectives[int(code)] for code in ops.collective[mine]]
+        pairs = [m for m in members if canonical(m.name) in ("send", "recv")]
+        return pairs or members[-1:]
+
+
+def _joined(members: list[Collective], groups: _Groups) -> CollectiveKind:
+    """One kernel that does several sends and receives: named after both, bytes added up."""
+    names = {canonical(member.name) for member in members}
+    name = "send_recv" if names == {"send", "recv"} else min(names)
+    parts = [groups.kind(member, name) for member in members]
+    first = parts[0]
+    sizes = [part.bytes for part in parts]
+    return CollectiveKind(
+        dimension=first.dimension,
+        group=first.group,
+        key=first.key,
+        collective=name,
+        bytes=None if None in sizes else sum(size for size in sizes if size is not None),
+        group_size=first.group_size,
+        elements=sum(part.elements for part in parts),
+        seq=None,
+    )
+
+
+def starts_and_ends(timeline: Timeline, calls: CollectiveCalls) -> tuple[Ints, Ints]:
+    """Start and end of each call, unclipped, in ns."""
+    gpu = timeline.activity.gpu
+    return ints(gpu.start[calls.rows]), ints(gpu.end[calls.rows])

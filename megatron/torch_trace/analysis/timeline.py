@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's activity with everything placed: device, launches, window, classes, steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.analysis.activity import KERNEL, NONE, Activity, GpuWork, Ops
+from megatron.torch_trace.analysis.breakdown import BusySets
+from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
+from megatron.torch_trace.analysis.launches import Launches, match_launches
+from megatron.torch_trace.analysis.names import COMMUNICATION, COMPUTE, MEMORY, is_communication
+from megatron.torch_trace.analysis.nesting import Nesting
+from megatron.torch_trace.analysis.steps import Window, find_window
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Devices with work: the one that is analysed, and the others."""
+
+    analysed: int | None
+    others: tuple[int, ...]
+
+
+@dataclass
+class Timeline:
+    """Input of every analysis of one rank.
+
+    Args:
+        activity: the trace; `activity.gpu` holds only the analysed device.
+        devices: which one that is.
+        launches: for each row of `activity.gpu`.
+        window: what is analysed.
+        is_communication, is_memory, is_compute: classes of the rows of `activity.gpu`.
+    """
+
+    activity: Activity
+    devices: Devices
+    launches: Launches
+    window: Window
+    is_communication: npt.NDArray[np.bool_]
+    is_memory: npt.NDArray[np.bool_]
+    is_compute: npt.NDArray[np.bool_]
+
+    @cached_property
+    def sets(self) -> BusySets:
+        """Unions of each class in the window."""
+        return BusySets(
+            *(
+                self.union(mask)
+                for mask in (self.is_compute, self.is_communication, self.is_memory)
+            )
+        )
+
+    @cached_property
+    def in_window(self) -> npt.NDArray[np.bool_]:
+        """Rows of `activity.gpu` that run in the window, if only for a part."""
+        gpu = self.activity.gpu
+        inside: npt.NDArray[np.bool_] = gpu.end > self.window.start
+        return inside & (gpu.start < self.window.end)
+
+    @cached_property
+    def clipped(self) -> Ints:
+        """How long each row of `activity.gpu` runs within the window, ns."""
+        gpu, window = self.activity.gpu, self.window
+        length = np.minimum(gpu.end, window.end) - np.maximum(gpu.start, window.start)
+        return np.maximum(length, 0)
+
+    @cached_property
+    def step_of(self) -> Ints:
+        """Step (position in `window.steps`) in which each row was launched; NONE before it."""
+        return self.window.step_index(self.launches.time)
+
+    @cached_property
+    def operators(self) -> Nesting:
+        """Operators of the CPU; answers are rows of `activity.ops`."""
+        return nesting_of(self.activity.ops, ~self.activity.ops.annotation)
+
+    @cached_property
+    def launching_operator(self) -> Ints:
+        """Row of `activity.ops`: the innermost operator that launched each row of gpu, or NONE."""
+        return self.operators.innermost(self.launches.track, self.launches.time)
+
+    def union(self, mask: npt.NDArray[np.bool_]) -> Intervals:
+        """Union of the rows of `activity.gpu` that `mask` selects, clipped to the window."""
+        gpu, window = self.activity.gpu, self.window
+        return Intervals.of(
+            np.maximum(gpu.start[mask], window.start), np.minimum(gpu.end[mask], window.end)
+        )
+
+    def class_of(self, row: int) -> str:
+        """Class of a row of `activity.gpu`."""
+        if self.is_communication[row]:
+            return COMMUNICATION
+        return MEMORY if self.is_memory[row] else COMPUTE
+
+
+def nesting_of(ops: Ops, mask: npt.NDArray[np.bool_]) -> Nesting:
+    """The nesting of some rows of `ops`; its answers are rows of all of `ops`."""
+    rows = np.flatnonzero(mask)
+    return Nesting(ops.start[rows], ops.end[rows], ops.track[rows], rows)
+
+
+def place(activity: Activity) -> Timeline | None:
+    """Place everything; None for a trace with neither steps nor GPU work.
+
+    Raises:
+        MergedTraceError: the file holds several ranks.
+    """
+    devices = _choose_device(activity)
+    launches = match_launches(activity)
+    window = find_window(activity, launches.time)
+    if window is None:
+        return None
+    gpu = activity.gpu
+    known = np.zeros(max(len(activity.names), 1), dtype=bool)
+    kernel_names = np.unique(gpu.name[gpu.kind == KERNEL])
+    for code in kernel_names.tolist():
+        known[code] = is_communication(activity.names[code])
+    kernel = gpu.kind == KERNEL
+    communication = kernel & ((gpu.collective != NONE) | known[gpu.name])
+    return Timeline(
+        activity, devices, launches, window, communication, ~kernel, kernel & ~communication
+    )
+
+
+def _choose_device(activity: Activity) -> Devices:
+    """Keep the device with the most work; a rank of Megatron has one."""
+    gpu = activity.gpu
+    found = np.unique(gpu.device).tolist()
+    if len(found) < 2:
+        return Devices(found[0] if found else None, ())
+    work = {one: int((gpu.end - gpu.start)[gpu.device == one].sum()) for one in found}
+    chosen = max(found, key=lambda one: work[one])
+    keep = gpu.device == chosen
+    activity.gpu = GpuWork(**{f.name: ints(getattr(gpu, f.name)[keep]) for f in fields(gpu)})
+    return Devices(chosen, tuple(one for one in found if one != chosen))
