@@ -41,7 +41,7 @@ _COLLECTIVES = (
 
 _FAMILIES = (
     ("attention", r"flash|fmha|\bmha|attention|attn|softmax.*fused|fused.*softmax|sdpa"),
-    ("gemm", r"gemm|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b"),
+    ("gemm", r"gemm|\bbmm_|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b"),
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
     ("normalisation", r"norm|rmsn|ln_fwd|ln_bwd"),
     ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
@@ -56,7 +56,8 @@ _FAMILIES = (
 )
 _COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _FAMILIES)
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|split)[a-z]*_fused_?")
-_TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+_PLAIN = ("cast or copy", "reduction", "elementwise", "embedding")
+_FUNCTOR = re.compile(r"(\w+(?:Functor\w*|_kernel_cuda|_kernel_impl|Ops|_scalar))\b")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -71,8 +72,8 @@ def collective_of(name: str) -> str:
 
     RCCL calls every kernel `ncclDevKernel_Generic`.
     """
-    folded = name.lower().removeprefix("nccl:")
-    # Behind the name come the algorithm, the type and the arguments: `..._Sum_f32_RING_LL(...)`.
+    folded = name.lower().removeprefix("nccl:").replace("(anonymous namespace)::", "")
+    # Behind the name come the arguments.
     folded = folded.split("(")[0]
     for collective, pattern in _COLLECTIVES:
         if pattern.search(folded):
@@ -84,36 +85,47 @@ def collective_of(name: str) -> str:
 def family_of(name: str) -> str:
     """Family of a compute kernel: `gemm`, `attention`, ..., `fused (inductor)`, `other`.
 
-    A kernel that inductor fused is named after its operators; it belongs to the family of the most
+    The function's own name decides, its template arguments only if that tells nothing. A kernel
+    that inductor fused is named after its operators; it belongs to the family of the most
     characteristic of them, or to `fused (inductor)`.
     """
     folded = name.lower()
-    for family, pattern in _COMPILED:
-        if pattern.search(folded):
-            inductor = _INDUCTOR.match(folded)
-            if inductor and family in ("cast or copy", "reduction", "elementwise", "embedding"):
-                return "fused (inductor)"
-            return family
-    if _INDUCTOR.match(folded):
+    inductor = _INDUCTOR.match(folded)
+    for text in (short_name(name).lower(), folded):
+        for family, pattern in _COMPILED:
+            if pattern.search(text):
+                return "fused (inductor)" if inductor and family in _PLAIN else family
+    if inductor:
         return "fused (inductor)"
     return "triton" if folded.startswith("triton") else "other"
 
 
 @lru_cache(maxsize=1 << 16)
 def short_name(name: str) -> str:
-    """A kernel's name for people: without return type, namespaces' noise, template arguments.
+    """A kernel's name for people: without return type, namespaces, template arguments.
 
-    `void at::native::vectorized_elementwise_kernel<4, ...>(int, ...)` ->
-    `vectorized_elementwise_kernel`; the functor that tells elementwise kernels apart is kept.
+    `void at::native::elementwise_kernel<4, at::native::AddFunctor<float>, ...>(int, ...)` ->
+    `elementwise_kernel [AddFunctor]`; of kernels that take a functor it tells them apart.
+    `cutlass::Kernel<cutlass_80_tensorop_gemm>(...)` -> `cutlass_80_tensorop_gemm`.
     """
-    functor = re.search(r"(\w*(?:Functor|_kernel_cuda|_kernel_impl))\b", name)
-    text = name.removeprefix("void ").split("(anonymous namespace)::")[-1]
-    while True:
-        cut = _TEMPLATE_ARGUMENTS.sub("", text)
-        if cut == text:
-            break
-        text = cut
-    text = text.split("(")[0].split("<")[0].split("::")[-1].strip() or name
-    if functor and functor[1] not in text and "elementwise" in text + name:
-        return f"{text} [{functor[1]}]"
-    return text
+    text = name.replace("(anonymous namespace)", "anonymous")
+    bare, depth = [], 0
+    for character in text:
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth = max(0, depth - 1)
+        elif depth == 0:
+            if character == "(":
+                break
+            bare.append(character)
+    words = "".join(bare).split()
+    base = words[-1].rsplit("::", 1)[-1] if words else name
+    if base in ("Kernel", "Kernel2", "device_kernel"):
+        inner = re.search(r"<\s*(?:\w+::)*(\w+)", text)
+        return inner[1] if inner else base
+    if "elementwise" in base or "multi_tensor" in base or base == "reduce_kernel":
+        functor = _FUNCTOR.search(text)
+        if functor:
+            return f"{base} [{functor[1]}]"
+    return base or name

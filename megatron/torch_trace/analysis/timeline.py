@@ -77,8 +77,13 @@ class Timeline:
 
     @cached_property
     def operators(self) -> Nesting:
-        """Operators of the CPU; answers are rows of `activity.ops`."""
-        return nesting_of(self.activity.ops, ~self.activity.ops.annotation)
+        """Operators of the CPU; answers are rows of `activity.ops`.
+
+        Without record_param_comms, which is only torch's note of a collective.
+        """
+        ops, names = self.activity.ops, self.activity.names
+        notes = [code for code, name in enumerate(names) if name == "record_param_comms"]
+        return nesting_of(ops, ~ops.annotation & ~np.isin(ops.name, notes))
 
     @cached_property
     def launching_operator(self) -> Ints:

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is late, and what that costs the others.
+
+    rank 0   [######--------)     waits 8        # until the last one has arrived
+    rank 1       [##--------)     waits 2        - the transfer itself
+    rank 2         [--------)     arrives last, imposes 10 on the others
+
+All ranks leave a collective together, so the wait of a rank is its duration minus the shortest one,
+whatever its clock shows. Who arrived last is who began last on the common clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron.torch_trace.alignment import clock_offsets
+from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.matching import MatchedCalls
+
+_NOISE_NS = 20_000
+"""Arrivals closer than this are together: nobody is called late for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What is added to a rank's times so that they agree with the lowest rank's.
+
+    Args:
+        rank: the rank.
+        offset_ns: None if it shares too few collectives with the others.
+        error_ns: median distance of this rank's collective ends from the calls' median end, after
+            the offset; None if unknown.
+        calls: matched calls that say so.
+    """
+
+    rank: int
+    offset_ns: int | None
+    error_ns: int | None
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """One rank's lateness over all matched collectives.
+
+    Args:
+        rank: the rank.
+        calls: matched calls in which arrivals were further apart than the clocks' error.
+        last_arrivals: of these, how often this rank came last.
+        imposed_wait_ns: sum, over the calls in which it came last, of the waits of all others.
+        own_wait_ns: how long it waited itself.
+        dimension: the dimension in which most of what it imposed lies, None if it imposed nothing.
+        collective: the collective there.
+        share_there: last_arrivals / calls within that dimension and collective.
+    """
+
+    rank: int
+    calls: int
+    last_arrivals: int
+    imposed_wait_ns: int
+    own_wait_ns: int
+    dimension: str | None
+    collective: str | None
+    share_there: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Result over all ranks.
+
+    Args:
+        clocks: by rank.
+        stragglers: by imposed wait, the worst first; ranks without matched calls are left out.
+        matched_calls: calls that at least two ranks have.
+        wait: for each row of the matched calls, ns.
+        shortest: for each row, the shortest duration over the ranks of its call, ns.
+    """
+
+    clocks: tuple[Clock, ...]
+    stragglers: tuple[Straggler, ...]
+    matched_calls: int
+    wait: Ints
+    shortest: Ints
+
+
+def find_stragglers(matched: MatchedCalls) -> Waits:
+    """Waits, clocks and stragglers over the ranks of `matched`."""
+    if not len(matched):
+        return Waits(tuple(Clock(r, None, None, 0) for r in matched.ranks), (), 0, ints([]), ints([]))
+    first = np.flatnonzero(np.diff(matched.call, prepend=-1))
+    duration = matched.end - matched.start
+    shortest = np.minimum.reduceat(duration, first)[matched.call]
+    wait = np.where(matched.symmetric, duration - shortest, 0)
+    clocks = _clocks(matched, first)
+    return Waits(
+        clocks=clocks,
+        stragglers=_stragglers(matched, first, wait, clocks),
+        matched_calls=len(first),
+        wait=wait,
+        shortest=shortest,
+    )
+
+
+def _clocks(matched: MatchedCalls, first: Ints) -> tuple[Clock, ...]:
+    ends: dict[int, dict[tuple[str, str, int], int]] = {rank: {} for rank in matched.ranks}
+    use = matched.symmetric
+    for call, rank, end in zip(
+        matched.call[use].tolist(), matched.rank[use].tolist(), matched.end[use].tolist(), strict=True
+    ):
+        ends[matched.ranks[rank]]["", "", call] = end
+    offsets = clock_offsets(ends)
+    shift = ints([offsets[rank] or 0 for rank in matched.ranks])
+    known = np.array([offsets[rank] is not None for rank in matched.ranks])
+    aligned = matched.end + shift[matched.rank]
+    # The middle of each call's ends, of two the mean: as far from one as from the other.
+    order = np.lexsort((aligned, matched.call))
+    sizes = np.diff(np.append(first, len(aligned)))
+    low, high = first + (sizes - 1) // 2, first + sizes // 2
+    middle = (aligned[order][low] + (aligned[order][high] - aligned[order][low]) // 2)[matched.call]
+    clocks = []
+    for position, rank in enumerate(matched.ranks):
+        mine = use & (matched.rank == position)
+        error = None
+        if known[position] and mine.any():
+            error = int(np.median(np.abs(aligned[mine] - middle[mine])))
+        clocks.append(Clock(rank, offsets[rank], error, int(mine.sum())))
+    return tuple(clocks)
+
+
+def _stragglers(
+    matched: MatchedCalls, first: Ints, wait: Ints, clocks: tuple[Clock, ...]
+) -> tuple[Straggler, ...]:
+    offset = ints([clock.offset_ns or 0 for clock in clocks])
+    error = max((clock.error_ns or 0 for clock in clocks), default=0)
+    start = matched.start + offset[matched.rank]
+    earliest = np.minimum.reduceat(start, first)
+    latest = np.maximum.reduceat(start, first)
+    counts = matched.symmetric[first] & (latest - earliest > max(_NOISE_NS, 3 * error))
+    last = (start == latest[matched.call]) & counts[matched.call]
+    total = np.add.reduceat(wait, first)
+    imposed = np.where(last, total[matched.call] - wait, 0)
+    labels = [(dimension, collective) for dimension, _, collective in matched.labels]
+    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    label = ints([codes[one] for one in labels])[matched.call]
+    names = list(codes)
+    found = []
+    for position, rank in enumerate(matched.ranks):
+        mine = matched.rank == position
+        if not (mine & matched.symmetric).any():
+            continue
+        counted = mine & counts[matched.call]
+        by_label = np.bincount(label[mine], weights=imposed[mine], minlength=len(names))
+        worst = int(by_label.argmax())
+        there = counted & (label == worst)
+        has_worst = bool(by_label[worst])
+        found.append(
+            Straggler(
+                rank=rank,
+                calls=int(counted.sum()),
+                last_arrivals=int((last & mine).sum()),
+                imposed_wait_ns=int(imposed[mine].sum()),
+                own_wait_ns=int(wait[mine].sum()),
+                dimension=names[worst][0] if has_worst else None,
+                collective=names[worst][1] if has_worst else None,
+                share_there=float((last & there).sum() / there.sum()) if has_worst else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
+
+
+def waits_by_row(matched: MatchedCalls, waits: Waits, rank: int) -> Mapping[int, tuple[int, int]]:
+    """For one rank, row of its RankCalls -> (wait, shortest duration), both ns."""
+    position = matched.ranks.index(rank)
+    mine = np.flatnonzero(matched.rank == position)
+    return {
+        row: (waited, shortest)
+        for row, waited, shortest in zip(
+            matched.row[mine].tolist(),
+            waits.wait[mine].tolist(),
+            waits.shortest[mine].tolist(),
+            strict=True,
+        )
+    }
