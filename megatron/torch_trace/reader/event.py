@@ -135,6 +135,8 @@ def decode_loosely(text: bytes, kind: type[EventT]) -> EventT:
 
 
 def _loose_struct(values: dict[str, Any], kind: type[EventT]) -> EventT:
+    import json
+
     chosen: dict[str, Any] = {}
     for spec in msgspec.structs.fields(kind):
         value = values.get(spec.encode_name)
@@ -142,6 +144,9 @@ def _loose_struct(values: dict[str, Any], kind: type[EventT]) -> EventT:
             continue
         if isinstance(value, float) and value.is_integer():
             value = int(value)
+        if spec.type is msgspec.Raw:
+            chosen[spec.name] = msgspec.Raw(json.dumps(value).encode())
+            continue
         if spec.name == "args":
             args_kind = Args if kind is Event else SlimArgs
             if isinstance(value, dict):
