@@ -10,7 +10,7 @@ import numpy as np
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.names import COMMUNICATION, COMPUTE, MEMORY, family_of
-from megatron.torch_trace.analysis.timeline import Timeline
+from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
 
 NO_OPERATOR = "(no operator)"
 BEFORE = "(launched before the trace)"
@@ -73,6 +73,27 @@ class OperatorRow:
     kernels: int
     time_ns: int
     share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Casts:
+    """Kernels that `aten::_to_copy` launched: changes of dtype or layout; `time_ns` is their sum."""
+
+    calls: int
+    time_ns: int
+    share: float
+
+
+def casts(timeline: Timeline) -> Casts:
+    """Time of the kernels that convert tensors; copies between host and device are memory."""
+    activity, launches = timeline.activity, timeline.launches
+    codes = [code for code, name in enumerate(activity.names) if name == "aten::_to_copy"]
+    mask = np.isin(activity.ops.name, codes) & ~activity.ops.annotation
+    rows = np.flatnonzero(timeline.in_window & timeline.is_compute)
+    inside = nesting_of(activity.ops, mask).innermost(launches.track[rows], launches.time[rows])
+    mine = rows[inside != NONE]
+    time = int(timeline.clipped[mine].sum())
+    return Casts(len(mine), time, _share(time, timeline))
 
 
 def kernel_rows(timeline: Timeline) -> tuple[KernelRow, ...]:

@@ -51,6 +51,8 @@ class Straggler:
         calls: matched calls in which arrivals were further apart than the clocks' error.
         last_arrivals: of these, how often this rank came last.
         imposed_wait_ns: sum, over the calls in which it came last, of the waits of all others.
+        delay_ns: of what it imposed, the mean over the others in each call: how much later the
+            others could go on because of it.
         own_wait_ns: how long it waited itself.
         dimension: the dimension in which most of what it imposed lies, None if it imposed nothing.
         collective: the collective there.
@@ -61,6 +63,7 @@ class Straggler:
     calls: int
     last_arrivals: int
     imposed_wait_ns: int
+    delay_ns: int
     own_wait_ns: int
     dimension: str | None
     collective: str | None
@@ -142,6 +145,8 @@ def _stragglers(
     last = (start == latest[matched.call]) & counts[matched.call]
     total = np.add.reduceat(wait, first)
     imposed = np.where(last, total[matched.call] - wait, 0)
+    others = np.diff(np.append(first, len(wait))) - 1
+    delayed = imposed // np.maximum(others, 1)[matched.call]
     labels = [(dimension, collective) for dimension, _, collective in matched.labels]
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     label = ints([codes[one] for one in labels])[matched.call]
@@ -162,6 +167,7 @@ def _stragglers(
                 calls=int(counted.sum()),
                 last_arrivals=int((last & mine).sum()),
                 imposed_wait_ns=int(imposed[mine].sum()),
+                delay_ns=int(delayed[mine].sum()),
                 own_wait_ns=int(wait[mine].sum()),
                 dimension=names[worst][0] if has_worst else None,
                 collective=names[worst][1] if has_worst else None,

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of an iteration went. Computes and returns; `report` renders.
+
+intervals      exact sets of intervals             activity, block_columns   a trace as columns
+nesting        what encloses a point in time       launches                  who launched what
+steps          window and steps                    timeline                  everything placed
+breakdown      compute, exposed, idle              names, dimensions         classes and families
+collectives    what each call was                  communication, bandwidth  by dimension
+kernels        by kernel, operator, shape          host                      the CPU side
+modules        by module                           pipeline                  bubble by stage
+matching       the same call on other ranks        stragglers                who is late
+mfu            utilisation of the model's FLOPs    findings                  what to do about it
+rank, pool     one rank; all of them in parallel   analyse, results, frames  the whole answer
+"""

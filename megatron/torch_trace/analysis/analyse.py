@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From paths to the whole answer: every rank on its own, then all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from megatron.torch_trace.analysis.bandwidth import bus_factor
+from megatron.torch_trace.analysis.communication import CommunicationRow
+from megatron.torch_trace.analysis.findings import find
+from megatron.torch_trace.analysis.matching import RankCalls, match
+from megatron.torch_trace.analysis.mfu import compute_mfu
+from megatron.torch_trace.analysis.pool import analyse_ranks
+from megatron.torch_trace.analysis.rank import RankOutcome
+from megatron.torch_trace.analysis.results import Analysis, RankResult, SkippedFile
+from megatron.torch_trace.analysis.stragglers import find_stragglers, waits_by_row
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.layout import WindowName
+from megatron.torch_trace.sources import find_traces, rank_in_name
+
+
+def analyze(
+    path: Path | str | Iterable[Path | str],
+    *,
+    ranks: Iterable[int] | None = None,
+    step: int | None = None,
+    model_flops: float | None = None,
+    jobs: int | None = None,
+    strict: bool = False,
+    on_start: Callable[[list[Path]], None] | None = None,
+    on_done: Callable[[Path], None] | None = None,
+) -> Analysis:
+    """Where the time of an iteration went, over all ranks whose traces are given.
+
+    Args:
+        path: a trace, a folder of them, or several of either; one window of one run.
+        ranks: only these; None for all.
+        step: only this step, by its number in the trace.
+        model_flops: FLOPs of the model in one iteration over all GPUs, where the traces do not hold
+            them.
+        jobs: processes; None for what cores and memory allow.
+        strict: raise StrictError at the first damage instead of working on what is whole.
+        on_start, on_done: for progress: all files, and each once it is through.
+
+    Returns:
+        The analysis; a file that could not be analysed is in `skipped_files` with its reason.
+
+    Raises:
+        UsageError: a path does not exist, two traces are of the same rank, a rank or step is not
+            there, or no file could be analysed.
+        StrictError: see `strict`.
+
+    Example:
+        analysis = torch_trace.analyze("torch_profile/20261127-221810/iter-0000003")
+        for finding in analysis.findings:
+            print(finding.title, finding.advice)
+        print(analysis.to_polars()["communication"])
+    """
+    wanted = None if ranks is None else set(ranks)
+    paths = [path] if isinstance(path, (str, Path)) else list(path)
+    sources = find_traces(paths)
+    skipped = [SkippedFile(str(file), reason) for file, reason in sources.skipped]
+    traces = _wanted_by_name(_one_window(sources.traces), wanted)
+    if on_start:
+        on_start(traces)
+    outcomes: list[RankOutcome] = []
+    for file, outcome in analyse_ranks(
+        traces, jobs=jobs, strict=strict, step=step, on_done=on_done
+    ):
+        if isinstance(outcome, TorchTraceError):
+            reason = str(outcome).removeprefix(f"{file}: ")
+            skipped.append(SkippedFile(str(file), reason))
+        else:
+            outcomes.append(outcome)
+    by_rank = _by_rank(outcomes)
+    if wanted is not None:
+        absent = sorted(wanted - set(by_rank))
+        if absent:
+            raise UsageError(
+                f"--rank {absent[0]}: no trace of it here; there are {_list(sorted(by_rank))}."
+            )
+        by_rank = {rank: one for rank, one in by_rank.items() if rank in wanted}
+    if not by_rank:
+        reasons = "; ".join(f"{one.file}: {one.reason}" for one in skipped) or "no trace"
+        raise UsageError(f"nothing could be analysed: {reasons}")
+    return _together(by_rank, skipped, model_flops, complete=wanted is None)
+
+
+def _one_window(traces: list[Path]) -> list[Path]:
+    """All traces of one window; ranks of several windows would be mixed up."""
+    folders = sorted({trace.parent for trace in traces})
+    windows = [folder for folder in folders if WindowName.parse(folder.name)]
+    if len(windows) > 1:
+        raise UsageError(
+            f"{windows[0].parent}: holds {len(windows)} windows ({_list([w.name for w in windows])}); "
+            "name one of these folders."
+        )
+    return traces
+
+
+def _list(values: list[int] | list[str]) -> str:
+    shown = ", ".join(map(str, values[:6]))
+    return f"{shown}, ..." if len(values) > 6 else shown or "none"
+
+
+def _wanted_by_name(traces: list[Path], wanted: set[int] | None) -> list[Path]:
+    """Without the files whose very names say that they are of other ranks."""
+    if wanted is None:
+        return traces
+    kept = [t for t in traces if rank_in_name(t.name) in wanted or rank_in_name(t.name) is None]
+    return kept or traces
+
+
+def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:
+    found: dict[int, RankOutcome] = {}
+    for outcome in outcomes:
+        if outcome.rank is None:
+            continue
+        if outcome.rank in found:
+            raise UsageError(
+                f"{outcome.result.file} and {found[outcome.rank].result.file}: both are rank "
+                f"{outcome.rank}; name only one of them."
+            )
+        found[outcome.rank] = outcome
+    free = (number for number in range(len(outcomes) + len(found) + 1) if number not in found)
+    for outcome in outcomes:
+        if outcome.rank is None:
+            rank = next(free)
+            result = replace(
+                outcome.result,
+                rank=rank,
+                pipeline=tuple(replace(one, rank=rank) for one in outcome.result.pipeline),
+            )
+            found[rank] = replace(outcome, rank=rank, result=result)
+    return dict(sorted(found.items()))
+
+
+def _together(
+    by_rank: Mapping[int, RankOutcome],
+    skipped: list[SkippedFile],
+    model_flops: float | None,
+    *,
+    complete: bool,
+) -> Analysis:
+    matched = match({rank: outcome.calls for rank, outcome in by_rank.items()})
+    waits = find_stragglers(matched)
+    results = []
+    for rank, outcome in by_rank.items():
+        result = outcome.result
+        if waits.matched_calls:
+            by_row = waits_by_row(matched, waits, rank)
+            result = _with_waits(result, outcome.calls, by_row)
+        results.append(result)
+    ranks = tuple(results)
+    world_size = max((one.world_size or 0 for one in ranks), default=0) or None
+    missing = None
+    if world_size and complete:
+        missing = tuple(rank for rank in range(world_size) if rank not in by_rank)
+    own = [one.model_flops for one in ranks if one.model_flops]
+    lengths = [step.end_ns - step.start_ns for one in ranks for step in one.steps]
+    mfu = compute_mfu(
+        model_flops=own[0] if own else model_flops,
+        source="trace" if own else "--model-flops" if model_flops else None,
+        iteration_ns=sum(lengths) / len(lengths) if lengths else None,
+        gpus=world_size,
+        device=next((one.device for one in ranks if one.device), None),
+    )
+    analysis = Analysis(
+        ranks=ranks,
+        missing_ranks=missing,
+        clocks=waits.clocks,
+        stragglers=waits.stragglers,
+        matched_calls=waits.matched_calls,
+        mfu=mfu,
+        findings=(),
+        skipped_files=tuple(skipped),
+    )
+    return replace(analysis, findings=find(analysis))
+
+
+def _with_waits(
+    result: RankResult, calls: RankCalls, by_row: Mapping[int, tuple[int, int]]
+) -> RankResult:
+    """The rank's communication, with what only the other ranks can tell."""
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for row, code in enumerate(calls.kind.tolist()):
+        kind = calls.kinds[code]
+        rows.setdefault((kind.dimension, kind.group, kind.collective), []).append(row)
+    communication = tuple(
+        _row_with_waits(
+            line, calls, rows.get((line.dimension, line.group, line.collective), []), by_row
+        )
+        for line in result.communication
+    )
+    return replace(
+        result,
+        communication=communication,
+        wait_ns=sum(wait for wait, _ in by_row.values()),
+    )
+
+
+def _row_with_waits(
+    line: CommunicationRow,
+    calls: RankCalls,
+    rows: list[int],
+    by_row: Mapping[int, tuple[int, int]],
+) -> CommunicationRow:
+    matched = [by_row[row] for row in rows if row in by_row]
+    if not matched:
+        return line
+    duration = (calls.end - calls.start).tolist()
+    time = sum(by_row[row][1] if row in by_row else duration[row] for row in rows)
+    algbw = busbw = None
+    if line.bytes is not None and line.algbw_gbps is not None and time:
+        algbw = line.bytes / time
+        factors = [
+            (calls.kinds[int(calls.kind[row])].bytes or 0)
+            * (bus_factor(line.collective, calls.kinds[int(calls.kind[row])].group_size) or 0.0)
+            for row in rows
+        ]
+        busbw = sum(factors) / time
+    return replace(
+        line,
+        wait_ns=sum(wait for wait, _ in matched),
+        algbw_gbps=algbw,
+        busbw_gbps=busbw,
+        bandwidth_time_ns=time,
+    )

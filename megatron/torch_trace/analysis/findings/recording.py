@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about the recording itself: what must be known before its numbers are believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, percent, severity
+from megatron.torch_trace.analysis.results import Analysis, Finding
+
+_OVERHEAD = 0.02
+_BEFORE = 0.05
+
+
+def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
+    """Launches without a kernel: utilisation is unknown, and says so."""
+    blind = [rank for rank in analysis.ranks if rank.unknown]
+    if not blind:
+        return
+    launches = sum(rank.launches.launches for rank in blind)
+    without = sum(rank.launches.without_kernel for rank in blind)
+    where = ", ".join(str(rank.rank) for rank in blind[:8]) + (", ..." if len(blind) > 8 else "")
+    fact = (
+        f"{without:,} of {launches:,} launches have no kernel"
+        if launches
+        else "there is no GPU work in the trace"
+    )
+    yield Finding(
+        "missing_gpu_events",
+        "high",
+        f"Utilisation is unknown on rank {where}: {fact}.",
+        {
+            "ranks": [rank.rank for rank in blind],
+            "launches": launches,
+            "without_kernel": without,
+        },
+        "Record again with `--torch-profile-activities cpu cuda`, without another profiler "
+        "(Nsight, DCGM) on the same GPUs, and with a shorter window.",
+        1.0,
+    )
+
+
+def profiler_overhead(analysis: Analysis) -> Iterator[Finding]:
+    """Time in which the profiler itself held up the CPU."""
+    ranks = list(analysis.ranks)
+    share = mean_share(ranks, lambda rank: rank.host.overhead_ns)
+    if share < _OVERHEAD:
+        return
+    yield Finding(
+        "profiler_overhead",
+        severity(share) if share < 0.15 else "medium",
+        f"The profiler itself held up the CPU for {percent(share)} of the window ({over(ranks)}).",
+        {"share": share, "overhead_ns": {rank.rank: rank.host.overhead_ns for rank in ranks}},
+        "Record less at once: no `--torch-profile-with-stack`, and one warm-up iteration more "
+        "(`--torch-profile-warmup 2`).",
+        share,
+    )
+
+
+def launched_before(analysis: Analysis) -> Iterator[Finding]:
+    """The GPU runs far behind the CPU, so the window shows work of earlier steps."""
+    ranks = known(analysis)
+    early = [
+        rank
+        for rank in ranks
+        if rank.launches.work_without_launch > _BEFORE * sum(row.calls for row in rank.kernels)
+    ]
+    if not early:
+        return
+    counts = {rank.rank: rank.launches.work_without_launch for rank in early}
+    total = sum(row.calls for rank in early for row in rank.kernels)
+    share = sum(counts.values()) / total if total else 0.0
+    yield Finding(
+        "launched_before_window",
+        "info",
+        f"{percent(share)} of the GPU work in the window was launched before it began "
+        f"({over(early)}): the GPU runs behind the CPU, and the operators of that work are unknown.",
+        {"work_without_launch": counts, "share": share},
+        "Read the window as a whole rather than single steps, or record more iterations with "
+        "`--torch-profile-active`.",
+    )
+
+
+RULES = (missing_gpu_events, profiler_overhead, launched_before)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Averages over ranks that several rules need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from megatron.torch_trace.analysis.results import Analysis, RankResult
+
+HIGH = 0.15
+MEDIUM = 0.05
+"""Shares of the iteration from which a loss of time is of high, or medium, severity."""
+
+
+def severity(share: float) -> str:
+    """`high` from 15 % of the iteration, `medium` from 5 %, else `low`."""
+    return "high" if share >= HIGH else "medium" if share >= MEDIUM else "low"
+
+
+def known(analysis: Analysis) -> list[RankResult]:
+    """Ranks whose utilisation is known."""
+    return [rank for rank in analysis.ranks if rank.breakdown is not None]
+
+
+def mean_share(ranks: Sequence[RankResult], part: Callable[[RankResult], int]) -> float:
+    """Mean over ranks of part(rank) / window; 0 without ranks."""
+    shares = [part(rank) / rank.window_ns for rank in ranks if rank.window_ns]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def percent(share: float) -> str:
+    """`23 %`; below 10 with a decimal: `3.4 %`."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def milliseconds(ns: float) -> str:
+    """`12.3 ms`, in three digits."""
+    value = ns / 1e6
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def over(ranks: Sequence[RankResult]) -> str:
+    """How the numbers of a sentence were averaged: `rank 0`, or `mean of 4 ranks`."""
+    return f"rank {ranks[0].rank}" if len(ranks) == 1 else f"mean of {len(ranks)} ranks"
+
+
+def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
+    """Whether the command line that capture recorded has `flag`."""
+    return any(word == flag or word.startswith(f"{flag}=") for r in ranks for word in r.argv)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an analysis returns: frozen, complete, without a trace behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from megatron.torch_trace.analysis.breakdown import Breakdown
+from megatron.torch_trace.analysis.communication import CommunicationRow, DimensionTotal
+from megatron.torch_trace.analysis.host import Host
+from megatron.torch_trace.analysis.kernels import Casts, FamilyRow, KernelRow, OperatorRow
+from megatron.torch_trace.analysis.launches import LaunchStatistics
+from megatron.torch_trace.analysis.mfu import Mfu
+from megatron.torch_trace.analysis.modules import ModuleRow
+from megatron.torch_trace.analysis.pipeline import PipelineStep
+from megatron.torch_trace.analysis.stragglers import Clock, Straggler
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step: [start_ns, end_ns) in ns since the trace's base time; None: utilisation unknown."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    breakdown: Breakdown | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """All of one rank. Times are ns; tables are complete, whatever a report shows of them.
+
+    Args:
+        rank: global rank; a trace that tells none is given the lowest free number.
+        file: path of the trace.
+        coordinates: place in the parallel dimensions, as far as known.
+        world_size, device, host: None if not recorded.
+        other_devices: GPUs that this process used besides the analysed one.
+        window_ns: length of the window.
+        communication_ns: union of all communication in it, exposed or not.
+        overlapped_communication_ns: of that, beside compute.
+        breakdown: None when launches lack kernels (`unknown` says so): utilisation is unknown.
+        unknown: why utilisation is unknown, a sentence; None if it is known.
+        steps: by the clock.
+        dimensions: communication by dimension.
+        communication: by dimension, group, collective.
+        kernels, families, operators, shapes, modules: by time; modules by path.
+        casts: kernels that only convert tensors.
+        launches, host: the CPU side.
+        pipeline: by step; empty without pipeline communication.
+        repairs: what the reader mended or lost: kind -> count, offsets, meaning.
+        odd_times: events dropped for impossible times, and ones without an end.
+        damage: the reader's account in one sentence; None if the file is whole.
+        model_flops, argv: what capture wrote; None and () if it did not.
+        python_functions: Python frames in the trace, which are counted and not kept.
+        wait_ns: sum of the rank's waits in matched collectives; None for a single rank.
+    """
+
+    rank: int
+    file: str
+    coordinates: Mapping[str, int]
+    world_size: int | None
+    device: str | None
+    host_name: str | None
+    other_devices: tuple[int, ...]
+    window_ns: int
+    communication_ns: int | None
+    overlapped_communication_ns: int | None
+    breakdown: Breakdown | None
+    unknown: str | None
+    steps: tuple[StepResult, ...]
+    dimensions: tuple[DimensionTotal, ...]
+    communication: tuple[CommunicationRow, ...]
+    kernels: tuple[KernelRow, ...]
+    families: tuple[FamilyRow, ...]
+    operators: tuple[OperatorRow, ...]
+    shapes: tuple[OperatorRow, ...]
+    modules: tuple[ModuleRow, ...]
+    casts: Casts
+    launches: LaunchStatistics
+    host: Host
+    pipeline: tuple[PipelineStep, ...]
+    repairs: Mapping[str, Any] = field(default_factory=dict)
+    odd_times: int = 0
+    damage: str | None = None
+    model_flops: float | None = None
+    argv: tuple[str, ...] = ()
+    python_functions: int = 0
+    wait_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is worth doing something about.
+
+    Args:
+        code: stable name of the rule.
+        severity: `high`, `medium`, `low` or `info`.
+        title: the fact in one sentence, with its number.
+        evidence: the numbers behind it.
+        advice: what to try, one sentence, in Megatron's flags where there is one.
+        share: part of the iteration that it concerns, for ordering; 0 if that is no time.
+    """
+
+    code: str
+    severity: str
+    title: str
+    evidence: Mapping[str, Any]
+    advice: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file that was not analysed, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The whole answer.
+
+    Args:
+        ranks: ascending.
+        missing_ranks: ranks of the job without a trace here; None if the world size is unknown.
+        clocks: what aligns the ranks in time.
+        stragglers: by imposed wait, the worst first; empty for a single rank.
+        matched_calls: collectives found on at least two ranks.
+        mfu: of the whole job.
+        findings: most severe first.
+        skipped_files: in the order given.
+    """
+
+    ranks: tuple[RankResult, ...]
+    missing_ranks: tuple[int, ...] | None
+    clocks: tuple[Clock, ...]
+    stragglers: tuple[Straggler, ...]
+    matched_calls: int
+    mfu: Mfu
+    findings: tuple[Finding, ...]
+    skipped_files: tuple[SkippedFile, ...]
+
+    def to_polars(self) -> dict[str, pl.DataFrame]:
+        """Every table over all ranks as a polars frame.
+
+        Returns:
+            `breakdown`, `steps`, `communication`, `kernels`, `families`, `operators`, `shapes`,
+            `modules`, `syncs`, `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each
+            with a column `rank` where that makes sense. An empty table has no columns.
+        """
+        from megatron.torch_trace.analysis.frames import frames
+
+        return frames(self)
