@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
+from megatron.torch_profile import cpu_device
 from megatron.torch_profile.log import environment_rank, logger
 from megatron.torch_profile.patches import Patch, PatchSet
 
@@ -62,20 +62,19 @@ def training(reason: str = "--cpu") -> Iterator[None]:
 
     if environment_rank() == 0:
         logger.info("%s: training on the CPU over gloo", reason)
-    # Kineto's only complaint would be that there is no GPU.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     patches = PatchSet(PATCHES)
     with contextlib.ExitStack() as undo:
         # Its table of torch's functions, where made inside, holds stand-ins.
         undo.callback(torch._dynamo.trace_rules.clear_lru_cache)
-        for owner, name, stand_in in _stand_ins(torch):
-            undo.enter_context(_replaced(owner, name, stand_in))
+        for owner, name, stand_in in cpu_device.stand_ins(torch):
+            undo.enter_context(cpu_device.replaced(owner, name, stand_in))
         patches.apply()
         undo.callback(patches.remove)
-        undo.enter_context(_device_mode(torch))
+        undo.enter_context(cpu_device.cuda_is_cpu(torch))
         # Megatron's small fusions take minutes to compile and gain nothing here.
         undo.enter_context(torch._dynamo.config.patch(disable=True))
-        undo.enter_context(_quiet())
+        undo.enter_context(_quiet_random())
+        undo.enter_context(_quiet_kineto())
         _active = True
         try:
             yield
@@ -144,81 +143,20 @@ PATCHES = (
 )
 
 
-class _NoStream:
-    """A stream or event that has nothing to order."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.cuda_stream = 0
-
-    def __enter__(self) -> _NoStream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _do_nothing
-
-
-class _NoEvent(_NoStream):
-    """An event that has happened, at no particular time."""
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: _NoEvent) -> float:
-        return 0.0
-
-
-def _do_nothing(*args: Any, **kwargs: Any) -> None:
-    return None
-
-
-def _stand_ins(torch: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Owner, name, stand-in. Each its own object: torch.compile knows functions by identity."""
-    cuda, distributed, seed = torch.cuda, torch.distributed, torch.default_generator.manual_seed
-    yield cuda, "device_count", lambda: 1
-    yield cuda, "current_device", lambda: 0
-    # Of the newest kind, of which Megatron asks no CUDA_DEVICE_MAX_CONNECTIONS.
-    yield cuda, "get_device_capability", lambda *_: (10, 0)
-    properties = SimpleNamespace(name="cpu", major=10, minor=0, total_memory=_host_memory())
-    yield cuda, "get_device_properties", lambda *_: properties
-    for name in ("set_device", "synchronize", "reset_peak_memory_stats", "set_stream"):
-        yield cuda, name, lambda *_, **__: None
-    yield cuda, "Stream", _NoStream
-    yield cuda, "Event", _NoEvent
-    for name in ("current_stream", "default_stream", "stream"):
-        yield cuda, name, lambda *_, **__: _NoStream()
-    for module in (cuda, cuda.random):
-        yield module, "get_rng_state", lambda *_, **__: torch.get_rng_state()
-        yield module, "set_rng_state", lambda state, *_, **__: torch.set_rng_state(state)
-        yield module, "manual_seed", lambda number: seed(number)
-        yield module, "manual_seed_all", lambda number: seed(number)
-    for name in ("Float", "Double", "Half", "BFloat16", "Int", "Long", "Byte", "Bool"):
-        yield cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor")
-    for name in ("init_process_group", "new_group"):
-        yield distributed, name, _over_gloo(getattr(distributed, name))
-
-
-def _host_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _over_gloo(create: Callable[..., Any]) -> Callable[..., Any]:
-    def created(*args: Any, **kwargs: Any) -> Any:
-        for name in ("device_id", "pg_options"):
-            kwargs.pop(name, None)
-        if kwargs.get("backend") not in (None, "fake"):
-            kwargs["backend"] = "gloo"
-        return create(*args, **kwargs)
-
-    return created
+@contextlib.contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    # Its only complaint would be that there is no GPU.
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet_random() -> Iterator[None]:
     # There is one generator here, so forking the "GPU" one always moves the CPU's: no warning.
     log = logging.getLogger("megatron.core.tensor_parallel.random")
 
@@ -230,57 +168,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.removeFilter(wanted)
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    missing = object()
-    original = owner.__dict__.get(name, missing)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if original is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-
-def _device_mode(torch: Any) -> Any:
-    """A torch function mode in which every CUDA device is the CPU."""
-    from torch.overrides import TorchFunctionMode
-
-    def on_cpu(device: Any) -> Any:
-        # A bare number is a CUDA device too; bool is no device.
-        if isinstance(device, int) and not isinstance(device, bool):
-            return "cpu"
-        if isinstance(device, str):
-            return "cpu" if device.startswith("cuda") else device
-        if isinstance(device, torch.device):
-            return torch.device("cpu") if device.type == "cuda" else device
-        return device
-
-    tensor = torch.Tensor
-
-    class CudaIsCpu(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            if func is tensor.cuda or func is tensor.pin_memory:
-                return args[0]
-            if func is tensor.record_stream:
-                return None
-            if func is tensor.to and len(args) > 1:
-                args = (args[0], on_cpu(args[1]), *args[2:])
-            if "device" in kwargs:
-                kwargs["device"] = on_cpu(kwargs["device"])
-            if "pin_memory" in kwargs:
-                kwargs["pin_memory"] = False
-            result = func(*args, **kwargs)
-            if func is tensor.type and len(args) == 1 and not kwargs:
-                # Megatron's optimizers know parameters by the name of their type.
-                return result.replace("torch.", "torch.cuda.", 1)
-            return result
-
-    return CudaIsCpu()

@@ -28,6 +28,7 @@ CAPTURE_ORDER = (
     "recorder",
     "session",
     "patches",
+    "cpu_device",
     "cpu",
     "__init__",
     "__main__",
