@@ -1,2 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The read side: read, check, slim, merge and analyse torch.profiler traces. No torch needed."""
+"""The read side: read, check, slim, merge and analyse torch.profiler traces. No torch needed.
+
+from megatron import torch_trace
+
+analysis = torch_trace.analyze("torch_profile/20261127-221810/iter-0000003")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.analyse import analyze
+
+__all__ = ["analyze"]
+
+
+def __getattr__(name: str) -> Any:
+    # Every module of the package passes here first: nothing may be imported until it is asked for.
+    if name == "analyze":
+        from megatron.torch_trace.analysis.analyse import analyze
+
+        return analyze
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

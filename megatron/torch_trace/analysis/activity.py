@@ -190,7 +190,9 @@ class _Gathered:
 
     def finish(self, trace: Trace) -> Activity:
         tables = {
-            table: {c: np.concatenate(arrays) if arrays else ints([]) for c, arrays in parts.items()}
+            table: {
+                c: np.concatenate(arrays) if arrays else ints([]) for c, arrays in parts.items()
+            }
             for table, parts in self.parts.items()
         }
         self.parts.clear()

@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.pool import analyse_ranks
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import Analysis, RankResult, SkippedFile
 from megatron.torch_trace.analysis.stragglers import find_stragglers, waits_by_row
+from megatron.torch_trace.analysis.summary import summarise
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.layout import WindowName
 from megatron.torch_trace.sources import find_traces, rank_in_name
@@ -169,6 +170,7 @@ def _together(
     )
     analysis = Analysis(
         ranks=ranks,
+        summary=summarise(ranks),
         missing_ranks=missing,
         clocks=waits.clocks,
         stragglers=waits.stragglers,

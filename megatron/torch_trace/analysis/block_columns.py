@@ -225,9 +225,7 @@ def _collective(args: GpuArgs, collectives: _Codes) -> int:
     return collectives[tuple(getattr(args, name) for name in COLLECTIVE_FIELDS)]
 
 
-def _ops(
-    events: list[SlimEventWithArgs], shapes: _Codes, collectives: _Codes
-) -> dict[str, Ints]:
+def _ops(events: list[SlimEventWithArgs], shapes: _Codes, collectives: _Codes) -> dict[str, Ints]:
     categories = {event.cat for event in events}
     annotation = {written: int(category(written) == "user_annotation") for written in categories}
     collective = np.full(len(events), -1, dtype=np.int64)

@@ -177,9 +177,7 @@ def _by_launch(timeline: Timeline, rows: Ints, groups: _Groups) -> list[Collecti
         collective = collective_of(name) if name else "unknown"
         if collective == "unknown":
             collective = collective_of(kernel)
-        kinds.append(
-            CollectiveKind(UNKNOWN, UNKNOWN, f"unknown {kernel}", collective, None, None)
-        )
+        kinds.append(CollectiveKind(UNKNOWN, UNKNOWN, f"unknown {kernel}", collective, None, None))
     return kinds
 
 

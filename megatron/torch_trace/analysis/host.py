@@ -19,10 +19,17 @@ import numpy as np
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.kernels import NO_OPERATOR
+from megatron.torch_trace.analysis.loader import (
+    DataLoading,
+    LoaderSupply,
+    codes_with,
+    data_loading,
+    loader_intervals,
+    loader_supply,
+)
 from megatron.torch_trace.analysis.timeline import Timeline
 
 _SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
-_LOADER_WORDS = ("dataloader", "#_multiprocessingdataloaderiter", "dataloaderiter.__next__")
 _TINY_NS = 5_000
 
 
@@ -69,16 +76,6 @@ class SyncRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DataLoading:
-    """Time in the data loader's `__next__` on the training loop's thread, in one step."""
-
-    step: int
-    calls: int
-    time_ns: int
-    idle_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class LoopThread:
     """What the thread of the training loop did, in ns; the four add up to the window.
 
@@ -106,6 +103,7 @@ class Host:
         idle: why the GPU was idle.
         syncs: synchronisations by caller, by time.
         data_loading: by step; empty when no data loader is in the trace.
+        loader_supply: how fast batches are made; None if the trace does not show it.
         loop_thread: None for a trace without ProfilerStep.
         tiny_kernels, tiny_kernels_ns: compute kernels shorter than 5 us.
         overhead_ns: union of what the profiler itself reports as overhead, within the window.
@@ -114,6 +112,7 @@ class Host:
     idle: IdleCauses
     syncs: tuple[SyncRow, ...]
     data_loading: tuple[DataLoading, ...]
+    loader_supply: LoaderSupply | None
     loop_thread: LoopThread | None
     tiny_kernels: int
     tiny_kernels_ns: int
@@ -132,27 +131,13 @@ def look_at_host(timeline: Timeline) -> Host:
     return Host(
         idle=_idle_causes(timeline, gaps, loader, syncing),
         syncs=_syncs(timeline, syncing),
-        data_loading=_data_loading(timeline, gaps, loader),
+        data_loading=data_loading(timeline, gaps, loader),
+        loader_supply=loader_supply(timeline, loader),
         loop_thread=_loop_thread(timeline, loader, syncing),
         tiny_kernels=int(short.sum()),
         tiny_kernels_ns=int(timeline.clipped[short].sum()),
         overhead_ns=overhead.clip(window.start, window.end).total,
     )
-
-
-def codes_with(names: list[str], words: tuple[str, ...]) -> Ints:
-    """Codes of the names that contain one of `words`, in any case."""
-    return ints([c for c, name in enumerate(names) if any(w in name.lower() for w in words)])
-
-
-def loader_intervals(timeline: Timeline) -> Intervals:
-    """When the training loop's thread was inside the data loader."""
-    ops = timeline.activity.ops
-    mine = np.isin(ops.name, codes_with(timeline.activity.names, _LOADER_WORDS)) & ops.annotation
-    if timeline.window.track != NONE:
-        mine &= ops.track == timeline.window.track
-    union = Intervals.of(ops.start[mine], ops.end[mine])
-    return union.clip(timeline.window.start, timeline.window.end)
 
 
 def sync_rows_of(timeline: Timeline) -> Ints:
@@ -215,25 +200,6 @@ def _syncs(timeline: Timeline, rows: Ints) -> tuple[SyncRow, ...]:
             SyncRow(call, name, len(members), int(length.sum()), int(length.max(initial=0)))
         )
     return tuple(sorted(result, key=lambda row: (-row.time_ns, row.call, row.caller)))
-
-
-def _data_loading(
-    timeline: Timeline, gaps: Intervals, loader: Intervals
-) -> tuple[DataLoading, ...]:
-    if not len(loader):
-        return ()
-    idle = loader.intersect(gaps)
-    steps = timeline.window.steps
-    starts, ends = ints([s.start for s in steps]), ints([s.end for s in steps])
-    calls = np.bincount(
-        np.maximum(timeline.window.step_index(loader.starts), 0), minlength=len(steps)
-    )
-    return tuple(
-        DataLoading(step.number, int(n), int(time), int(lost))
-        for step, n, time, lost in zip(
-            steps, calls, loader.covered(starts, ends), idle.covered(starts, ends), strict=True
-        )
-    )
 
 
 def _loop_thread(timeline: Timeline, loader: Intervals, syncing: Ints) -> LoopThread | None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets of half-open intervals on integer nanoseconds: exact unions, differences, coverage.
 
-    busy = Intervals.of([0, 5, 30], [10, 15, 40])     [0, 15) and [30, 40)
-    busy.total                                        25
-    busy.minus(Intervals.of([12], [35])).total        17 = [0, 12) and [35, 40)
-    busy.covered([0, 10], [20, 32])                   [15, 7]
+busy = Intervals.of([0, 5, 30], [10, 15, 40])     [0, 15) and [30, 40)
+busy.total                                        25
+busy.minus(Intervals.of([12], [35])).total        17 = [0, 12) and [35, 40)
+busy.covered([0, 10], [20, 32])                   [15, 7]
 """
 
 from __future__ import annotations

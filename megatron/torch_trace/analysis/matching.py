@@ -95,9 +95,10 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
         calls = ranks[rank]
         keys: dict[int, str] = {}
         for code, kind in enumerate(calls.kinds):
-            if kind.collective not in ("send", "recv", "send_recv", "unknown") and (
-                kind.group_size or 2
-            ) > 1:
+            if (
+                kind.collective not in ("send", "recv", "send_recv", "unknown")
+                and (kind.group_size or 2) > 1
+            ):
                 keys[code] = kind.key
         for row, code in enumerate(calls.kind.tolist()):
             if code in keys:

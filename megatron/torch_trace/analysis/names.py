@@ -41,7 +41,10 @@ _COLLECTIVES = (
 
 _FAMILIES = (
     ("attention", r"flash|fmha|\bmha|attention|attn|softmax.*fused|fused.*softmax|sdpa"),
-    ("gemm", r"gemm|\bbmm_|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b"),
+    (
+        "gemm",
+        r"gemm|\bbmm_|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b",
+    ),
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
     ("normalisation", r"norm|rmsn|ln_fwd|ln_bwd"),
     ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
@@ -108,6 +111,8 @@ def short_name(name: str) -> str:
     `elementwise_kernel [AddFunctor]`; of kernels that take a functor it tells them apart.
     `cutlass::Kernel<cutlass_80_tensorop_gemm>(...)` -> `cutlass_80_tensorop_gemm`.
     """
+    if name.startswith(("Memcpy", "Memset")):
+        return name
     text = name.replace("(anonymous namespace)", "anonymous")
     bare, depth = [], 0
     for character in text:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of many nested ranges encloses a point in time, for a hundred thousand points at once.
 
-    forward   [------------------------)
-    linear       [--------)  [-----)            depth 2
-    addmm          [----)      [--)             depth 3
-                      ^ here three have begun more than have ended: the innermost is at depth 3,
-                        and it is the last one at that depth to have begun
+forward   [------------------------)
+linear       [--------)  [-----)            depth 2
+addmm          [----)      [--)             depth 3
+                  ^ here three have begun more than have ended: the innermost is at depth 3,
+                    and it is the last one at that depth to have begun
 """
 
 from __future__ import annotations

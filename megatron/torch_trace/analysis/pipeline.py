@@ -18,8 +18,8 @@ import numpy as np
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.collectives import CollectiveCalls, canonical
 from megatron.torch_trace.analysis.dimensions import dimension_of
-from megatron.torch_trace.analysis.host import codes_with
 from megatron.torch_trace.analysis.intervals import Intervals
+from megatron.torch_trace.analysis.loader import codes_with
 from megatron.torch_trace.analysis.names import family_of
 from megatron.torch_trace.analysis.steps import Step
 from megatron.torch_trace.analysis.timeline import Timeline

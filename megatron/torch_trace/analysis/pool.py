@@ -47,7 +47,9 @@ def analyse_ranks(
     if len(paths) < 2 or count < 2:
         # Not several ranks, but perhaps several cores: let them share the blocks of a file.
         cores = jobs or available_cores()
-        results = ((path, _attempt(path, strict=strict, step=step, workers=cores)) for path in paths)
+        results = (
+            (path, _attempt(path, strict=strict, step=step, workers=cores)) for path in paths
+        )
     else:
         results = _side_by_side(paths, one, min(count, len(paths)))
     for path, outcome in results:

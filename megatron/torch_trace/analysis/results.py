@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.mfu import Mfu
 from megatron.torch_trace.analysis.modules import ModuleRow
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.stragglers import Clock, Straggler
+from megatron.torch_trace.analysis.summary import Summary
 
 if TYPE_CHECKING:
     import polars as pl
@@ -129,6 +130,7 @@ class Analysis:
 
     Args:
         ranks: ascending.
+        summary: means over them.
         missing_ranks: ranks of the job without a trace here; None if the world size is unknown.
         clocks: what aligns the ranks in time.
         stragglers: by imposed wait, the worst first; empty for a single rank.
@@ -139,6 +141,7 @@ class Analysis:
     """
 
     ranks: tuple[RankResult, ...]
+    summary: Summary
     missing_ranks: tuple[int, ...] | None
     clocks: tuple[Clock, ...]
     stragglers: tuple[Straggler, ...]

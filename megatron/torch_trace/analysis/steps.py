@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The window that is analysed and the steps in it.
 
-    ProfilerStep#5   [--------)
-    ProfilerStep#6             [---------)
-    GPU                  ####  ####   ########     launched in 5, in 5, in 6
-    window           [-----------------------)
-    step 5           [---------)
-    step 6                     [-------------)
+ProfilerStep#5   [--------)
+ProfilerStep#6             [---------)
+GPU                  ####  ####   ########     launched in 5, in 5, in 6
+window           [-----------------------)
+step 5           [---------)
+step 6                     [-------------)
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class Straggler:
         own_wait_ns: how long it waited itself.
         dimension: the dimension in which most of what it imposed lies, None if it imposed nothing.
         collective: the collective there.
-        share_there: last_arrivals / calls within that dimension and collective.
+        calls_there, share_there: calls of that dimension and collective, and how much of them this
+            rank was last in.
     """
 
     rank: int
@@ -67,6 +68,7 @@ class Straggler:
     own_wait_ns: int
     dimension: str | None
     collective: str | None
+    calls_there: int
     share_there: float | None
 
 
@@ -92,7 +94,9 @@ class Waits:
 def find_stragglers(matched: MatchedCalls) -> Waits:
     """Waits, clocks and stragglers over the ranks of `matched`."""
     if not len(matched):
-        return Waits(tuple(Clock(r, None, None, 0) for r in matched.ranks), (), 0, ints([]), ints([]))
+        return Waits(
+            tuple(Clock(r, None, None, 0) for r in matched.ranks), (), 0, ints([]), ints([])
+        )
     first = np.flatnonzero(np.diff(matched.call, prepend=-1))
     duration = matched.end - matched.start
     shortest = np.minimum.reduceat(duration, first)[matched.call]
@@ -111,7 +115,10 @@ def _clocks(matched: MatchedCalls, first: Ints) -> tuple[Clock, ...]:
     ends: dict[int, dict[tuple[str, str, int], int]] = {rank: {} for rank in matched.ranks}
     use = matched.symmetric
     for call, rank, end in zip(
-        matched.call[use].tolist(), matched.rank[use].tolist(), matched.end[use].tolist(), strict=True
+        matched.call[use].tolist(),
+        matched.rank[use].tolist(),
+        matched.end[use].tolist(),
+        strict=True,
     ):
         ends[matched.ranks[rank]]["", "", call] = end
     offsets = clock_offsets(ends)
@@ -171,6 +178,7 @@ def _stragglers(
                 own_wait_ns=int(wait[mine].sum()),
                 dimension=names[worst][0] if has_worst else None,
                 collective=names[worst][1] if has_worst else None,
+                calls_there=int(there.sum()) if has_worst else 0,
                 share_there=float((last & there).sum() / there.sum()) if has_worst else None,
             )
         )

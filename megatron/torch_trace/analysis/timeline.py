@@ -50,10 +50,7 @@ class Timeline:
     def sets(self) -> BusySets:
         """Unions of each class in the window."""
         return BusySets(
-            *(
-                self.union(mask)
-                for mask in (self.is_compute, self.is_communication, self.is_memory)
-            )
+            *(self.union(mask) for mask in (self.is_compute, self.is_communication, self.is_memory))
         )
 
     @cached_property

@@ -23,6 +23,7 @@ SUBCOMMANDS: dict[str, str] = {
     "check": "Every fault of a trace, with its place; exit status 3 if there is one.",
     "decompress": "Write traces as plain JSON, saving what a cut file still holds.",
     "slim": "Write a smaller trace: by step, time, category, duration or stream.",
+    "analyze": "Where the time of an iteration went, over all ranks, and what to do about it.",
     "merge": "Put the traces of several ranks on one timeline for Perfetto.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""

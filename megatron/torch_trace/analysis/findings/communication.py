@@ -44,6 +44,10 @@ _OVERLAPPING = (
     "Gradients and parameters are overlapped already: more work to hide them behind (larger "
     "`--micro-batch-size` or more accumulation), or other buckets (`--ddp-bucket-size`)."
 )
+_ONE_GROUP = (
+    "The job has one group for everything: fewer and larger exchanges (gradient accumulation, "
+    "`bucket_cap_mb` of DDP) give compute more time to hide them."
+)
 _WAITING = "It is waiting, not transfer: find out why ranks arrive late before tuning the network."
 
 
@@ -99,6 +103,10 @@ def _advice(dimension: str, ranks: list[RankResult]) -> str:
     if dimension == "dp" and any(_overlapped(rank) > 0.05 for rank in ranks):
         # No command line was recorded, but something of it runs beside compute.
         return f"{_ADVICE['dp']} If they are on: {_OVERLAPPING[0].lower()}{_OVERLAPPING[1:]}"
+    if dimension == "default" and all(
+        total.dimension in ("default", "unknown") for rank in ranks for total in rank.dimensions
+    ):
+        return _ONE_GROUP
     return _ADVICE.get(dimension, _ADVICE["unknown"])
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from megatron.torch_trace.analysis.findings.shares import (
     known,
@@ -12,11 +13,14 @@ from megatron.torch_trace.analysis.findings.shares import (
     over,
     percent,
     severity,
+    typically,
 )
 from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
 
 _LAUNCH_BOUND = 0.10
 _DATA = 0.02
+_NO_RESERVE = 0.6
+_HARDLY_ANY = 0.8
 _SYNC = 0.03
 _TINY = 0.5
 
@@ -35,8 +39,8 @@ def data_loader(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         "data_loader",
         severity(share),
-        f"The data loader takes {percent(share)} of the iteration on rank {worst.rank}: "
-        f"{milliseconds(time / calls)} for each of {calls} batches, and the GPU is idle for "
+        f"The training loop waits in the data loader for {percent(share)} of the iteration on rank "
+        f"{worst.rank}, {milliseconds(time / max(calls, 1))} for a batch; the GPU is idle for "
         f"{milliseconds(sum(step.idle_ns for step in steps))} of it.",
         {
             "share": share,
@@ -56,25 +60,58 @@ def _data_share(rank: RankResult) -> float:
     return time / rank.window_ns if rank.window_ns else 0.0
 
 
+def data_loader_without_reserve(analysis: Analysis) -> Iterator[Finding]:
+    """The loader keeps up only because the profiler slows the loop down."""
+    supplied = [rank for rank in analysis.ranks if rank.host.loader_supply is not None]
+    worst = max(supplied, key=_use, default=None)
+    if worst is None or worst.host.loader_supply is None or _use(worst) < _NO_RESERVE:
+        return
+    supply = worst.host.loader_supply
+    use = min(supply.use, 1.0)
+    yield Finding(
+        "data_loader_without_reserve",
+        "high" if use >= _HARDLY_ANY else "medium",
+        f"The data loader is busy for {percent(use)} of the time on rank {worst.rank}: a batch takes "
+        f"it {milliseconds(supply.batch_ns)} to make, and the loop, slowed down by the profiler, "
+        f"asks for one every {milliseconds(supply.interval_ns)}; without the profiler the loop "
+        "may well wait for data.",
+        {
+            "rank": worst.rank,
+            "batch_ns": supply.batch_ns,
+            "interval_ns": supply.interval_ns,
+            "batches": supply.batches,
+            "use": supply.use,
+        },
+        "Give it more workers (`--num-workers 8`), and look at the storage and at what the dataset "
+        "does with each sample.",
+        use,
+    )
+
+
+def _use(rank: RankResult) -> float:
+    supply = rank.host.loader_supply
+    return supply.use if supply is not None else 0.0
+
+
 def launch_bound(analysis: Analysis) -> Iterator[Finding]:
     """The GPU has nothing to do because the CPU has not launched it yet."""
     ranks = known(analysis)
-    share = mean_share(ranks, lambda rank: rank.host.idle.cpu_ns)
+    # The median, so that one rank whose CPU is held up does not make all of them launch-bound.
+    shares = [rank.host.idle.cpu_ns / rank.window_ns for rank in ranks if rank.window_ns]
+    share = median(shares) if shares else 0.0
     if share < _LAUNCH_BOUND:
         return
     kernels = sum(row.calls for rank in ranks for row in rank.kernels)
     tiny = sum(rank.host.tiny_kernels for rank in ranks)
     steps = max((len(rank.steps) for rank in ranks), default=0) or 1
     delays = [
-        rank.launches.delay_median_ns
-        for rank in ranks
-        if rank.launches.delay_median_ns is not None
+        rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
     ]
     yield Finding(
         "launch_bound",
         severity(share),
         f"Launch-bound: the GPU is idle for {percent(share)} of the window because the CPU has not "
-        f"launched the next kernel yet ({over(ranks)}; "
+        f"launched the next kernel yet ({typically(ranks)}; "
         f"{kernels / len(ranks) / steps:,.0f} kernels an iteration, {percent(tiny / kernels)} of "
         "them under 5 us).",
         {
@@ -84,7 +121,8 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
             "kernels_under_5us": tiny,
             "launch_delay_median_ns": delays,
         },
-        "Launch less: CUDA graphs (`--cuda-graph-impl`), fused kernels (`--transformer-impl "
+        "Launch less (and mind that the profiler slows launches down: compare with the iteration "
+        "time without it): CUDA graphs (`--cuda-graph-impl`), fused kernels (`--transformer-impl "
         "transformer_engine`, `--use-flash-attn`), a larger `--micro-batch-size`.",
         share,
     )
@@ -144,4 +182,4 @@ def synchronisation(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-RULES = (data_loader, launch_bound, tiny_kernels, synchronisation)
+RULES = (data_loader, data_loader_without_reserve, launch_bound, tiny_kernels, synchronisation)

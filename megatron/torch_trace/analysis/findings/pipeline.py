@@ -36,19 +36,27 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
     counts = sorted({one.microbatches for one in entries if one.microbatches})
     depth = max((one.stages or 0 for one in entries), default=0)
     by_stage = {stage: mean(o.bubble_share for o in of) for stage, of in stages(analysis).items()}
-    text = f"The pipeline's bubble is {percent(share)} of the time between first and last micro-batch"
+    text = (
+        f"The pipeline's bubble is {percent(share)} of the time between first and last micro-batch"
+    )
     if ideal and counts and depth:
         text += (
             f"; {depth} stages and {counts[-1]} micro-batches of equal cost would have "
             f"{percent(mean(ideal))}"
         )
+    part = mean(
+        sum(one.bubble_ns for one in rank.pipeline) / rank.window_ns
+        for rank in analysis.ranks
+        if rank.pipeline and not rank.unknown
+    )
     far = bool(ideal) and share > 2 * mean(ideal)
     yield Finding(
         "pipeline_bubble",
-        severity(share),
+        severity(part),
         f"{text}.",
         {
             "share": share,
+            "share_of_window": part,
             "ideal_share": mean(ideal) if ideal else None,
             "microbatches": counts,
             "stages": depth,
@@ -61,7 +69,7 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
             else "More micro-batches (a larger `--global-batch-size` or smaller "
             "`--micro-batch-size`), or interleaving (`--num-layers-per-virtual-pipeline-stage`)."
         ),
-        share,
+        part,
     )
 
 

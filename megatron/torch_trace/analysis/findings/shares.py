@@ -45,6 +45,11 @@ def over(ranks: Sequence[RankResult]) -> str:
     return f"rank {ranks[0].rank}" if len(ranks) == 1 else f"mean of {len(ranks)} ranks"
 
 
+def typically(ranks: Sequence[RankResult]) -> str:
+    """The same for a median."""
+    return f"rank {ranks[0].rank}" if len(ranks) == 1 else f"median of {len(ranks)} ranks"
+
+
 def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
     """Whether the command line that capture recorded has `flag`."""
     return any(word == flag or word.startswith(f"{flag}=") for r in ranks for word in r.argv)

@@ -44,7 +44,7 @@ def straggler(analysis: Analysis) -> Iterator[Finding]:
         share = one.delay_ns / result.window_ns if result.window_ns else 0.0
         if (
             share < _LEAST_SHARE
-            or one.calls < _LEAST_CALLS
+            or one.calls_there < _LEAST_CALLS
             or one.share_there is None
             or one.share_there < _MOSTLY
         ):
@@ -72,6 +72,7 @@ def _evidence(one: Straggler, share: float, difference: dict[str, float]) -> dic
         "calls": one.calls,
         "dimension": one.dimension,
         "collective": one.collective,
+        "calls_of_these": one.calls_there,
         "share_of_these": one.share_there,
         "imposed_wait_ns": one.imposed_wait_ns,
         "delay_ns": one.delay_ns,

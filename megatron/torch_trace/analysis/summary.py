@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All ranks in one view: what a report says first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from megatron.torch_trace.analysis.dimensions import order_of
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.results import RankResult
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of the window, 0 to 1, means over the ranks whose utilisation is known."""
+
+    compute: float
+    exposed_communication: float
+    exposed_memory: float
+    idle: float
+    overlapped_communication: float
+
+
+@dataclass(frozen=True, slots=True)
+class IdleShares:
+    """Causes of idle time as parts of the window; see `host.IdleCauses`."""
+
+    data: float
+    sync: float
+    cpu: float
+    gpu: float
+    unknown: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationSummary:
+    """One line of the communication table; times are means over the ranks that have it, ns.
+
+    Args:
+        ranks: how many ranks have it.
+        calls: mean a rank.
+        wait_ns: None if no call was matched on another rank.
+        bytes: mean a rank; None if unknown on any.
+        busbw_gbps: mean over the ranks that know it.
+        share: of the window.
+    """
+
+    dimension: str
+    group: str
+    collective: str
+    ranks: int
+    calls: float
+    time_ns: float
+    exposed_ns: float
+    wait_ns: float | None
+    bytes: float | None
+    busbw_gbps: float | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSummary:
+    """One line of a table of work: kernels, families, operators; means over all ranks.
+
+    Args:
+        name: kernel, family, operator, or operator and shape (`detail`).
+        detail: family of a kernel, shape of an operator, "" otherwise.
+        calls: mean a rank; time_ns: mean a rank; share: of the window.
+        mean_ns: of one call.
+    """
+
+    name: str
+    detail: str
+    calls: float
+    time_ns: float
+    share: float
+    mean_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Means over ranks.
+
+    Args:
+        shares, idle: None if utilisation is unknown on all ranks.
+        dimensions: dimension -> exposed share of the window, largest first.
+        window_ns, iteration_ns: means; `iteration_ns` is None without ProfilerStep.
+        steps: numbers of the steps.
+        communication, kernels, families, operators, shapes: tables, by time.
+    """
+
+    shares: Shares | None
+    idle: IdleShares | None
+    dimensions: Mapping[str, float]
+    window_ns: float
+    iteration_ns: float | None
+    steps: tuple[int, ...]
+    communication: tuple[CommunicationSummary, ...]
+    kernels: tuple[WorkSummary, ...]
+    families: tuple[WorkSummary, ...]
+    operators: tuple[WorkSummary, ...]
+    shapes: tuple[WorkSummary, ...]
+
+
+def summarise(ranks: Sequence[RankResult]) -> Summary:
+    """Summary over `ranks`, at least one."""
+    known = [rank for rank in ranks if rank.breakdown is not None]
+    lengths = [step.end_ns - step.start_ns for rank in ranks for step in rank.steps]
+    names = {total.dimension for rank in known for total in rank.dimensions}
+    exposed = {
+        name: _mean(
+            sum(t.exposed_ns for t in rank.dimensions if t.dimension == name) / rank.window_ns
+            for rank in known
+        )
+        for name in names
+    }
+    return Summary(
+        shares=_shares(known),
+        idle=_idle(known),
+        dimensions=dict(sorted(exposed.items(), key=lambda item: -item[1])),
+        window_ns=_mean(rank.window_ns for rank in ranks),
+        iteration_ns=_mean(lengths) if lengths else None,
+        steps=tuple(sorted({step.step for rank in ranks for step in rank.steps})),
+        communication=_communication(ranks),
+        kernels=_work(ranks, lambda r: [(k.name, k.family, k.calls, k.time_ns) for k in r.kernels]),
+        families=_work(ranks, lambda r: [(f.family, "", f.calls, f.time_ns) for f in r.families]),
+        operators=_work(
+            ranks, lambda r: [(o.operator, "", o.kernels, o.time_ns) for o in r.operators]
+        ),
+        shapes=_work(
+            ranks, lambda r: [(o.operator, o.shape or "", o.kernels, o.time_ns) for o in r.shapes]
+        ),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else 0.0
+
+
+def _shares(known: Sequence[RankResult]) -> Shares | None:
+    if not known:
+        return None
+    parts = [(rank.breakdown, rank) for rank in known if rank.breakdown is not None]
+    return Shares(
+        compute=_mean(b.compute / rank.window_ns for b, rank in parts),
+        exposed_communication=_mean(b.exposed_communication / rank.window_ns for b, rank in parts),
+        exposed_memory=_mean(b.exposed_memory / rank.window_ns for b, rank in parts),
+        idle=_mean(b.idle / rank.window_ns for b, rank in parts),
+        overlapped_communication=_mean(
+            (rank.overlapped_communication_ns or 0) / rank.window_ns for rank in known
+        ),
+    )
+
+
+def _idle(known: Sequence[RankResult]) -> IdleShares | None:
+    if not known:
+        return None
+    return IdleShares(
+        data=_mean(r.host.idle.data_ns / r.window_ns for r in known),
+        sync=_mean(r.host.idle.sync_ns / r.window_ns for r in known),
+        cpu=_mean(r.host.idle.cpu_ns / r.window_ns for r in known),
+        gpu=_mean(r.host.idle.gpu_ns / r.window_ns for r in known),
+        unknown=_mean(r.host.idle.unknown_ns / r.window_ns for r in known),
+    )
+
+
+def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, ...]:
+    keys = {
+        (row.dimension, row.group, row.collective) for rank in ranks for row in rank.communication
+    }
+    found = []
+    for key in keys:
+        rows = [
+            row
+            for rank in ranks
+            for row in rank.communication
+            if (row.dimension, row.group, row.collective) == key
+        ]
+        waits = [row.wait_ns for row in rows if row.wait_ns is not None]
+        sizes = [row.bytes for row in rows if row.bytes is not None]
+        speeds = [row.busbw_gbps for row in rows if row.busbw_gbps is not None]
+        found.append(
+            CommunicationSummary(
+                *key,
+                ranks=len(rows),
+                calls=_mean(row.calls for row in rows),
+                time_ns=_mean(row.time_ns for row in rows),
+                exposed_ns=_mean(row.exposed_ns for row in rows),
+                wait_ns=_mean(waits) if waits else None,
+                bytes=_mean(sizes) if len(sizes) == len(rows) else None,
+                busbw_gbps=_mean(speeds) if speeds else None,
+                share=_mean(row.share for row in rows),
+            )
+        )
+    return tuple(sorted(found, key=lambda r: (order_of(r.dimension), -r.time_ns, r.group)))
+
+
+def _work(
+    ranks: Sequence[RankResult],
+    rows_of: Callable[[RankResult], list[tuple[str, str, int, int]]],
+) -> tuple[WorkSummary, ...]:
+    totals: dict[tuple[str, str], list[float]] = {}
+    for rank in ranks:
+        for name, detail, calls, time in rows_of(rank):
+            entry = totals.setdefault((name, detail), [0, 0, 0.0])
+            entry[0] += calls
+            entry[1] += time
+            entry[2] += time / rank.window_ns
+    count = len(ranks)
+    return tuple(
+        WorkSummary(name, detail, calls / count, time / count, share / count, time / calls)
+        for (name, detail), (calls, time, share) in sorted(
+            totals.items(), key=lambda item: (-item[1][1], item[0])
+        )
+    )

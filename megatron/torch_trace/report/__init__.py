@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renders what `analysis` returns; computes nothing.
+
+words           numbers as people read them        table      aligned columns of a given width
+text            the report on a terminal           sections   its parts
+json_document   `--json`, schema 1
+"""

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace analyze --json`: schema 1. Times are integer ns, unknown is null, never NaN."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from megatron.torch_trace.analysis.breakdown import Breakdown
+from megatron.torch_trace.analysis.kernels import KernelRow
+from megatron.torch_trace.analysis.results import Analysis, RankResult
+
+SCHEMA = 1
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """The document, made of what `json.dumps` takes."""
+    return {
+        "schema": SCHEMA,
+        "ranks": [_rank(rank) for rank in analysis.ranks],
+        "summary": asdict(analysis.summary),
+        "missing_ranks": _list(analysis.missing_ranks),
+        "clocks": [asdict(clock) for clock in analysis.clocks],
+        "matched_collectives": analysis.matched_calls,
+        "stragglers": [asdict(one) for one in analysis.stragglers],
+        "pipeline": [asdict(step) for rank in analysis.ranks for step in rank.pipeline],
+        "mfu": asdict(analysis.mfu),
+        "findings": [
+            {
+                "code": one.code,
+                "severity": one.severity,
+                "title": one.title,
+                "evidence": dict(one.evidence),
+                "advice": one.advice,
+            }
+            for one in analysis.findings
+        ],
+        "skipped_files": [
+            {"file": one.file, "reason": one.reason} for one in analysis.skipped_files
+        ],
+    }
+
+
+def _list(values: tuple[int, ...] | None) -> list[int] | None:
+    return None if values is None else list(values)
+
+
+def _breakdown(parts: Breakdown | None) -> dict[str, int] | None:
+    return None if parts is None else asdict(parts)
+
+
+def _rank(rank: RankResult) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "file": rank.file,
+        "coordinates": dict(rank.coordinates),
+        "world_size": rank.world_size,
+        "device": rank.device,
+        "host_name": rank.host_name,
+        "other_devices": list(rank.other_devices),
+        "window_ns": rank.window_ns,
+        "communication_ns": rank.communication_ns,
+        "breakdown_ns": _breakdown(rank.breakdown),
+        "overlapped_communication_ns": rank.overlapped_communication_ns,
+        "unknown": rank.unknown,
+        "wait_ns": rank.wait_ns,
+        "steps": [
+            {
+                "step": step.step,
+                "start_ns": step.start_ns,
+                "end_ns": step.end_ns,
+                "breakdown_ns": _breakdown(step.breakdown),
+            }
+            for step in rank.steps
+        ],
+        "dimensions": [asdict(total) for total in rank.dimensions],
+        "communication": [asdict(row) for row in rank.communication],
+        "kernels": [_kernel(row) for row in rank.kernels],
+        "families": [{"class": f.pop("kind"), **f} for f in map(asdict, rank.families)],
+        "operators": [
+            {key: value for key, value in asdict(row).items() if key != "shape"}
+            for row in rank.operators
+        ],
+        "shapes": [asdict(row) for row in rank.shapes],
+        "modules": [asdict(row) for row in rank.modules],
+        "casts": asdict(rank.casts),
+        "launches": asdict(rank.launches),
+        "host": asdict(rank.host),
+        "python_functions": rank.python_functions,
+        "repairs": dict(rank.repairs),
+        "odd_times": rank.odd_times,
+    }
+
+
+def _kernel(row: KernelRow) -> dict[str, Any]:
+    fields = asdict(row)
+    return {"name": fields.pop("name"), "class": fields.pop("kind"), **fields}

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the report: one function, one part; no part for what is not there."""
+
+from __future__ import annotations
+
+import json
+
+from megatron.torch_trace.analysis.breakdown import Breakdown
+from megatron.torch_trace.analysis.names import short_name
+from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.summary import WorkSummary
+from megatron.torch_trace.report.table import paragraph, table
+from megatron.torch_trace.report.words import (
+    NONE,
+    UNKNOWN,
+    count,
+    duration,
+    milliseconds,
+    percent,
+    size,
+    speed,
+)
+
+_MOST_RANKS = 16
+_FEW_RANKS = 4
+_PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
+
+
+def breakdown(analysis: Analysis, width: int) -> list[str]:
+    """By rank, and by step where there are several."""
+    several = len(analysis.ranks) <= _FEW_RANKS and any(len(r.steps) > 1 for r in analysis.ranks)
+    rows = []
+    for rank in analysis.ranks[:_MOST_RANKS]:
+        where = " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in ("tp", "pp", "dp"))
+        rows.append([str(rank.rank), where, *_parts(rank.breakdown, rank.window_ns)])
+        if several:
+            rows += [
+                ["", f"step {s.step}", *_parts(s.breakdown, s.end_ns - s.start_ns)]
+                for s in rank.steps
+            ]
+    lines = ["WHERE THE TIME WENT (ms)"]
+    lines += table(
+        ("rank", "<at", "window", "compute", "exposed comm", "exposed copies", "idle", "busy"),
+        rows,
+        width,
+    )
+    return lines + _more(len(analysis.ranks))
+
+
+def _parts(parts: Breakdown | None, length: int) -> list[str]:
+    if parts is None:
+        return [milliseconds(length), *([UNKNOWN] * 5)]
+    busy = 1 - parts.idle / length if length else 0.0
+    return [
+        milliseconds(length),
+        *(milliseconds(getattr(parts, name)) for name in _PARTS),
+        percent(busy),
+    ]
+
+
+def _more(number: int) -> list[str]:
+    if number <= _MOST_RANKS:
+        return []
+    return [f"  ... and {number - _MOST_RANKS} ranks more; --rank R or --json shows them."]
+
+
+def communication(analysis: Analysis, width: int) -> list[str]:
+    """By dimension, group and collective."""
+    rows = [
+        [
+            row.dimension,
+            row.collective,
+            row.group.replace("_GROUP", "").replace("_MODEL_PARALLEL", "_PARALLEL"),
+            count(row.calls),
+            milliseconds(row.time_ns),
+            percent(row.share),
+            milliseconds(row.exposed_ns),
+            milliseconds(row.wait_ns),
+            NONE if row.collective == "barrier" else size(row.bytes),
+            speed(row.busbw_gbps),
+        ]
+        for row in analysis.summary.communication
+    ]
+    if not rows:
+        return []
+    columns = (
+        "<dim",
+        "<collective",
+        "<~group",
+        "calls",
+        "ms",
+        "share",
+        "exposed",
+        "wait",
+        "bytes",
+        "busbw",
+    )
+    return [f"COMMUNICATION ({_means(analysis)}; busbw GB/s)", *table(columns, rows, width)]
+
+
+def _means(analysis: Analysis) -> str:
+    return "ms" if len(analysis.ranks) == 1 else f"ms, mean of {len(analysis.ranks)} ranks"
+
+
+def stragglers(analysis: Analysis, width: int) -> list[str]:
+    """Who arrives last; nothing for a single rank."""
+    if not analysis.stragglers:
+        return []
+    rows = [
+        [
+            str(one.rank),
+            f"{one.last_arrivals:,} of {one.calls:,}",
+            milliseconds(one.imposed_wait_ns),
+            milliseconds(one.own_wait_ns),
+            f"{one.dimension} {one.collective} ({percent(one.share_there)})"
+            if one.dimension
+            else NONE,
+        ]
+        for one in analysis.stragglers[:_MOST_RANKS]
+    ]
+    lines = ["STRAGGLERS (ms; imposed is the sum over the ranks that waited)"]
+    lines += table(("rank", "arrives last", "imposed", "own waiting", "<mostly in"), rows, width)
+    lines += _more(len(analysis.stragglers))
+    errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
+    lost = [str(clock.rank) for clock in analysis.clocks if clock.offset_ns is None]
+    offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
+    text = f"{analysis.matched_calls:,} collectives matched over ranks."
+    if errors:
+        text += (
+            f" Clocks aligned on their ends: offsets up to {duration(max(offsets))}, error "
+            f"{duration(max(errors))}."
+        )
+    if lost:
+        text += f" Not aligned (too few common calls): rank {', '.join(lost)}."
+    return lines + paragraph(text, width, "  ", "  ")
+
+
+def pipeline(analysis: Analysis, width: int) -> list[str]:
+    """By stage; nothing without pipeline communication."""
+    entries = [(rank, one) for rank in analysis.ranks for one in rank.pipeline]
+    if not entries:
+        return []
+    rows = [
+        [
+            UNKNOWN if one.stage is None else f"{one.stage} of {one.stages}",
+            str(rank.rank),
+            str(one.step),
+            UNKNOWN if one.microbatches is None else str(one.microbatches),
+            milliseconds(one.end_ns - one.start_ns),
+            milliseconds(one.compute_ns),
+            milliseconds(one.exposed_pipeline_ns),
+            milliseconds(one.idle_ns),
+            UNKNOWN if rank.unknown else percent(one.bubble_share),
+            percent(one.ideal_share),
+        ]
+        for rank, one in sorted(entries, key=lambda e: (e[1].stage or 0, e[0].rank, e[1].step))
+    ]
+    return [
+        "PIPELINE (ms, first to last micro-batch; bubble = exposed send/recv + idle)",
+        *table(
+            (
+                "stage",
+                "rank",
+                "step",
+                "micro-batches",
+                "length",
+                "compute",
+                "send/recv",
+                "idle",
+                "bubble",
+                "1F1B ideal",
+            ),
+            rows[: 2 * _MOST_RANKS],
+            width,
+        ),
+    ]
+
+
+def work(analysis: Analysis, width: int, top: int) -> list[str]:
+    """Families, kernels, operators, shapes."""
+    summary = analysis.summary
+    if not summary.kernels:
+        return []
+    what = _means(analysis)
+    lines = [f"GPU WORK BY FAMILY ({what})"]
+    lines += table(
+        ("<family", "calls", "ms", "share"),
+        [_line(row, row.name)[:4] for row in summary.families[: max(top, 8)]],
+        width,
+    )
+    lines += ["", f"TOP KERNELS ({what})"]
+    lines += table(
+        ("<~kernel", "<family", "calls", "ms", "share", "mean us"),
+        [_line(row, short_name(row.name), row.detail) for row in summary.kernels[:top]],
+        width,
+    )
+    lines += ["", f"TOP OPERATORS by the GPU work they launched ({what})"]
+    lines += table(
+        ("<operator", "kernels", "ms", "share", "mean us"),
+        [_line(row, row.name) for row in summary.operators[:top]],
+        width,
+    )
+    if summary.shapes:
+        lines += ["", f"TOP SHAPES ({what})"]
+        lines += table(
+            ("<~shape", "<operator", "kernels", "ms", "share", "mean us"),
+            [_line(row, _shape(row.detail), row.name) for row in summary.shapes[:top]],
+            width,
+        )
+    return lines
+
+
+def _line(row: WorkSummary, *names: str) -> list[str]:
+    return [
+        *names,
+        count(row.calls),
+        milliseconds(row.time_ns),
+        percent(row.share),
+        f"{row.mean_ns / 1e3:,.1f}",
+    ]
+
+
+def _shape(text: str) -> str:
+    """`[[2048, 2048], [2048, 8192], []]` -> `2048x2048, 2048x8192`; scalars are left out."""
+    if not text:
+        return NONE
+    try:
+        sizes = json.loads(text)
+    except ValueError:
+        return text
+    parts = [_dims(one) for one in sizes if one]
+    return ", ".join(parts) or "scalars"
+
+
+def _dims(sizes: object) -> str:
+    if isinstance(sizes, list) and sizes and isinstance(sizes[0], list):
+        return f"[{', '.join(_dims(one) for one in sizes)}]"
+    return "x".join(map(str, sizes)) if isinstance(sizes, list) else str(sizes)
+
+
+def modules(analysis: Analysis, width: int, top: int) -> list[str]:
+    """Modules of the first rank that has them, by their own time."""
+    rank = next((rank for rank in analysis.ranks if rank.modules), None)
+    if rank is None:
+        return []
+    rows = [
+        [
+            row.module,
+            row.type,
+            count(row.calls),
+            milliseconds(row.self_ns),
+            milliseconds(row.time_ns),
+        ]
+        for row in sorted(rank.modules, key=lambda row: -row.self_ns)[:top]
+    ]
+    return [
+        f"TOP MODULES, forward pass (ms, rank {rank.rank})",
+        *table(("<~module", "<class", "calls", "own", "with parts"), rows, width),
+    ]
+
+
+def host(analysis: Analysis, width: int) -> list[str]:
+    """Launches, causes of idle time, the loop's thread, synchronisations."""
+    rows = [_host_row(rank) for rank in analysis.ranks[:_MOST_RANKS]]
+    lines = ["CPU SIDE (ms; idle GPU by cause)"]
+    lines += table(
+        (
+            "rank",
+            "launches",
+            "delay us",
+            "queue",
+            "idle: CPU",
+            "data",
+            "sync",
+            "GPU",
+            "loop: ops",
+            "waits",
+            "Python etc.",
+        ),
+        rows,
+        width,
+    )
+    lines += _more(len(analysis.ranks))
+    syncs = sorted(
+        ((row, rank) for rank in analysis.ranks for row in rank.host.syncs),
+        key=lambda item: -item[0].time_ns,
+    )
+    for row, rank in syncs[:3]:
+        lines += paragraph(
+            f"rank {rank.rank}: {row.call} by {row.caller}: {row.calls:,} times, "
+            f"{duration(row.time_ns)}, longest {duration(row.max_ns)}",
+            width,
+            "  ",
+            "    ",
+        )
+    return lines
+
+
+def _host_row(rank: RankResult) -> list[str]:
+    launches, idle, loop = rank.launches, rank.host.idle, rank.host.loop_thread
+    delay = launches.delay_median_ns
+    causes = (idle.cpu_ns, idle.data_ns, idle.sync_ns, idle.gpu_ns)
+    return [
+        str(rank.rank),
+        f"{launches.launches:,}",
+        NONE if delay is None else f"{delay / 1e3:,.0f}",
+        NONE if launches.depth_mean is None else f"{launches.depth_mean:.1f}",
+        *(UNKNOWN if rank.unknown else milliseconds(cause) for cause in causes),
+        *(
+            (NONE, NONE, NONE)
+            if loop is None
+            else (
+                milliseconds(loop.operators_ns),
+                milliseconds(loop.waiting_ns),
+                milliseconds(loop.other_ns - loop.backward_ns),
+            )
+        ),
+    ]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aligned columns in plain text that fit a given width."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+_GAP = "  "
+_INDENT = "  "
+_LEAST = 12
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Lines of a table: a heading and one line for each row.
+
+    Args:
+        columns: headings; one that begins with `<` is aligned left. If the table would be too wide
+            columns that begin with `<~` are cut with `...` first, then the others on the left.
+        rows: cells, one for each column.
+        width: characters a line may have.
+    """
+    left = [name.startswith("<") for name in columns]
+    cells = [[name.lstrip("<~") for name in columns], *[list(row) for row in rows]]
+    widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) + len(_INDENT) - width
+    first = [n for n, name in enumerate(columns) if name.startswith("<~")]
+    for n in first + [n for n, is_left in enumerate(left) if is_left and n not in first]:
+        if over > 0:
+            kept = max(_LEAST, widths[n] - over)
+            over -= widths[n] - min(kept, widths[n])
+            widths[n] = min(kept, widths[n])
+    lines = []
+    for row in cells:
+        parts = [
+            _cut(cell, widths[n]).ljust(widths[n]) if left[n] else cell.rjust(widths[n])
+            for n, cell in enumerate(row)
+        ]
+        lines.append((_INDENT + _GAP.join(parts)).rstrip())
+    return lines
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: width - 3] + "..."
+
+
+def paragraph(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """`text` in lines of at most `width`, the first after `first`, the others after `rest`."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
