@@ -41,7 +41,13 @@ KERNEL, MEMCPY, MEMSET = 0, 1, 2
 
 @dataclass(slots=True)
 class Rows:
-    """Common columns. Args: start, end: ns; name: code into `Activity.names`; track: into tracks."""
+    """Columns of every table.
+
+    Args:
+        start, end: ns, half-open.
+        name: code into `Activity.names`.
+        track: code into `Activity.tracks`.
+    """
 
     start: Ints
     end: Ints
@@ -205,7 +211,7 @@ class _Gathered:
             base_ns=trace.metadata.base_time_ns,
             gpu=GpuWork(**gpu),
             calls=Calls(**calls),
-            ops=Ops(**{**ops, "annotation": ops["annotation"].astype(bool)}),  # type: ignore[arg-type]
+            ops=Ops(**{**ops, "annotation": ops["annotation"].astype(bool)}),
             overhead=Rows(**overhead),
             names=list(self.codes["name"]),
             shapes=list(self.codes["shape"]),

@@ -95,8 +95,8 @@ def _one_window(traces: list[Path]) -> list[Path]:
     windows = [folder for folder in folders if WindowName.parse(folder.name)]
     if len(windows) > 1:
         raise UsageError(
-            f"{windows[0].parent}: holds {len(windows)} windows ({_list([w.name for w in windows])}); "
-            "name one of these folders."
+            f"{windows[0].parent}: holds {len(windows)} windows "
+            f"({_list([w.name for w in windows])}); name one of these folders."
         )
     return traces
 

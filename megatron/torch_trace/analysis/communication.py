@@ -26,7 +26,7 @@ class CommunicationRow:
             no other rank's trace has the call.
         share: time_ns / window.
         bytes: sum over calls of nccl-tests' S; None if unknown for any of them.
-        algbw_gbps, busbw_gbps: bytes / time of the calls, decimal GB/s; None if bytes are unknown.
+        algbw_gbps, busbw_gbps: bytes / time of the calls, decimal GB/s; None if unknown.
         bandwidth_time_ns: that time: of each matched call the shortest over the ranks, else its own.
     """
 

@@ -35,7 +35,7 @@ class Intervals:
 
     @classmethod
     def of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-        """The union of intervals in any order; those that are empty or reversed count for nothing."""
+        """The union of intervals in any order; an empty or reversed one counts for nothing."""
         start, end = ints(starts), ints(ends)
         keep = end > start
         if not keep.all():

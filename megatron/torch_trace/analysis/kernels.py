@@ -77,7 +77,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Casts:
-    """Kernels that `aten::_to_copy` launched: changes of dtype or layout; `time_ns` is their sum."""
+    """Kernels launched by `aten::_to_copy`, changes of dtype or layout; `time_ns` is their sum."""
 
     calls: int
     time_ns: int
@@ -135,13 +135,13 @@ def family_rows(timeline: Timeline) -> tuple[FamilyRow, ...]:
     for code in np.unique(gpu.name[rows]).tolist():
         family = family_of(names[code])
         code_of[code] = families.setdefault(family, len(families))
-    family = code_of[gpu.name[rows]]
-    family[timeline.is_communication[rows]] = 0
-    family[timeline.is_memory[rows]] = 1
+    codes = code_of[gpu.name[rows]]
+    codes[timeline.is_communication[rows]] = 0
+    codes[timeline.is_memory[rows]] = 1
     found = []
     for name, code in families.items():
         mask = np.zeros(len(gpu), dtype=bool)
-        mask[rows[family == code]] = True
+        mask[rows[codes == code]] = True
         calls = int(mask.sum())
         if calls:
             time = timeline.union(mask).total

@@ -42,7 +42,7 @@ class LaunchStatistics:
         without_kernel: those of them after which nothing ran.
         work_without_launch: GPU work whose launch is not in the trace (before it began).
         delay_median_ns, delay_p90_ns, delay_max_ns: from the start of the call to the start of the
-            work; negative delays (clock skew between CPU and GPU) count as 0. None without launches.
+            work; negative ones (clock skew between CPU and GPU) count as 0. None without launches.
         negative_delays: how many were negative.
         depth_mean, depth_max: work launched and not yet finished; the mean is over time.
         calls_ns: time inside launch calls on all threads.

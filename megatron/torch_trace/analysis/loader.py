@@ -138,4 +138,4 @@ def _ready_times(timeline: Timeline) -> Ints:
     chosen = mine & (calls.track == threads[counts.argmax()])
     times = calls.start[chosen]
     times = times[(times >= window.start) & (times < window.end)]
-    return times[np.diff(times, prepend=-(1 << 62)) > _TOGETHER_NS]
+    return ints(times[np.diff(times, prepend=-(1 << 62)) > _TOGETHER_NS])

@@ -71,7 +71,7 @@ class MatchedCalls:
 
 
 def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
-    """What `match` needs of one rank, in the order of launch; calls of groups of one are left out."""
+    """What `match` needs of one rank, in the order of launch."""
     start, end = starts_and_ends(timeline, calls)
     base = timeline.activity.base_ns
     launched = timeline.launches.time[calls.rows]
@@ -123,15 +123,15 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
             labels.append((kind.dimension, kind.group, kind.collective))
             symmetric.append(kind.collective in SYMMETRIC)
     table = ints(found).reshape(-1, 3)
-    call, rank, row = table[:, 0], table[:, 1], table[:, 2]
+    calls_of, ranks_of, rows_of = table[:, 0], table[:, 1], table[:, 2]
     return MatchedCalls(
         ranks=order,
-        call=call,
-        rank=rank,
-        row=row,
-        start=_gather(ranks, order, rank, row, "start"),
-        end=_gather(ranks, order, rank, row, "end"),
-        symmetric=np.array(symmetric, dtype=bool)[call] if len(call) else np.zeros(0, bool),
+        call=calls_of,
+        rank=ranks_of,
+        row=rows_of,
+        start=_gather(ranks, order, ranks_of, rows_of, "start"),
+        end=_gather(ranks, order, ranks_of, rows_of, "end"),
+        symmetric=np.array(symmetric, dtype=bool)[calls_of],
         labels=tuple(labels),
     )
 

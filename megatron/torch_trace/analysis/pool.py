@@ -44,6 +44,7 @@ def analyse_ranks(
     """
     one = partial(_attempt, strict=strict, step=step)
     count = jobs or _jobs(paths)
+    results: Iterator[Outcome]
     if len(paths) < 2 or count < 2:
         # Not several ranks, but perhaps several cores: let them share the blocks of a file.
         cores = jobs or available_cores()
@@ -120,9 +121,8 @@ def _free_memory() -> int | None:
     """Bytes that this process may still use: of the machine, and of its cgroup."""
     found = []
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) << 10)
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable:")]
     except (OSError, ValueError):
         pass
     group = Path("/sys/fs/cgroup")

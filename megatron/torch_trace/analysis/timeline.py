@@ -65,7 +65,7 @@ class Timeline:
         """How long each row of `activity.gpu` runs within the window, ns."""
         gpu, window = self.activity.gpu, self.window
         length = np.minimum(gpu.end, window.end) - np.maximum(gpu.start, window.start)
-        return np.maximum(length, 0)
+        return ints(np.maximum(length, 0))
 
     @cached_property
     def step_of(self) -> Ints:

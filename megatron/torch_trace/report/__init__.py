@@ -2,6 +2,6 @@
 """Renders what `analysis` returns; computes nothing.
 
 words           numbers as people read them        table      aligned columns of a given width
-text            the report on a terminal           sections   its parts
+text            the report on a terminal           sections, work   its parts
 json_document   `--json`, schema 1
 """

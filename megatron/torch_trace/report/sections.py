@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import json
-
 from megatron.torch_trace.analysis.breakdown import Breakdown
-from megatron.torch_trace.analysis.names import short_name
 from megatron.torch_trace.analysis.results import Analysis, RankResult
-from megatron.torch_trace.analysis.summary import WorkSummary
 from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.report.words import (
     NONE,
@@ -95,10 +91,11 @@ def communication(analysis: Analysis, width: int) -> list[str]:
         "bytes",
         "busbw",
     )
-    return [f"COMMUNICATION ({_means(analysis)}; busbw GB/s)", *table(columns, rows, width)]
+    return [f"COMMUNICATION ({means(analysis)}; busbw GB/s)", *table(columns, rows, width)]
 
 
-def _means(analysis: Analysis) -> str:
+def means(analysis: Analysis) -> str:
+    """What the numbers of a table are, for its title."""
     return "ms" if len(analysis.ranks) == 1 else f"ms, mean of {len(analysis.ranks)} ranks"
 
 
@@ -173,89 +170,6 @@ def pipeline(analysis: Analysis, width: int) -> list[str]:
             rows[: 2 * _MOST_RANKS],
             width,
         ),
-    ]
-
-
-def work(analysis: Analysis, width: int, top: int) -> list[str]:
-    """Families, kernels, operators, shapes."""
-    summary = analysis.summary
-    if not summary.kernels:
-        return []
-    what = _means(analysis)
-    lines = [f"GPU WORK BY FAMILY ({what})"]
-    lines += table(
-        ("<family", "calls", "ms", "share"),
-        [_line(row, row.name)[:4] for row in summary.families[: max(top, 8)]],
-        width,
-    )
-    lines += ["", f"TOP KERNELS ({what})"]
-    lines += table(
-        ("<~kernel", "<family", "calls", "ms", "share", "mean us"),
-        [_line(row, short_name(row.name), row.detail) for row in summary.kernels[:top]],
-        width,
-    )
-    lines += ["", f"TOP OPERATORS by the GPU work they launched ({what})"]
-    lines += table(
-        ("<operator", "kernels", "ms", "share", "mean us"),
-        [_line(row, row.name) for row in summary.operators[:top]],
-        width,
-    )
-    if summary.shapes:
-        lines += ["", f"TOP SHAPES ({what})"]
-        lines += table(
-            ("<~shape", "<operator", "kernels", "ms", "share", "mean us"),
-            [_line(row, _shape(row.detail), row.name) for row in summary.shapes[:top]],
-            width,
-        )
-    return lines
-
-
-def _line(row: WorkSummary, *names: str) -> list[str]:
-    return [
-        *names,
-        count(row.calls),
-        milliseconds(row.time_ns),
-        percent(row.share),
-        f"{row.mean_ns / 1e3:,.1f}",
-    ]
-
-
-def _shape(text: str) -> str:
-    """`[[2048, 2048], [2048, 8192], []]` -> `2048x2048, 2048x8192`; scalars are left out."""
-    if not text:
-        return NONE
-    try:
-        sizes = json.loads(text)
-    except ValueError:
-        return text
-    parts = [_dims(one) for one in sizes if one]
-    return ", ".join(parts) or "scalars"
-
-
-def _dims(sizes: object) -> str:
-    if isinstance(sizes, list) and sizes and isinstance(sizes[0], list):
-        return f"[{', '.join(_dims(one) for one in sizes)}]"
-    return "x".join(map(str, sizes)) if isinstance(sizes, list) else str(sizes)
-
-
-def modules(analysis: Analysis, width: int, top: int) -> list[str]:
-    """Modules of the first rank that has them, by their own time."""
-    rank = next((rank for rank in analysis.ranks if rank.modules), None)
-    if rank is None:
-        return []
-    rows = [
-        [
-            row.module,
-            row.type,
-            count(row.calls),
-            milliseconds(row.self_ns),
-            milliseconds(row.time_ns),
-        ]
-        for row in sorted(rank.modules, key=lambda row: -row.self_ns)[:top]
-    ]
-    return [
-        f"TOP MODULES, forward pass (ms, rank {rank.rank})",
-        *table(("<~module", "<class", "calls", "own", "with parts"), rows, width),
     ]
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results import Analysis, Finding
-from megatron.torch_trace.report import sections
+from megatron.torch_trace.report import sections, work
 from megatron.torch_trace.report.table import paragraph
 from megatron.torch_trace.report.words import duration, percent, ranks
 
@@ -43,8 +43,8 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         sections.communication(analysis, width),
         sections.stragglers(analysis, width),
         sections.pipeline(analysis, width),
-        sections.work(analysis, width, top),
-        sections.modules(analysis, width, top),
+        work.tables(analysis, width, top),
+        work.modules(analysis, width, top),
         sections.host(analysis, width),
         _notes(analysis, width),
     ]

@@ -38,7 +38,7 @@ _ADVICE = {
     "together.",
     "default": "These are not the model's own: look for logging, checks and barriers in every "
     "iteration, and raise `--log-interval`.",
-    "unknown": "The trace does not tell the process group: record with torch 2.4 or newer to see it.",
+    "unknown": "The trace does not tell the process group; torch 2.4 or newer records it.",
 }
 _OVERLAPPING = (
     "Gradients and parameters are overlapped already: more work to hide them behind (larger "
@@ -49,6 +49,10 @@ _ONE_GROUP = (
     "`bucket_cap_mb` of DDP) give compute more time to hide them."
 )
 _WAITING = "It is waiting, not transfer: find out why ranks arrive late before tuning the network."
+_CHANGING = (
+    "It is waiting, not transfer, and it is not always the same rank that comes last: look for what "
+    "holds up all CPUs in turn (launches, Python) or for uneven work (experts, sequence lengths)."
+)
 
 
 def exposed_communication(analysis: Analysis) -> Iterator[Finding]:
@@ -77,7 +81,7 @@ def exposed_communication(analysis: Analysis) -> Iterator[Finding]:
                 "exposed_ns": {rank.rank: _exposed(rank, dimension) for rank in concerned},
                 "waiting_share": waiting,
             },
-            _WAITING if mostly_waits else _advice(dimension, ranks),
+            _waiting(analysis, dimension) if mostly_waits else _advice(dimension, ranks),
             share,
         )
 
@@ -95,6 +99,11 @@ def _waiting_share(ranks: list[RankResult], dimension: str) -> float | None:
     ]
     time = sum(row.time_ns for row in rows)
     return min(1.0, sum(row.wait_ns or 0 for row in rows) / time) if time else None
+
+
+def _waiting(analysis: Analysis, dimension: str) -> str:
+    worst = [one for one in analysis.stragglers if one.dimension == dimension]
+    return _WAITING if any((one.share_there or 0) >= _MOSTLY for one in worst) else _CHANGING
 
 
 def _advice(dimension: str, ranks: list[RankResult]) -> str:

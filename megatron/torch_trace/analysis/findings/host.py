@@ -71,10 +71,10 @@ def data_loader_without_reserve(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         "data_loader_without_reserve",
         "high" if use >= _HARDLY_ANY else "medium",
-        f"The data loader is busy for {percent(use)} of the time on rank {worst.rank}: a batch takes "
-        f"it {milliseconds(supply.batch_ns)} to make, and the loop, slowed down by the profiler, "
-        f"asks for one every {milliseconds(supply.interval_ns)}; without the profiler the loop "
-        "may well wait for data.",
+        f"The data loader is busy for {percent(use)} of the time on rank {worst.rank}: it takes "
+        f"{milliseconds(supply.batch_ns)} to make a batch, and the loop, slowed down by the "
+        f"profiler, asks for one every {milliseconds(supply.interval_ns)}; without the profiler the "
+        "loop may well wait for data.",
         {
             "rank": worst.rank,
             "batch_ns": supply.batch_ns,

@@ -34,7 +34,7 @@ def memory_copies(analysis: Analysis) -> Iterator[Finding]:
         f"of it {name}.",
         {"share": share, "name": name, "calls": calls, "time_ns": time},
         "Copies from the host: pinned memory and `non_blocking`; copies on the device: look at "
-        "`aten::contiguous`, `aten::cat` and at what `torch-trace analyze --json` lists by operator.",
+        "`aten::contiguous`, `aten::cat` and the other operators that launch them (`--json`).",
         share,
     )
 

@@ -74,7 +74,7 @@ def launched_before(analysis: Analysis) -> Iterator[Finding]:
         "launched_before_window",
         "info",
         f"{percent(share)} of the GPU work in the window was launched before it began "
-        f"({over(early)}): the GPU runs behind the CPU, and the operators of that work are unknown.",
+        f"({over(early)}): the GPU runs behind the CPU; that work's operators are unknown.",
         {"work_without_launch": counts, "share": share},
         "Read the window as a whole rather than single steps, or record more iterations with "
         "`--torch-profile-active`.",

@@ -102,7 +102,7 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
         return (
             f"; its data loader takes {milliseconds(data)} more than the others'",
             difference,
-            "Give its data loader more workers (`--num-workers`) and check the storage of its host.",
+            "Give its data loader more workers (`--num-workers`), check its host's storage.",
         )
     if idle >= least and idle >= compute:
         return (
