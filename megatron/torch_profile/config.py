@@ -111,6 +111,27 @@ class TorchProfileConfig:
     activities: list[str] = _flag(
         ["cpu", "cuda"], "What to record.", nargs="+", choices=["cpu", "cuda"]
     )
+    export: str = _flag(
+        "background",
+        "How a trace leaves: background forks a child that writes it while training goes on; sync "
+        "holds training for the raw file and compresses in another process.",
+        choices=["background", "sync"],
+    )
+    exit_timeout: int = _flag(
+        600, "Seconds that the end of the process waits for traces to be written.", metavar="N"
+    )
+    scratch_dir: str | None = _flag(
+        None,
+        "Folder on the node in which traces grow; only the finished, compressed file goes to "
+        "--torch-profile-dir.",
+        metavar="DIR",
+    )
+    max_trace_mb: int | None = _flag(
+        None,
+        "End a window early when its raw trace would grow past so many MB (an estimate), and "
+        "write what there is.",
+        metavar="N",
+    )
     compression: str = _flag("gzip", "Compression of the traces.", choices=["gzip", "zstd", "none"])
     key_averages: bool = _flag(
         False, "Also write the table of operators, sorted by their own time, as text."

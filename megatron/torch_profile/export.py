@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace leaves the process: raw save by Kineto, compression in one streaming pass, rename.
+"""What one export is, and its steps: save by Kineto, artifacts; compress.py does the rest.
+
+Who runs the steps, and when, is background.py's matter.
 
 torch's own `.json.gz` export writes the raw trace to $TMPDIR, reads it back and compresses it with
-Python's gzip at level 9. Here the raw file lies beside the target, where the space is, and isal
-compresses several times faster to about the same size.
+Python's gzip, all while training waits. Here the raw file lies beside the target (or in the
+scratch folder), where the space is.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.compress import check_whole
 from megatron.torch_profile.schedule import Window
-from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.layout import TEMPORARY_SUFFIX, TraceName
+from megatron.torch_trace.layout import ARTIFACTS, TEMPORARY_SUFFIX, TraceName
 
-_CHUNK = 1 << 20
-_MB = 1_000_000
 _KEY_AVERAGES_ROWS = 200
 
 
@@ -32,108 +28,62 @@ class Export:
 
     Args:
         rank: for the log.
-        window: what was recorded.
-        folder: the window's folder; made if missing.
+        window: what was to be recorded.
+        recorded: the iterations that were.
+        folder: the window's folder.
         name: the trace's name in it.
+        scratch: where raw and compressed files grow; the window's folder if None.
         key_averages, stacks: which artifacts to write too.
+        pid: the training process, also where a child of it writes.
     """
 
     rank: int
     window: Window
+    recorded: tuple[int, ...]
     folder: Path
     name: TraceName
+    scratch: Path | None = None
     key_averages: bool = False
     stacks: bool = False
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def target(self) -> Path:
+        """The finished trace."""
+        return self.folder / str(self.name)
+
+    @property
+    def raw(self) -> Path:
+        """Kineto's raw file, while it exists: named by process, so no two writers share it."""
+        where = self.scratch or self.folder
+        return where / f"{self.folder.name}.{self.name.stem}.{self.pid}.json{TEMPORARY_SUFFIX}"
+
+    def prepare(self) -> None:
+        """Make the folders."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.scratch:
+            self.scratch.mkdir(parents=True, exist_ok=True)
 
 
-def export(profiler: Any, what: Export) -> Path:
-    """Write a stopped profiler's trace and artifacts; training waits meanwhile.
-
-    Args:
-        profiler: a `torch.profiler.profile` whose trace is stopped and not yet saved.
+def save(profiler: Any, what: Export) -> int:
+    """Have Kineto write the raw trace, which it does once for each result and process.
 
     Returns:
-        The trace's path.
+        Its size in bytes.
 
     Raises:
-        OSError: the file could not be written.
-        TorchTraceError: Kineto wrote no whole JSON document.
+        TorchTraceError: the file is cut short.
     """
-    started = time.perf_counter()
-    target = what.folder / str(what.name)
-    if target.exists():
-        raise TorchTraceError(f"{target} exists, and traces are never overwritten")
-    what.folder.mkdir(parents=True, exist_ok=True)
-    raw = target.with_name(f"{what.name.stem}.{os.getpid()}.json{TEMPORARY_SUFFIX}")
-    profiler.export_chrome_trace(str(raw))
-    raw_bytes = check_whole(raw)
-    compress(raw, target, what.name.compression)
-    _write_artifacts(profiler, what)
-    logger.info(
-        "rank %d wrote %s: %.1f MB (%.1f MB raw), iterations %s, training waited %.1f s",
-        what.rank,
-        target,
-        target.stat().st_size / _MB,
-        raw_bytes / _MB,
-        what.window,
-        time.perf_counter() - started,
-    )
-    return target
+    profiler.export_chrome_trace(str(what.raw))
+    return check_whole(what.raw)
 
 
-def check_whole(raw: Path) -> int:
-    """Size of a JSON document in bytes, refused if it does not begin and end as one.
-
-    Kineto can report success and leave an empty file (pytorch/pytorch#167707).
-    """
-    size = raw.stat().st_size
-    with raw.open("rb") as file:
-        head = file.read(16).lstrip()
-        file.seek(max(0, size - 16))
-        tail = file.read().rstrip()
-    if not head.startswith(b"{") or not tail.endswith(b"}"):
-        raise TorchTraceError(f"{raw} is no whole trace ({size} bytes); it was left where it is")
-    return size
-
-
-def compress(raw: Path, target: Path, compression: str) -> None:
-    """Stream `raw` into `target`, which appears under its name only when complete; then drop raw.
-
-    Args:
-        compression: gzip, zstd or none.
-    """
-    temporary = target.with_name(f"{target.name}{TEMPORARY_SUFFIX}")
-    if compression == "none":
-        raw.replace(target)
-        return
-    with raw.open("rb") as source, _WRITERS[compression](temporary) as sink:
-        shutil.copyfileobj(source, sink, _CHUNK)
-    temporary.replace(target)
-    raw.unlink()
-
-
-def _gzip(path: Path) -> IO[bytes]:
-    from isal import igzip
-
-    writer: IO[bytes] = igzip.open(path, "wb", compresslevel=2)
-    return writer
-
-
-def _zstd(path: Path) -> IO[bytes]:
-    import zstandard
-
-    writer: IO[bytes] = zstandard.open(path, "wb", cctx=zstandard.ZstdCompressor(level=3))
-    return writer
-
-
-_WRITERS: dict[str, Callable[[Path], IO[bytes]]] = {"gzip": _gzip, "zstd": _zstd}
-
-
-def _write_artifacts(profiler: Any, what: Export) -> None:
+def write_artifacts(profiler: Any, what: Export) -> None:
+    """Write what needs the events as Python objects: minutes for millions of them."""
     if not (what.key_averages or what.stacks):
         return
+    (what.folder / ARTIFACTS).mkdir(exist_ok=True)
     device = "device" if profiler.use_device else "cpu"
-    (what.folder / what.name.artifact("x")).parent.mkdir(exist_ok=True)
     if what.key_averages:
         path = what.folder / what.name.artifact("key_averages.txt")
         table = profiler.key_averages().table(

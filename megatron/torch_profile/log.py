@@ -47,7 +47,7 @@ def environment_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def exit_with(error: TorchTraceError, *, grace_seconds: float = 5.0) -> NoReturn:
+def exit_with(error: TorchTraceError, *, grace_seconds: float = 15.0) -> NoReturn:
     """End this rank because of a mistake that all ranks see: one sentence, printed once.
 
     Rank 0 prints and leaves. The others give the launcher time to end them after rank 0 has

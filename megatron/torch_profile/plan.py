@@ -42,6 +42,12 @@ class CapturePlan:
         return self.topology.rank in self.ranks
 
     @property
+    def writers_here(self) -> int:
+        """How many profiled ranks share this process's node, and so its disks."""
+        host = self.topology.me.host
+        return sum(self.topology.members[rank].host == host for rank in self.ranks) or 1
+
+    @property
     def activities(self) -> tuple[str, ...]:
         """What is recorded here: without a GPU only the CPU's side."""
         if self.topology.me.device == CPU:

@@ -21,19 +21,24 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, cast
+from typing import Any, ParamSpec, cast
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from megatron.torch_profile.export import Export, export
+from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.export import Export
+from megatron.torch_profile.limits import WindowLimits
 from megatron.torch_profile.log import logger
+from megatron.torch_profile.pace import Pace
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
+from megatron.torch_profile.signals import FlushOnSignal
 from megatron.torch_profile.spans import module_spans
 
 P = ParamSpec("P")
@@ -41,40 +46,18 @@ METADATA_KEY = "torch_profile"
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
-class StepFollower(Protocol):
-    """What the training loop tells: a recorder, or a rank that records nothing."""
-
-    def begin_step(self, iteration: int) -> None:
-        """`train_step` of this global iteration is about to run."""
-
-    def begin_pause(self) -> None:
-        """Evaluation or a checkpoint is about to run."""
-
-    def close(self) -> None:
-        """Training ends, however it ends."""
-
-
-class Idle:
-    """A rank that records nothing."""
-
-    def begin_step(self, iteration: int) -> None:
-        """Nothing."""
-
-    def begin_pause(self) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
-    """A failure of profiling is said once, ends profiling on this rank, and nothing else."""
+    """A failure of profiling is said once, ends profiling on this rank, and nothing else.
+
+    A signal that arrives meanwhile is served when the method is done.
+    """
 
     @wraps(method)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         self = cast(Recorder, args[0])
         if self.failed:
             return
+        self.busy = True
         try:
             method(*args, **kwargs)
         except Exception as error:
@@ -86,6 +69,9 @@ def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
                 error,
             )
             self.abandon()
+        finally:
+            self.busy = False
+            self.signals.serve_pending()
 
     return guarded
 
@@ -104,6 +90,9 @@ class Recorder:
         os.environ.setdefault("KINETO_LOG_LEVEL", "4")
         self.rank = plan.topology.rank
         self.failed = False
+        self.busy = False
+        self.signals = FlushOnSignal(self._flush)
+        self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
         self._plan = plan
         self._model = model
         self._metadata = metadata
@@ -111,24 +100,32 @@ class Recorder:
         self._next: Window | None = next(self._windows, None)
         self._profiler: Any = None
         self._recorded: list[int] = []
+        self._limits: WindowLimits | None = None
+        self._pace = Pace()
         self._step: ExitStack | None = None
         self._spans: ExitStack | None = None
+        self.signals.install()
 
     @_never_raises
     def begin_step(self, iteration: int) -> None:
         """Close what ended with the last iteration, and open what begins with this one."""
+        compared = self._pace.begin_step(outside=self._profiler is None)
+        if compared:
+            logger.info("rank %d: %s", self.rank, compared)
         self._end_step()
         window = self._next
-        if window is not None and iteration > window.last:
+        if window is not None and (iteration > window.last or self._must_end_early(window)):
             self._finish(window)
             # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
             while self._next is not None and iteration > self._next.last:
                 logger.warning("iterations %s were skipped by training", self._next)
                 self._next = next(self._windows, None)
             window = self._next
+        self.exporter.poll()
         if window is None or iteration < window.first - window.warmup:
             return
         if self._profiler is None:
+            self.exporter.make_room()
             self._profiler = _make_profiler(self._plan, window)
             self._profiler.prepare_trace()
         if iteration >= window.first:
@@ -148,9 +145,26 @@ class Recorder:
     @_never_raises
     def close(self) -> None:
         """Export what there is; a window that is not complete is marked partial."""
+        self.signals.remove()
         self._end_step()
         if self._next is not None and self._profiler is not None:
             self._finish(self._next)
+
+    def _flush(self, dies: bool) -> bool:
+        """A signal has come: save what there is. False if that must wait for what is under way."""
+        if self.busy:
+            return False
+        self._end_of_training(dies)
+        return True
+
+    @_never_raises
+    def _end_of_training(self, dies: bool) -> None:
+        self._end_step()
+        if self._next is not None and self._profiler is not None:
+            self._finish(self._next)
+        self._next = None
+        if dies:
+            self.exporter.wait()
 
     def abandon(self) -> None:
         """Let go of the profiler after a failure, quietly."""
@@ -168,7 +182,16 @@ class Recorder:
             except Exception as error:
                 logger.debug("stopping the abandoned profiler: %s", error)
 
+    def _must_end_early(self, window: Window) -> bool:
+        if self._limits is None or not self._recorded:
+            return False
+        why = self._limits.reached(len(self._recorded))
+        if why:
+            logger.warning("rank %d ends the window of iterations %s: %s", self.rank, window, why)
+        return why is not None
+
     def _start(self, window: Window) -> None:
+        self._limits = WindowLimits(self._plan.config.max_trace_mb, self.exporter.expected_mb(1))
         self._profiler.start_trace()
         metadata = {**self._metadata, "window": {"first": window.first, "last": window.last}}
         self._profiler.add_metadata_json(METADATA_KEY, json.dumps(metadata))
@@ -196,23 +219,37 @@ class Recorder:
             _release(profiler)
             logger.warning("training ended in the warm-up of iterations %s: no trace", window)
             return
+        expected = self._limits.estimated_mb(len(recorded)) if self._limits else 0
+        began = time.monotonic()
         profiler.stop_trace()
+        stop_seconds = time.monotonic() - began
         _release(profiler)
+        self._pace.window_closed()
         complete = recorded == list(range(window.first, window.last + 1))
         if not complete:
             logger.warning(
-                "the window of iterations %s holds only %s", window, ", ".join(map(str, recorded))
+                "rank %d: the window of iterations %s holds only %s",
+                self.rank,
+                window,
+                ", ".join(map(str, recorded)),
             )
-        export(
+        config = self._plan.config
+        what = Export(
+            rank=self.rank,
+            window=window,
+            recorded=tuple(recorded),
+            folder=self._plan.window_folder(window),
+            name=self._plan.trace_name(partial=not complete),
+            scratch=Path(config.scratch_dir) if config.scratch_dir else None,
+            key_averages=config.key_averages,
+            stacks=config.stacks,
+        )
+        self.exporter.hand_over(
             profiler,
-            Export(
-                rank=self.rank,
-                window=window,
-                folder=self._plan.window_folder(window),
-                name=self._plan.trace_name(partial=not complete),
-                key_averages=self._plan.config.key_averages,
-                stacks=self._plan.config.stacks,
-            ),
+            what,
+            stop_seconds=stop_seconds,
+            expected_mb=expected,
+            writers=self._plan.writers_here,
         )
 
 

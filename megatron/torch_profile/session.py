@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata as packages
-from typing import Any
+from typing import Any, Protocol
 
-from megatron.torch_profile import arguments, plan
+from megatron.torch_profile import arguments, cupti, plan
 from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.recorder import Idle, Recorder, StepFollower
+from megatron.torch_profile.recorder import Recorder
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.layout import RUN_FILE
 
@@ -32,6 +32,33 @@ _PACKAGES = (
     "tensorboard",
 )
 _ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS")
+
+
+class StepFollower(Protocol):
+    """What the training loop tells: a recorder, or a rank that records nothing."""
+
+    def begin_step(self, iteration: int) -> None:
+        """`train_step` of this global iteration is about to run."""
+
+    def begin_pause(self) -> None:
+        """Evaluation or a checkpoint is about to run."""
+
+    def close(self) -> None:
+        """Training ends, however it ends."""
+
+
+class Idle:
+    """A rank that records nothing."""
+
+    def begin_step(self, iteration: int) -> None:
+        """Nothing."""
+
+    def begin_pause(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
 
 current: StepFollower = Idle()
 """Who follows the steps of the training that runs now; `Idle` when nobody records."""
@@ -62,12 +89,27 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         logger.info("%s", capture.describe())
         _write_run_file(capture, args, flops)
     if capture.records_here:
+        _prepare_cupti(args)
         current = Recorder(capture, model, _metadata(capture, flops))
     try:
         yield
     finally:
         follower, current = current, Idle()
         follower.close()
+
+
+def _prepare_cupti(args: Any) -> None:
+    import torch
+
+    graphs = cupti.uses_cuda_graphs(args)
+    os.environ.update(cupti.environment(torch.version.cuda, cuda_graphs=graphs, given=os.environ))
+    other = cupti.other_subscriber(os.environ)
+    if other:
+        logger.warning(
+            "%s shares this process; only one profiler gets the GPU's events, and traces may "
+            "hold none",
+            other,
+        )
 
 
 def _metadata(capture: CapturePlan, flops: int | None) -> dict[str, Any]:

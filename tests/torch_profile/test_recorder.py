@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,26 @@ import pytest
 import torch
 import zstandard
 
-from megatron.torch_profile import recorder as recorder_module
+from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.ranks import Layout
 from megatron.torch_profile.recorder import Recorder
 from megatron.torch_profile.schedule import Schedule, Span
+from megatron.torch_profile.signals import SIGNALS
 from megatron.torch_profile.topology import CPU, Member, Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Recorders take over signals; a test that fails half-way must not leave them so."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -51,6 +62,11 @@ def train(recorder: Recorder, iterations: Iterator[int] | range, model: Any = No
             (model or torch.nn.Linear(4, 4))(torch.ones(2, 4))
 
 
+def end(recorder: Recorder) -> None:
+    recorder.close()
+    recorder.exporter.wait()
+
+
 def traces(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
@@ -71,7 +87,7 @@ def spans(path: Path, *prefixes: str) -> list[str]:
 def test_a_window_is_one_trace_with_a_mark_for_each_iteration(tmp_path: Path) -> None:
     recorder = make(tmp_path, active=2)
     train(recorder, range(1, 8))
-    recorder.close()
+    end(recorder)
     assert traces(tmp_path) == ["iter-0000003-0000004/rank-0.pt.trace.json.gz"]
     assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep", "work") == [
         "ProfilerStep#3",
@@ -84,7 +100,7 @@ def test_a_window_is_one_trace_with_a_mark_for_each_iteration(tmp_path: Path) ->
 def test_the_trace_carries_who_and_when(tmp_path: Path) -> None:
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
-    recorder.close()
+    end(recorder)
     trace = read(tmp_path / "iter-0000003/rank-0.pt.trace.json.gz")
     assert trace["torch_profile"] == {"rank": 0, "window": {"first": 3, "last": 3}}
 
@@ -92,7 +108,7 @@ def test_the_trace_carries_who_and_when(tmp_path: Path) -> None:
 def test_every_cycle_is_a_trace_of_its_own(tmp_path: Path) -> None:
     recorder = make(tmp_path, repeat=3)
     train(recorder, range(1, 10))
-    recorder.close()
+    end(recorder)
     assert traces(tmp_path) == [
         f"iter-{iteration:07d}/rank-0.pt.trace.json.gz" for iteration in (3, 5, 7)
     ]
@@ -101,7 +117,7 @@ def test_every_cycle_is_a_trace_of_its_own(tmp_path: Path) -> None:
 def test_windows_that_touch_lose_no_iteration(tmp_path: Path) -> None:
     recorder = make(tmp_path, iterations=["2-3", "4-5"])
     train(recorder, range(1, 7))
-    recorder.close()
+    end(recorder)
     assert [spans(tmp_path / trace, "ProfilerStep") for trace in traces(tmp_path)] == [
         ["ProfilerStep#2", "ProfilerStep#3"],
         ["ProfilerStep#4", "ProfilerStep#5"],
@@ -120,17 +136,18 @@ def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
 def test_the_last_iteration_of_training_is_exported_at_its_end(tmp_path: Path) -> None:
     recorder = make(tmp_path, last=3)
     train(recorder, range(1, 4))
+    recorder.exporter.wait()
     assert traces(tmp_path) == []
-    recorder.close()
+    end(recorder)
     assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
 def test_a_window_cut_short_is_exported_and_marked_partial(tmp_path: Path, said: list[str]) -> None:
     recorder = make(tmp_path, active=3)
     train(recorder, range(1, 5))
-    recorder.close()
+    end(recorder)
     assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
-    assert "the window of iterations 3-5 holds only 3, 4" in said
+    assert said == ["rank 0: the window of iterations 3-5 holds only 3, 4"]
 
 
 def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
@@ -138,12 +155,13 @@ def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
 ) -> None:
     recorder = make(tmp_path, warmup=3)
     train(recorder, range(1, 4))
-    recorder.close()
+    end(recorder)
     assert traces(tmp_path) == []
     assert said == ["training ended in the warm-up of iterations 5: no trace"]
     # Kineto is free again: it records only once at a time.
     second = make(tmp_path, warmup=0, skip_first=0)
     train(second, range(1, 3))
+    end(second)
     assert traces(tmp_path) == ["iter-0000001/rank-0.pt.trace.json.gz"]
 
 
@@ -154,11 +172,12 @@ def test_evaluation_after_the_last_iteration_is_not_recorded(tmp_path: Path) -> 
     assert traces(tmp_path) == []
     train(recorder, range(4, 5))
     recorder.begin_pause()
+    recorder.exporter.wait()
     assert len(traces(tmp_path)) == 1
     with torch.profiler.record_function("evaluation"):
         torch.ones(3)
     train(recorder, range(5, 7))
-    recorder.close()
+    end(recorder)
     assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep", "evaluation") == [
         "ProfilerStep#3",
         "ProfilerStep#4",
@@ -170,7 +189,7 @@ def test_iterations_that_training_skips_cost_their_windows_only(
 ) -> None:
     recorder = make(tmp_path, iterations=["2", "4-5", "8"])
     train(recorder, iter([1, 3, 5, 6, 7, 8, 9]))
-    recorder.close()
+    end(recorder)
     assert traces(tmp_path) == [
         "iter-0000004-0000005/rank-0.partial.pt.trace.json.gz",
         "iter-0000008/rank-0.pt.trace.json.gz",
@@ -183,6 +202,7 @@ def test_iterations_that_training_skips_cost_their_windows_only(
 def test_compression(tmp_path: Path, compression: str, suffix: str) -> None:
     recorder = make(tmp_path, compression=compression)
     train(recorder, range(1, 5))
+    end(recorder)
     assert traces(tmp_path) == [f"iter-0000003/rank-0.pt.trace.json{suffix}"]
     assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep") == ["ProfilerStep#3"]
 
@@ -192,7 +212,7 @@ def test_artifacts_lie_beside_the_traces_folder_not_in_it(tmp_path: Path) -> Non
         tmp_path, key_averages=True, stacks=True, with_stack=True, execution_trace=True, repeat=2
     )
     train(recorder, range(1, 8))
-    recorder.close()
+    end(recorder)
     for window in ("iter-0000003", "iter-0000005"):
         artifacts = tmp_path / window / "artifacts"
         assert "aten::linear" in (artifacts / "rank-0.key_averages.txt").read_text()
@@ -215,6 +235,7 @@ def test_with_modules_names_every_forward_inside_the_window_only(tmp_path: Path)
     wrapped.module = torch.nn.Sequential(Block(), Block())
     recorder = make(tmp_path, with_modules=True, model=[wrapped])
     train(recorder, range(1, 5), model=wrapped.module)
+    end(recorder)
     assert spans(tmp_path / traces(tmp_path)[0], "0", "1") == [
         "0: Block",
         "0.mlp: Linear",
@@ -227,19 +248,20 @@ def test_with_modules_names_every_forward_inside_the_window_only(tmp_path: Path)
 def test_a_failure_is_said_once_and_ends_profiling_only(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_space(*_: Any) -> None:
+    def no_space(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recorder_module, "export", no_space)
+    monkeypatch.setattr(Exporter, "hand_over", no_space)
     recorder = make(tmp_path, repeat=0)
     train(recorder, range(1, 15))
-    recorder.close()
+    end(recorder)
     assert said == [
         "rank 0 stops profiling, training goes on: OSError: [Errno 28] No space left on device"
     ]
     monkeypatch.undo()
     after = make(tmp_path)
     train(after, range(1, 5))
+    end(after)
     assert len(traces(tmp_path)) == 1
 
 
@@ -249,5 +271,6 @@ def test_a_trace_is_never_overwritten(tmp_path: Path, said: list[str]) -> None:
     target.write_text("precious")
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
+    end(recorder)
     assert target.read_text() == "precious"
-    assert f"{target} exists, and traces are never overwritten" in said[0]
+    assert f"{target} exists, and traces are never overwritten; see {target.parent}" in said[0]

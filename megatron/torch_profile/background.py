@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports in flight: who writes a trace while training goes on, and what becomes of it.
+
+`background`: a forked child saves, compresses and renames; training is held for the fork. The
+parent keeps Kineto's result until the child has succeeded, because Kineto saves a result only once
+per process: the child's save leaves the parent's unused, and if the child is killed the parent
+saves it itself.
+
+`sync`: for systems on which forking is unsafe. Training is held for the raw save; another, not
+forked process compresses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatron.torch_profile.compress import Written
+from megatron.torch_profile.export import Export
+from megatron.torch_profile.host_memory import host_memory
+from megatron.torch_profile.limits import MB, TRACE_BYTES_PER_HELD_BYTE, short_of_space
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.writers import Writer, fork, save_and_compress
+from megatron.torch_trace.errors import TorchTraceError
+
+_PROGRESS_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+_STUCK_SECONDS = 120.0
+
+
+@dataclass
+class _Flight:
+    what: Export
+    profiler: Any
+    held_seconds: float
+    process: Writer
+    pace: tuple[float, float] = (0.0, 0.0)  # CPU seconds of the process, and when they were read
+    started: float = field(default_factory=time.monotonic)
+    spoke: float = field(default_factory=time.monotonic)
+
+
+class Exporter:
+    """Takes stopped profilers and sees their traces to disk.
+
+    Args:
+        mode: background or sync.
+        exit_timeout: seconds that the end of the process waits for exports.
+    """
+
+    def __init__(self, mode: str, exit_timeout: float) -> None:
+        self._mode = mode
+        self._exit_timeout = exit_timeout
+        self._flights: list[_Flight] = []
+        self._at_exit: list[_Flight] = []
+        self.last: Written | None = None
+        """The newest finished trace, from which the next one's size is estimated."""
+        self.last_iterations = 1
+        atexit.register(self.wait)
+
+    def hand_over(
+        self,
+        profiler: Any,
+        what: Export,
+        *,
+        stop_seconds: float,
+        expected_mb: float,
+        writers: int,
+    ) -> None:
+        """Start the export of a stopped profiler, or drop it where it cannot fit the disk.
+
+        Args:
+            profiler: a `torch.profiler.profile` whose trace is stopped and not yet saved.
+            what: where it goes.
+            stop_seconds: how long Kineto's own stop held training, for the log.
+            expected_mb: estimated raw size.
+            writers: ranks of this node that write to the same disk.
+        """
+        what.prepare()
+        short = short_of_space(what.raw.parent, expected_mb, writers)
+        if short:
+            # A disk filled by traces would end training at its next checkpoint.
+            logger.warning(
+                "rank %d drops the trace of iterations %s: %s; name another folder with "
+                "--torch-profile-dir or --torch-profile-scratch-dir",
+                what.rank,
+                what.window,
+                short,
+            )
+            return
+        began = time.monotonic()
+        if self._mode == "background":
+            process: Writer = fork(profiler, what)
+        else:
+            process = save_and_compress(profiler, what)
+            profiler = None
+        held = time.monotonic() - began
+        logger.info(
+            "rank %d writes the trace of iterations %s%s; training was held %.2f s by the "
+            "profiler's stop and %.0f ms by the hand-over",
+            what.rank,
+            what.window,
+            f" (about {expected_mb:.0f} MB raw)" if expected_mb >= 1 else "",
+            stop_seconds,
+            held * 1e3,
+        )
+        self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
+
+    def make_room(self) -> None:
+        """Before a window: traces that are still being written are held in memory, so wait for
+        them if there is no room for one more."""
+        if not self._flights or self.last is None:
+            return
+        if host_memory().free < self.last.raw_bytes / TRACE_BYTES_PER_HELD_BYTE:
+            logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
+            self.wait()
+
+    def expected_mb(self, iterations: int) -> float | None:
+        """Raw size of a trace of so many iterations, from the last one's; None if it is first."""
+        if self.last is None:
+            return None
+        return self.last.raw_bytes / MB / self.last_iterations * iterations
+
+    def poll(self) -> None:
+        """Look after the exports without waiting: called once an iteration."""
+        for flight in list(self._flights):
+            ended = flight.process.poll()
+            if ended is not None:
+                self._flights.remove(flight)
+                self._conclude(flight, ended)
+            elif time.monotonic() - flight.spoke >= _PROGRESS_SECONDS:
+                flight.spoke = time.monotonic()
+                _say_progress(flight)
+                self._give_up_if_stuck(flight)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for every export, with a word every ten seconds, and give up after the bound.
+
+        Args:
+            seconds: the bound; `exit_timeout` if None.
+        """
+        bound = self._exit_timeout if seconds is None else seconds
+        deadline = time.monotonic() + bound
+        while self._at_exit:
+            self._save_instead(self._at_exit.pop(), "was stuck")
+        if self._flights:
+            logger.info(
+                "rank %d waits for %d trace(s) to be written, up to %.0f s",
+                self._flights[0].what.rank,
+                len(self._flights),
+                bound,
+            )
+        while self._flights and time.monotonic() < deadline:
+            self.poll()
+            time.sleep(_POLL_SECONDS if self._flights else 0)
+        for flight in self._flights:
+            flight.process.kill()
+            logger.warning(
+                "rank %d gives up on the trace of iterations %s after %.0f s "
+                "(--torch-profile-exit-timeout); what there is lies in %s",
+                flight.what.rank,
+                flight.what.window,
+                bound,
+                flight.what.raw,
+            )
+        self._flights.clear()
+
+    def _give_up_if_stuck(self, flight: _Flight) -> None:
+        """A child that does not move may wait for a lock that a vanished thread held."""
+        spent, now = flight.process.cpu_seconds(), time.monotonic()
+        if spent > flight.pace[0] or not flight.pace[1]:
+            flight.pace = (spent, now)
+        elif now - flight.pace[1] > _STUCK_SECONDS:
+            flight.process.kill()
+            self._flights.remove(flight)
+            # Not now: a file system that hangs would hang training with it.
+            self._at_exit.append(flight)
+            logger.warning(
+                "rank %d: the process that writes the trace of iterations %s has not moved for "
+                "%.0f s and was ended; the trace is saved when training ends",
+                flight.what.rank,
+                flight.what.window,
+                _STUCK_SECONDS,
+            )
+
+    def _conclude(self, flight: _Flight, ended: dict[str, Any]) -> None:
+        what = flight.what
+        error, died = ended.pop("error", None), ended.pop("died", None)
+        if ended:
+            self.last = Written(**ended)
+            self.last_iterations = max(1, len(what.recorded))
+            _say_written(flight, self.last)
+        if error:
+            # Trying again would fail again, and hold training for it.
+            logger.warning(
+                "rank %d could not write %s of iterations %s: %s",
+                what.rank,
+                "the artifacts" if ended else "the trace",
+                what.window,
+                error,
+            )
+        elif died:
+            self._save_instead(flight, died)
+
+    def _save_instead(self, flight: _Flight, how: str) -> None:
+        what = flight.what
+        if flight.profiler is None:
+            logger.warning(
+                "rank %d: the process that compressed the trace of iterations %s %s; the raw "
+                "trace lies in %s",
+                what.rank,
+                what.window,
+                how,
+                what.raw,
+            )
+            return
+        logger.warning(
+            "rank %d: the process that wrote the trace of iterations %s %s; saving it again from "
+            "training",
+            what.rank,
+            what.window,
+            how,
+        )
+        try:
+            process = save_and_compress(flight.profiler, what)
+        except (OSError, RuntimeError, TorchTraceError) as error:
+            logger.warning("rank %d could not: %s", what.rank, error)
+            return
+        self._flights.append(_Flight(what, None, flight.held_seconds, process))
+
+
+def _say_progress(flight: _Flight) -> None:
+    size = 0
+    with suppress(OSError):
+        size = flight.what.raw.stat().st_size
+    logger.info(
+        "rank %d still writes the trace of iterations %s: %.0f s, %.0f MB raw so far",
+        flight.what.rank,
+        flight.what.window,
+        time.monotonic() - flight.started,
+        size / MB,
+    )
+
+
+def _say_written(flight: _Flight, written: Written) -> None:
+    logger.info(
+        "rank %d wrote %s: %.1f MB (%.1f MB raw, %d events) in %.1f s, of which training was held "
+        "%.0f ms",
+        flight.what.rank,
+        written.path,
+        written.file_bytes / MB,
+        written.raw_bytes / MB,
+        written.events,
+        time.monotonic() - flight.started,
+        flight.held_seconds * 1e3,
+    )
+    if written.launches and not written.kernels:
+        logger.warning(
+            "rank %d: %d kernel launches and not one kernel in the trace, so it tells nothing of "
+            "the GPU; another profiler (nsys, DCGM) may hold CUPTI, or the user may lack the "
+            "privilege to read GPU events",
+            flight.what.rank,
+            written.launches,
+        )

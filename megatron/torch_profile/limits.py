@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much a window may grow: the user's bound on trace size, host memory, free disk space.
+
+Kineto does not tell how many events it holds, so the size of the trace to come is estimated: from
+the trace before, or from the growth of this process since the window began. A raw trace is about a
+fifth of the memory that held it (measured: 735 MB of trace in 4 GB, 188 MB in 0.7 GB).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from megatron.torch_profile.host_memory import host_memory, resident_bytes
+
+MB = 1_000_000
+TRACE_BYTES_PER_HELD_BYTE = 0.2
+_RESERVE = 0.05
+"""Share of the memory limit that a window leaves free."""
+
+
+class WindowLimits:
+    """Watches one window: asked once an iteration, while it records.
+
+    Args:
+        max_trace_mb: the user's bound on the raw trace, None for none.
+        expected_mb_per_iteration: from the trace before, None if there is none.
+    """
+
+    def __init__(self, max_trace_mb: float | None, expected_mb_per_iteration: float | None) -> None:
+        self._max_trace_mb = max_trace_mb
+        self._expected = expected_mb_per_iteration
+        self._resident = resident_bytes()
+
+    def estimated_mb(self, iterations: int) -> float:
+        """Raw size of the trace so far."""
+        grown = max(0, resident_bytes() - self._resident)
+        by_growth = grown * TRACE_BYTES_PER_HELD_BYTE / MB
+        return by_growth if self._expected is None else self._expected * iterations
+
+    def reached(self, iterations: int) -> str | None:
+        """Why the window must end now, or None.
+
+        Args:
+            iterations: how many are recorded so far.
+        """
+        estimate = self.estimated_mb(iterations)
+        if self._max_trace_mb is not None and iterations:
+            # The next iteration would take the trace past the bound.
+            following = estimate * (iterations + 1) / iterations
+            if following > self._max_trace_mb:
+                return (
+                    f"the trace holds about {estimate:.0f} MB raw and the next iteration would "
+                    f"take it past --torch-profile-max-trace-mb {self._max_trace_mb:g}"
+                )
+        host = host_memory()
+        grown = max(0, resident_bytes() - self._resident)
+        if host.free < host.limit * _RESERVE + grown:
+            return (
+                f"host memory is short: {host.free / MB:.0f} MB of {host.limit / MB:.0f} MB are "
+                f"left, and the window holds {grown / MB:.0f} MB"
+            )
+        return None
+
+
+def short_of_space(folder: Path, raw_mb: float, writers: int) -> str | None:
+    """Why the traces of a node will not fit a folder, or None.
+
+    Args:
+        folder: where they grow.
+        raw_mb: estimated raw size of one.
+        writers: ranks of the node that write there.
+    """
+    free = shutil.disk_usage(folder).free / MB
+    # Raw and compressed lie side by side at the end; compressed is a tenth.
+    needed = raw_mb * 1.1 * writers
+    if needed <= free:
+        return None
+    return (
+        f"{writers} trace(s) of about {raw_mb:.0f} MB raw need {needed:.0f} MB and {folder} has "
+        f"{free:.0f} MB free"
+    )

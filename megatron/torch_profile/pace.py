@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Did the window leave training slower? Mean iteration time before it and after, by the host clock.
+
+No synchronisation: iterations are timed from the start of one `train_step` to the next, which the
+log interval's own synchronisation keeps honest over several iterations.
+"""
+
+from __future__ import annotations
+
+import time
+
+_AFTER = 5
+"""Iterations to average after a window; the first one after it is left out: it catches up."""
+
+
+class Pace:
+    """Times iterations outside windows."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._before: list[float] = []
+        self._after: list[float] | None = None
+
+    def begin_step(self, *, outside: bool) -> str | None:
+        """An iteration begins.
+
+        Args:
+            outside: whether the iteration that ends with this call lay outside of every window.
+
+        Returns:
+            Once after each window, the comparison in words.
+        """
+        now = time.perf_counter()
+        began, self._began = self._began, now
+        if began is None or not outside:
+            return None
+        if self._after is None:
+            self._before.append(now - began)
+            return None
+        self._after.append(now - began)
+        if len(self._after) <= _AFTER:
+            return None
+        after, self._after = self._after[1:], None
+        # The first iterations of a process compile and allocate: its last five are enough.
+        before, self._before = self._before[1:][-_AFTER:], [0.0, *after]
+        if not before:
+            return None
+        old, new = sum(before) / len(before), sum(after) / len(after)
+        return (
+            f"mean iteration {old * 1e3:.1f} ms before the window ({len(before)}), "
+            f"{new * 1e3:.1f} ms after it ({len(after)})"
+        )
+
+    def window_closed(self) -> None:
+        """A window has just closed."""
+        self._after = []

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals that end a job: what is recorded is saved first, once, however often they come.
+
+torchrun passes SIGTERM on to its ranks; srun sends it to each task, some sites twice; `--signal`
+sends USR1 or USR2 some time before a limit. Their default action is death without a word. Here the
+open window is exported, then whoever handled the signal before is asked (Megatron's
+--exit-signal-handler goes on to save its checkpoint), and where nobody did, the process dies of the
+signal as it would have.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class FlushOnSignal:
+    """While installed, a signal of `SIGNALS` calls `flush` before anything else happens.
+
+    Args:
+        flush: saves what there is; must not raise. Called with whether the process will die;
+            False if it cannot now, and then calls `serve_pending` when it can.
+    """
+
+    def __init__(self, flush: Callable[[bool], bool]) -> None:
+        self._flush = flush
+        self._before: dict[int, Any] = {}
+        self._pid = os.getpid()
+        self._flushed = False
+        self._flushing = False
+        self._pending: int | None = None
+
+    def install(self) -> None:
+        """Take over the signals; only the main thread can, elsewhere it does nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            if before is None or before is signal.SIG_IGN:
+                continue  # not Python's to give back, or unwanted by choice
+            self._before[number] = before
+            signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        """Give the signals back to whom they belonged, unless somebody took them since."""
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, before)
+        self._before.clear()
+
+    def serve_pending(self) -> None:
+        """Serve a signal that came while it could not be served."""
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            os.kill(os.getpid(), number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.get(number, signal.SIG_DFL)
+        dies = not callable(before)
+        if os.getpid() == self._pid:  # not in a forked child
+            if self._flushing:
+                return  # a second signal, while the first is served, changes nothing
+            if not self._flushed:
+                self._flushing = True
+                try:
+                    self._flushed = self._flush(dies)
+                finally:
+                    self._flushing = False
+                if not self._flushed:
+                    self._pending = number
+                    return
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that write a trace beside training: a forked child, or a program of its own.
+
+The child holds a copy of Kineto's result and needs nothing else. It touches neither CUDA nor NCCL
+nor Python's atexit: it writes files and leaves by _exit. The program shares nothing with training
+and can only compress what was saved.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from megatron.torch_profile import export
+from megatron.torch_profile.compress import compress
+from megatron.torch_profile.export import Export
+
+_SHRUGGED_OFF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_COMPRESS = "megatron.torch_profile.compress"
+
+
+class Writer(Protocol):
+    """A process that writes one trace."""
+
+    def poll(self) -> dict[str, Any] | None:
+        """None while it runs; then the fields of `Written`, an `error`, or how it `died`."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it has spent, in seconds."""
+
+    def kill(self) -> None:
+        """End it and reap it."""
+
+
+class Child:
+    """A forked process; its result comes through a pipe."""
+
+    def __init__(self, pid: int, pipe: int) -> None:
+        self._pid = pid
+        self._pipe = pipe
+
+    def poll(self) -> dict[str, Any] | None:
+        """None while it runs; its result, its error, or how it died."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid == 0:
+            return None
+        with os.fdopen(self._pipe, "rb") as pipe:
+            answer = pipe.read()
+        if answer:
+            result: dict[str, Any] = json.loads(answer)
+            return result
+        if os.WIFSIGNALED(status):
+            return {"died": f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"}
+        return {"died": f"ended with status {os.waitstatus_to_exitcode(status)}"}
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it has spent, in seconds."""
+        return _cpu_seconds(self._pid)
+
+    def kill(self) -> None:
+        """End it and reap it."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._pipe)
+
+
+class Program:
+    """A process of its own that compresses; its result is a line on its stdout."""
+
+    def __init__(self, command: list[str]) -> None:
+        # It must find what this process finds, wherever that came from.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, start_new_session=True
+        )
+
+    def poll(self) -> dict[str, Any] | None:
+        """None while it runs; its result, its error, or how it died."""
+        if self._process.poll() is None:
+            return None
+        answer, _ = self._process.communicate()
+        if answer:
+            result: dict[str, Any] = json.loads(answer)
+            return result
+        return {"died": f"ended with status {self._process.returncode}"}
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it has spent, in seconds."""
+        return _cpu_seconds(self._process.pid)
+
+    def kill(self) -> None:
+        """End it and reap it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fork(profiler: Any, what: Export) -> Child:
+    """Write a trace in a forked child; the caller is held for the fork itself."""
+    read_end, write_end = os.pipe()
+    # What is buffered would be written twice.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # Python warns of forking with threads; the child only writes files and uses none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        _write_and_exit(profiler, what, write_end)
+    os.close(write_end)
+    return Child(pid, read_end)
+
+
+def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
+    answer: dict[str, Any] = {}
+    try:
+        gc.disable()  # collecting would copy the parent's pages one by one
+        for number in _SHRUGGED_OFF:
+            signal.signal(number, signal.SIG_IGN)
+        # The parent's sockets must close when the parent dies, so that its peers notice.
+        os.closerange(3, pipe)
+        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+        os.nice(10)
+        export.save(profiler, what)
+        answer = asdict(compress(what.raw, what.target, what.name.compression))
+        export.write_artifacts(profiler, what)
+    except BaseException as error:
+        # The trace itself may be there already.
+        answer = {**answer, "error": str(error) or type(error).__name__}
+    finally:
+        os.write(pipe, json.dumps(answer).encode())
+        os._exit(0)
+
+
+def save_and_compress(profiler: Any, what: Export) -> Program:
+    """Save a raw trace here and now, and have a process of its own compress it.
+
+    Raises:
+        OSError, RuntimeError, TorchTraceError: it could not be saved.
+    """
+    export.save(profiler, what)
+    export.write_artifacts(profiler, what)
+    return Program(
+        [
+            sys.executable,
+            "-m",
+            _COMPRESS,
+            str(what.raw),
+            str(what.target),
+            what.name.compression,
+        ]
+    )
