@@ -23,8 +23,7 @@ from megatron.torch_profile.export import Export
 from megatron.torch_profile.host_memory import host_memory
 from megatron.torch_profile.limits import MB, TRACE_BYTES_PER_HELD_BYTE, short_of_space
 from megatron.torch_profile.log import logger
-from megatron.torch_profile.writers import Writer, fork, save_and_compress
-from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_compress
 
 _PROGRESS_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -78,8 +77,12 @@ class Exporter:
             expected_mb: estimated raw size.
             writers: ranks of this node that write to the same disk.
         """
-        what.prepare()
-        short = short_of_space(what.raw.parent, expected_mb, writers)
+        try:
+            what.prepare()
+            short = short_of_space(what.raw.parent, expected_mb, writers)
+        except OSError as error:
+            _say_lost(what, "trace", str(error))
+            return
         if short:
             # A disk filled by traces would end training at its next checkpoint.
             logger.warning(
@@ -94,7 +97,11 @@ class Exporter:
         if self._mode == "background":
             process: Writer = fork(profiler, what)
         else:
-            process = save_and_compress(profiler, what)
+            try:
+                process = save_and_compress(profiler, what)
+            except SAVE_ERRORS as error:
+                _say_lost(what, "trace", str(error))
+                return
             profiler = None
         held = time.monotonic() - began
         logger.info(
@@ -194,13 +201,7 @@ class Exporter:
             _say_written(flight, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
-            logger.warning(
-                "rank %d could not write %s of iterations %s: %s",
-                what.rank,
-                "the artifacts" if ended else "the trace",
-                what.window,
-                error,
-            )
+            _say_lost(what, "artifacts" if ended else "trace", error)
         elif died:
             self._save_instead(flight, died)
 
@@ -225,10 +226,16 @@ class Exporter:
         )
         try:
             process = save_and_compress(flight.profiler, what)
-        except (OSError, RuntimeError, TorchTraceError) as error:
-            logger.warning("rank %d could not: %s", what.rank, error)
+        except SAVE_ERRORS as error:
+            _say_lost(what, "trace", str(error))
             return
         self._flights.append(_Flight(what, None, flight.held_seconds, process))
+
+
+def _say_lost(what: Export, part: str, why: str) -> None:
+    logger.warning(
+        "rank %d could not write the %s of iterations %s: %s", what.rank, part, what.window, why
+    )
 
 
 def _say_progress(flight: _Flight) -> None:

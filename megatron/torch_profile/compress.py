@@ -86,9 +86,10 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
         compression: gzip, zstd or none.
 
     Raises:
-        OSError: the target could not be written. The raw trace, which is whole, stays and is
-            named in the message.
-        TorchTraceError: the raw trace is cut short, or the target exists.
+        TorchTraceError: the target could not be written. The raw trace, which is whole, stays
+            under the target's name without the compression's suffix, or where it is if that is on
+            another disk; the message names it.
+            Or the raw trace is cut short, or the target exists.
     """
     raw_bytes = check_whole(raw)
     if target.exists():
@@ -108,7 +109,10 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
         arriving.unlink(missing_ok=True)
         if grown != raw:
             grown.unlink(missing_ok=True)
-        raise OSError(error.errno, f"{error.strerror}; the raw trace is whole", str(raw)) from error
+        kept = raw
+        if raw.parent == target.parent:
+            kept = raw.replace(target.with_name(target.name.partition(".json")[0] + ".json"))
+        raise TorchTraceError(f"{error.strerror}; the raw trace is whole, in {kept}") from error
     raw.unlink(missing_ok=True)
     return Written(
         path=str(target), raw_bytes=raw_bytes, file_bytes=target.stat().st_size, **counts

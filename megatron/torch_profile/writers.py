@@ -23,8 +23,11 @@ from typing import Any, NoReturn, Protocol
 from megatron.torch_profile import export
 from megatron.torch_profile.compress import compress
 from megatron.torch_profile.export import Export
+from megatron.torch_trace.errors import TorchTraceError
 
 _SHRUGGED_OFF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+SAVE_ERRORS = (OSError, RuntimeError, TorchTraceError)
+"""What saving may raise: the file system, Kineto, our own check."""
 _COMPRESS = "megatron.torch_profile.compress"
 
 
@@ -153,7 +156,7 @@ def save_and_compress(profiler: Any, what: Export) -> Program:
     """Save a raw trace here and now, and have a process of its own compress it.
 
     Raises:
-        OSError, RuntimeError, TorchTraceError: it could not be saved.
+        `SAVE_ERRORS`: it could not be saved.
     """
     export.save(profiler, what)
     export.write_artifacts(profiler, what)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports in flight: what happens to the trace when its writer, the disk or the folder fails."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatron.torch_profile import background, export
+from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.compress import Written, compress
+from megatron.torch_profile.export import Export
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.schedule import Window
+from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.layout import TraceName
+
+WINDOW = Window(3, 4, 1)
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    lines: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def profiled() -> Any:
+    """A stopped profiler with a trace that is not saved yet."""
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    profiler.prepare_trace()
+    profiler.start_trace()
+    with torch.profiler.record_function("ProfilerStep#3"):
+        torch.ones(4).sum()
+    profiler.stop_trace()
+    return profiler
+
+
+def what(folder: Path, **options: Any) -> Export:
+    name = TraceName(0, 1, options.pop("compression", "gzip"))
+    return Export(0, WINDOW, (3, 4), folder / "iter-0000003-0000004", name, **options)
+
+
+def hand_over(exporter: Exporter, where: Export) -> None:
+    exporter.hand_over(profiled(), where, stop_seconds=0.0, expected_mb=0.0, writers=1)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def steps(path: Path) -> int:
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    return sum(event.get("name") == "ProfilerStep#3" for event in trace["traceEvents"])
+
+
+TARGET = "iter-0000003-0000004/rank-0.pt.trace.json.gz"
+
+
+def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every save takes so long, in whichever process."""
+    save = export.save
+
+    def slowly(profiler: Any, where: Export) -> int:
+        time.sleep(seconds)
+        return save(profiler, where)
+
+    monkeypatch.setattr(export, "save", slowly)
+
+
+@pytest.mark.parametrize("mode", ["background", "sync"])
+def test_a_trace_arrives_whole_and_alone(tmp_path: Path, mode: str, said: list[str]) -> None:
+    exporter = Exporter(mode, 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
+    assert steps(tmp_path / TARGET) == 1
+    assert said[0].startswith("rank 0 writes the trace of iterations 3-4; training was held 0.00 s")
+    assert said[-1].startswith(f"rank 0 wrote {tmp_path / TARGET}: ")
+
+
+def test_training_is_not_held_while_the_child_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_save(3.0, monkeypatch)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.poll()
+    assert names(tmp_path) == [], "the child still sleeps, and we are here"
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
+
+
+def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    pids: list[int] = []
+    fork = background.fork
+
+    def remember(profiler: Any, where: Export) -> Any:
+        child = fork(profiler, where)
+        pids.append(child._pid)
+        return child
+
+    monkeypatch.setattr(background, "fork", remember)
+    with monkeypatch.context() as slow:
+        slow_save(60.0, slow)
+        exporter = Exporter("background", 60)
+        hand_over(exporter, what(tmp_path))
+    os.kill(pids[0], signal.SIGKILL)
+    exporter.wait()
+    assert steps(tmp_path / TARGET) == 1
+    assert names(tmp_path) == [TARGET]
+    assert (
+        "rank 0: the process that wrote the trace of iterations 3-4 was killed by SIGKILL; saving "
+        "it again from training"
+    ) in said
+
+
+def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(background, "_STUCK_SECONDS", 0.3)
+    with monkeypatch.context() as slow:
+        slow_save(60.0, slow)
+        exporter = Exporter("background", 60)
+        hand_over(exporter, what(tmp_path))
+    for _ in range(40):
+        exporter.poll()
+        time.sleep(0.05)
+    assert any("has not moved" in line for line in said)
+    assert any("still writes the trace of iterations 3-4" in line for line in said)
+    assert names(tmp_path) == []
+    exporter.wait()
+    assert steps(tmp_path / TARGET) == 1
+
+
+def test_the_wait_at_the_end_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    slow_save(60.0, monkeypatch)
+    exporter = Exporter("background", 1)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1].startswith(
+        "rank 0 gives up on the trace of iterations 3-4 after 1 s (--torch-profile-exit-timeout)"
+    )
+
+
+def test_cycles_back_to_back_while_the_first_child_still_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_save(1.0, monkeypatch)
+    exporter = Exporter("background", 60)
+    for cycle in range(3):
+        hand_over(exporter, what(tmp_path / str(cycle)))
+    exporter.wait()
+    assert names(tmp_path) == [f"{cycle}/{TARGET}" for cycle in range(3)]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
+def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
+    tmp_path: Path, compression: str
+) -> None:
+    exporter = Exporter("background", 60)
+    where = what(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
+    hand_over(exporter, where)
+    exporter.wait()
+    assert names(tmp_path) == [f"shared/iter-0000003-0000004/{where.name}"]
+
+
+def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = export.save
+
+    def gone(profiler: Any, where: Export) -> int:
+        shutil.rmtree(where.folder)
+        return save(profiler, where)
+
+    monkeypatch.setattr(export, "save", gone)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, said: list[str]) -> None:
+    (tmp_path / "file").touch()
+    hand_over(Exporter("background", 60), what(tmp_path / "file"))
+    assert said == [
+        "rank 0 could not write the trace of iterations 3-4: [Errno 20] Not a directory: "
+        f"'{tmp_path}/file/iter-0000003-0000004'"
+    ]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("mode", ["background", "sync"])
+@pytest.mark.parametrize(
+    ("free_kib", "sentence", "left"),
+    [
+        (0, "the trace is cut short after 0.0 MB (is the disk full?)", ".json.tmp"),
+        (4, "No space left on device; the raw trace is whole", "rank-0.pt.trace.json"),
+    ],
+)
+def test_a_full_disk_is_one_line_and_what_there_is_stays(
+    tiny_disk: Path, said: list[str], mode: str, free_kib: int, sentence: str, left: str
+) -> None:
+    (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
+    exporter = Exporter(mode, 60)
+    hand_over(exporter, what(tiny_disk))
+    exporter.wait()
+    assert said[-1].startswith(f"rank 0 could not write the trace of iterations 3-4: {sentence}")
+    (kept,) = (name for name in names(tiny_disk) if name != "ballast")
+    assert kept.endswith(left)
+
+
+def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
+    exporter = Exporter("background", 60)
+    exporter.hand_over(profiled(), what(tmp_path), stop_seconds=0, expected_mb=1e9, writers=8)
+    assert names(tmp_path) == []
+    assert said[0].startswith(
+        "rank 0 drops the trace of iterations 3-4: 8 trace(s) of about 1000000000 MB raw need"
+    )
+
+
+def raw_trace(path: Path, *events: str) -> Path:
+    path.write_text('{"traceEvents": [\n' + ",\n".join(events) + "\n]}\n")
+    return path
+
+
+LAUNCH = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}'
+KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
+
+
+def test_events_are_counted_on_the_way_also_where_blocks_meet(tmp_path: Path) -> None:
+    # 60 bytes an event, so that marks straddle the blocks of 1 MiB.
+    raw = raw_trace(tmp_path / "raw", *[LAUNCH, KERNEL] * 30_000)
+    text = raw.read_bytes()
+    written = compress(raw, tmp_path / "out.gz", "gzip")
+    assert (written.events, written.kernels, written.launches) == (60_000, 30_000, 30_000)
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == text
+
+
+def test_launches_without_any_kernel_are_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(export, "save", lambda _, where: raw_trace(where.raw, LAUNCH, LAUNCH))
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1].startswith("rank 0: 2 kernel launches and not one kernel in the trace")
+
+
+def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
+    exporter = Exporter("background", 60)
+    assert exporter.expected_mb(1) is None
+    exporter.last = Written("x", 300_000_000, 1, 1, 1, 1)
+    exporter.last_iterations = 3
+    assert exporter.expected_mb(2) == 200.0
+
+
+@pytest.mark.parametrize("text", ["", "   ", '{"traceEvents": [', '"x"}', "{}\n garbage"])
+def test_what_is_no_whole_document_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    raw = tmp_path / "raw"
+    raw.write_text(text)
+    with pytest.raises(TorchTraceError, match="cut short"):
+        compress(raw, tmp_path / "out.gz", "gzip")
+    assert names(tmp_path) == ["raw"]
