@@ -92,13 +92,20 @@ def launching_calls(activity: Activity, launches: Launches) -> npt.NDArray[np.bo
     return launching
 
 
-def launch_statistics(activity: Activity, launches: Launches, window: Window) -> LaunchStatistics:
-    """Statistics over the launches that began in the window and the work that ran in it."""
+def launch_statistics(
+    activity: Activity, launches: Launches, window: Window, served_elsewhere: Ints
+) -> LaunchStatistics:
+    """Statistics over the launches that began in the window and the work that ran in it.
+
+    Args:
+        activity, launches, window: of one rank.
+        served_elsewhere: correlations of launches whose work ran on another device.
+    """
     calls, gpu = activity.calls, activity.gpu
     cpu_end = max((step.cpu_end for step in window.steps), default=window.end)
     inside = (calls.start >= window.start) & (calls.start < cpu_end)
     launching = launching_calls(activity, launches) & inside
-    served = np.zeros(len(calls), dtype=bool)
+    served = np.isin(calls.correlation, served_elsewhere)
     served[launches.call[launches.call != NONE]] = True
 
     running = (gpu.end > window.start) & (gpu.start < window.end)

@@ -14,7 +14,8 @@ import numpy as np
 
 from megatron.torch_trace.analysis.intervals import Ints, ints
 
-_TRIES = 4
+_AROUND = (0, 1, 2, -1, -2)
+"""Depths to look at, relative to the expected one; only where ranges cross is the first not it."""
 
 
 class Nesting:
@@ -68,16 +69,14 @@ class _Track:
         found = np.full(len(time), -1, dtype=np.int64)
         offset = np.clip(time - self.origin, 0, self.stride - 1)
         open_ = np.flatnonzero(depth > 0)
-        for _ in range(_TRIES):
+        for more in _AROUND:
             if not len(open_):
                 break
-            at = np.searchsorted(self.key, depth[open_] * self.stride + offset[open_], side="right")
+            key = np.maximum(depth[open_] + more, 0) * self.stride + offset[open_]
+            at = np.searchsorted(self.key, key, side="right")
             candidate = self.order[np.maximum(at - 1, 0)]
             holds = (at > 0) & (self.start[candidate] <= time[open_])
             holds &= self.end[candidate] > time[open_]
             found[open_[holds]] = self.rows[candidate[holds]]
-            # Only where ranges cross does the count of open ones mislead: look around.
             open_ = open_[~holds]
-            depth[open_] += 1 if outermost else -1
-            open_ = open_[(depth[open_] > 0) & (depth[open_] <= deepest[open_])]
         return found

@@ -94,7 +94,9 @@ def _only(window: Window, number: int, path: Path | str) -> Window:
 def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
     activity, window = timeline.activity, timeline.window
     whole, by_step = break_down(timeline.sets, window)
-    launches = launch_statistics(activity, timeline.launches, window)
+    launches = launch_statistics(
+        activity, timeline.launches, window, timeline.devices.served_elsewhere
+    )
     unknown = _why_unknown(activity, launches)
     calls = attribute(timeline)
     communication = timeline.sets.communication.total

@@ -20,10 +20,17 @@ from megatron.torch_trace.analysis.steps import Window, find_window
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Devices with work: the one that is analysed, and the others."""
+    """Devices with work.
+
+    Args:
+        analysed: the one with the most, None if there is none.
+        others: the other ones.
+        served_elsewhere: correlations of the work on the others, whose launches did not fail.
+    """
 
     analysed: int | None
     others: tuple[int, ...]
+    served_elsewhere: Ints
 
 
 @dataclass
@@ -135,9 +142,10 @@ def _choose_device(activity: Activity) -> Devices:
     gpu = activity.gpu
     found = np.unique(gpu.device).tolist()
     if len(found) < 2:
-        return Devices(found[0] if found else None, ())
+        return Devices(found[0] if found else None, (), ints([]))
     work = {one: int((gpu.end - gpu.start)[gpu.device == one].sum()) for one in found}
     chosen = max(found, key=lambda one: work[one])
     keep = gpu.device == chosen
+    elsewhere = ints(gpu.correlation[~keep])
     activity.gpu = GpuWork(**{f.name: ints(getattr(gpu, f.name)[keep]) for f in fields(gpu)})
-    return Devices(chosen, tuple(one for one in found if one != chosen))
+    return Devices(chosen, tuple(one for one in found if one != chosen), elsewhere)

@@ -73,8 +73,8 @@ def data_loader_without_reserve(analysis: Analysis) -> Iterator[Finding]:
         "high" if use >= _HARDLY_ANY else "medium",
         f"The data loader is busy for {percent(use)} of the time on rank {worst.rank}: it takes "
         f"{milliseconds(supply.batch_ns)} to make a batch, and the loop, slowed down by the "
-        f"profiler, asks for one every {milliseconds(supply.interval_ns)}; without the profiler the "
-        "loop may well wait for data.",
+        f"profiler, asks for one every {milliseconds(supply.interval_ns)}; without the profiler "
+        "it may well wait for data.",
         {
             "rank": worst.rank,
             "batch_ns": supply.batch_ns,

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded traces: the project's own samples, and more where the machine has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "tests" / "data"
+SHARED = ROOT.parent / "shared" / "data"
+
+
+def recorded() -> list[Path]:
+    """Every trace that is there, but the one for benchmarks."""
+    found = sorted(SAMPLES.rglob("*.json.gz"))
+    if SHARED.is_dir():
+        found += [p for p in sorted(SHARED.rglob("*.json.gz")) if p.parent.name != "dp4-large"]
+    return found
+
+
+def label(path: Path) -> str:
+    return f"{path.parent.name}/{path.name.split('.')[0]}"
