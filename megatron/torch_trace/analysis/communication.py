@@ -27,7 +27,7 @@ class CommunicationRow:
         share: time_ns / window.
         bytes: sum over calls of nccl-tests' S; None if unknown for any of them.
         algbw_gbps, busbw_gbps: bytes / time of the calls, decimal GB/s; None if unknown.
-        bandwidth_time_ns: that time: of each matched call the shortest over the ranks, else its own.
+        bandwidth_time_ns: that time: of a matched call the shortest over the ranks, else its own.
     """
 
     dimension: str

@@ -19,6 +19,7 @@ from megatron.torch_trace.reader.event import (
 from megatron.torch_trace.reader.salvage import salvage
 
 _END = re.compile(rb'\}(\s*)\](?=\s*(?:,\s*"|\}|\Z))')
+_EMPTY = re.compile(rb'\s*\]\s*(?:,\s*"|\}|\Z)')
 _END_TRIES = 8
 
 
@@ -49,7 +50,7 @@ class EventBlock(Generic[EventT]):
         self.events: list[EventT] = events
 
     def _decode_last(self, raw: RawBlock, kind: type[EventT]) -> list[EventT] | None:
-        if raw.text.lstrip().startswith(b"]"):
+        if _EMPTY.match(raw.text):
             self.end = raw.text.index(b"]") + 1
             self._text = b""
             return []

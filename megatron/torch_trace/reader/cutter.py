@@ -29,6 +29,7 @@ _LARGEST = 1 << 26
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_EVENT = re.compile(rb'\[\s*\{\s*"(?:ph|name|cat|ts|pid|tid)"\s*:')
+_BROKEN_FRAME = re.compile(rb'"traceEvents".{0,12}?(?=\{\s*")', re.DOTALL)
 _KNOWN = re.compile(
     rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|traceName'
     rb'|displayTimeUnit|torch_profile)"\s*:'
@@ -99,7 +100,9 @@ class Cutter:
         searched = 0
         while True:
             key = _EVENTS_KEY.search(self._text, searched)
-            first = _FIRST_EVENT.search(self._text) if key is None else None
+            first = None
+            if key is None:
+                first = _BROKEN_FRAME.search(self._text) or _FIRST_EVENT.search(self._text)
             if key or first:
                 break
             if len(self._text) > _LARGEST:
@@ -114,7 +117,7 @@ class Cutter:
             begin = key.end()
         else:
             assert first is not None
-            begin = first.start() + 1
+            begin = first.start() + 1 if first[0].startswith(b"[") else first.end()
             self.is_array = not self._text[: first.start()].strip(b"\xef\xbb\xbf \t\r\n")
             self.header = b"" if self.is_array else self._text[: first.start()]
             if not self.is_array:

@@ -104,6 +104,9 @@ class LenientParser:
             quote = self.text.find('"', position, at + _MAX_STRING)
             if quote < 0:
                 raise NotJsonError(at)
+            if after is _AFTER_KEY and not after.match(self.text, quote + 1):
+                # No key holds quotes; one that seems to has swallowed its neighbour.
+                raise NotJsonError(at)
             if after.match(self.text, quote + 1):
                 return self._clean(self.text[at + 1 : quote]), quote + 1
             position = quote + 1
@@ -165,6 +168,8 @@ class LenientParser:
             at = self._skip_commas(at, bool(items))
             if self.text[at : at + 1] == "]":
                 return "[" + ", ".join(items) + "]", at + 1
+            if self.text[at] == "}":
+                raise NotJsonError(at)
             item, at = self.value(at, _AFTER_ITEM, depth + 1)
             items.append(item)
 

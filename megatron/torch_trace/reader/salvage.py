@@ -18,12 +18,13 @@ from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError
 EVENT_KEYS = "ph|name|cat|ts|pid|tid|dur|id|args|bp|s"
 
 _EVENT_START = re.compile(r'\{\s*"(?:' + EVENT_KEYS + r')"\s*:')
-_NEXT_EVENT = re.compile(r'[,}\]\[\n]\s*(\{\s*"(?:' + EVENT_KEYS + r')"\s*:)')
+_NEXT_EVENT = re.compile(r'[,}\]\[\n{]\s*(\{\s*"(?:' + EVENT_KEYS + r')"\s*:)')
 _ARRAY_END = re.compile(r'\s*,?\s*\]\s*(?:,\s*"|\}|,?\s*\Z)')
 _FRAME_END = re.compile(
     r'\n {0,4}\]\s*,?\s*(?:"|\})|\}\s*\]\s*,\s*"[A-Za-z]\w*"\s*:|\}\s*\]\s*\}?\s*\Z'
 )
 _BETWEEN = re.compile(r"\s*,\s*(?=\{)")
+_CONTINUED = re.compile(r'[\s,]*"((?:[^"\\\n]|\\.)*)"\s*[:,}]')
 _NOTHING = re.compile(r"[\s,]*")
 _EMPTY = re.compile(r"\{\s*\}")
 _BLANKS = re.compile(r"\s*")
@@ -76,6 +77,7 @@ class _Salvager:
         self.result = Salvage()
         self._known = (0, 0)
         self._after_loss = False
+        self._kept_to = -1
 
     def run(self) -> Salvage:
         at = 0
@@ -107,14 +109,27 @@ class _Salvager:
                 self._add("trailing_comma", at)
             elif at and not commas:
                 self._add("missing_comma", at)
+                self._after_loss = True
             return behind
         start = _EVENT_START.search(text, behind)
-        self._add("stray_text", behind)
+        if self._closed_early(at, behind):
+            self.result.texts.pop()
+            self._add("lost_event", self.result.offsets.pop())
+        else:
+            self._add("stray_text", behind)
+        self._after_loss = True
         if start is None:
             # No more events: either the rest of the file's end, or rubbish. The caller knows.
             self.result.end = self._bytes(behind)
             return -1
         return start.start()
+
+    def _closed_early(self, at: int, behind: int) -> bool:
+        """Whether what follows an event are more members of it: keys that it does not have yet."""
+        key = _CONTINUED.match(self.text, behind)
+        if not key or not self.result.texts or at != self._kept_to:
+            return False
+        return key[1] in EVENT_KEYS.split("|") and key[1] not in json.loads(self.result.texts[-1])
 
     def _event(self, at: int) -> int:
         """Save the event whose `{` is at `at`; returns the position behind it."""
@@ -124,9 +139,10 @@ class _Salvager:
         except (ValueError, RecursionError):
             pass
         else:
-            # Behind a broken event, an object without `ph` is a piece of that event.
+            # Where something is broken, an object without `ph` is a piece of an event.
             if not lost_before or "ph" in value:
-                self._keep(self.text[at:end], at)
+                if self._keep(self.text[at:end], at):
+                    self._kept_to = end
             return end
         limit = self._next_start(at)
         parser = LenientParser(self.text[at:limit].rstrip(" \t\n\r,") if limit else self.text[at:])
@@ -139,6 +155,8 @@ class _Salvager:
             rest = self.text[at + length : limit]
             if rest.strip(" \t\n\r,") and not _EVENT_START.search(rest):
                 return self._lose(at, limit)
+        if '"ph": ' not in repaired:
+            return self._lose(at, limit)
         if self._keep(repaired, at):
             for kind, times in parser.faults.items():
                 self._add(kind, at, times)
@@ -171,7 +189,7 @@ class _Salvager:
 
     def _next_start(self, at: int) -> int:
         """Where the next event begins, or 0."""
-        match = _NEXT_EVENT.search(self.text, at + 1)
+        match = _NEXT_EVENT.search(self.text, at)
         return match.start(1) if match else 0
 
     def _keep(self, event: str, at: int) -> bool:

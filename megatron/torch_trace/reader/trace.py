@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ def _identity(block: EventBlock[EventT]) -> EventBlock[EventT]:
     return block
 
 
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
 _LARGEST_TAIL = 1 << 26
 _SMALL_BYTES = 3 << 19
 """Compressed size below which starting other processes costs more than it gives."""
@@ -174,8 +176,15 @@ class Trace:
             self.metadata.entries.update(parse_members(body, offset, self.damage))
 
     def _check_frame(self, text: bytes, offset: int) -> None:
-        """The object that holds everything must be closed at the end of the file."""
-        if not text.rstrip(b" \t\r\n\0").endswith(b"}"):
+        """The object that holds everything must be closed at the end of the file.
+
+        Args:
+            text: from outside of any string on; if it is the tail, one brace more closes than
+                opens in it.
+        """
+        bare = _STRING.sub(b"", text)
+        opened = bare.count(b"{") - bare.count(b"}")
+        if opened > (0 if text is self._cutter.header else -1):
             self.damage.add("truncated", offset + len(text))
 
     def _close(self) -> None:

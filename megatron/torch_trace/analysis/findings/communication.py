@@ -50,7 +50,7 @@ _ONE_GROUP = (
 )
 _WAITING = "It is waiting, not transfer: find out why ranks arrive late before tuning the network."
 _CHANGING = (
-    "It is waiting, not transfer, and it is not always the same rank that comes last: look for what "
+    "It is waiting, not transfer, and not always the same rank comes last: look for what "
     "holds up all CPUs in turn (launches, Python) or for uneven work (experts, sequence lengths)."
 )
 
