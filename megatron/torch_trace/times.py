@@ -82,7 +82,11 @@ def _from_numbers(values: Sequence[Number]) -> NDArray[np.int64] | None:
             return None
         ns = microseconds.astype(np.int64) * 1000
     else:
-        ns = np.rint(microseconds * 1000.0).astype(np.int64)
+        # Not microseconds * 1000: from 2**42 to 2**52 / 1000 that product ends in .5 for odd ns.
+        whole = np.floor(microseconds)
+        ns = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000.0).astype(
+            np.int64
+        )
     ns[missing] = NO_TIME
     return ns
 
