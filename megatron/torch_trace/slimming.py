@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ from megatron.torch_trace.spool import Gate, Waiting, flow_number
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
 from megatron.torch_trace.vocabulary import ANNOTATIONS, FLOW_PHASES, GPU_WORK, LAUNCHES, category
-from megatron.torch_trace.writer import join
+from megatron.torch_trace.writer import join_inner
 
 Ranges = tuple[tuple[int, int], ...]
 Track = tuple[Identity, Identity]
@@ -34,24 +36,17 @@ class SlimPart:
     before: Account = field(default_factory=dict)
     after: Account = field(default_factory=dict)
     launches: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-    damaged_times: int = 0
-
-
-class _Anchor(NamedTuple):
-    """The slice that an arrow at the same time on the same track belongs to."""
-
-    ts: object
-    kept: bool
-    gate: Gate | None
-    track: Track | None
 
 
 class _Kind(NamedTuple):
+    """All events of one phase and category."""
+
     name: str
     kept: bool
-    is_gpu: bool
-    is_launch: bool
-    is_annotation: bool
+    is_gpu: bool = False
+    is_launch: bool = False
+    is_annotation: bool = False
+    is_flow: bool = False
 
 
 class BlockSlimmer:
@@ -103,178 +98,204 @@ class BlockSlimmer:
 
 
 class _BlockPass:
+    """Decide with one number per kind of event and arrays; look only at events that need it."""
+
     def __init__(self, slimmer: BlockSlimmer, block: EventBlock[SlimEvent]) -> None:
         self.slimmer = slimmer
         self.selection = slimmer.selection
         self.block = block
+        self.events = block.events
+        self.inner = block.inner_texts
         self.part = SlimPart()
         self.moved = slimmer.plan.part(block.offset) if slimmer.plan else {}
         self.renamed = slimmer.plan.renamed if slimmer.plan else {}
-        self.anchors: dict[Track, _Anchor] = {}
-        self.known: dict[str, list[int]] = {"correlation": [], "external id": []}
-        self.inside: dict[str, list[int]] = {"correlation": [], "external id": []}
-        self._read_times()
-
-    def _read_times(self) -> None:
-        slimmer, count = self.slimmer, len(self.block.events)
-        everything = [True] * count
-        self.in_range: Sequence[bool] = everything
-        self.in_steps: Sequence[bool] = everything
-        self.begins: Sequence[bool] = everything
-        self.long: Sequence[bool] = everything
-        self.negative: Sequence[bool] = ()
-        needs_times = slimmer.ranges or slimmer.steps or self.selection.min_dur_ns or slimmer.plan
-        if not needs_times:
-            return
-        ts, dur = block_times(self.block)
-        absent = dur == NO_TIME
-        if slimmer.plan:
-            self.negative = (~absent & (dur < 0)).tolist()
-        if self.selection.min_dur_ns:
-            self.long = (absent | (dur >= self.selection.min_dur_ns)).tolist()
-        ends = ts + np.where(absent, 0, np.maximum(dur, 0))
-        if slimmer.ranges:
-            self.in_range = _overlaps(ts, ends, slimmer.ranges).tolist()
-        if slimmer.steps:
-            self.in_steps = _overlaps(ts, ends, slimmer.steps).tolist()
-            self.begins = _overlaps(ts, ts, slimmer.steps).tolist()
+        self.gates: dict[int, Gate] = {}
 
     def run(self) -> SlimPart:
-        kept: list[bytes] = []
-        before, after = self.part.before, self.part.after
-        pids = self.slimmer.pids
-        for index, (event, text) in enumerate(
-            zip(self.block.events, self.block.texts, strict=True)
-        ):
-            phase = event.ph
-            if pids is not None and event.pid not in pids:
-                name, new = "", None
-            elif phase == "X":
-                kind = self.slimmer.kind(event.cat)
-                name = kind.name
-                new = self._slice(index, event, text, kind)
-            elif phase in FLOW_PHASES:
-                name = category(event.cat)
-                new = self._flow(index, event, text, name)
-            elif phase == "M":
-                name = "metadata"
-                new = self._renamed(event, text)
-            else:
-                name = category(event.cat)
-                new = self._instant(index, event, text, name)
-            _count(before, name, len(text))
-            if new is not None:
-                kept.append(new)
-                _count(after, name, len(new))
-        self.part.text = join(kept)
+        codes: dict[tuple[str, str], int] = {}
+        written = list(map(_PHASE_AND_CATEGORY, self.events))
+        code = np.array([codes.setdefault(key, len(codes)) for key in written], dtype=np.intp)
+        kinds = [self._kind(*key) for key in codes]
+        kept = self._kept(code, kinds)
+        flows = np.flatnonzero(np.array([k.is_flow for k in kinds], dtype=bool)[code])
         if self.slimmer.steps:
-            self.part.launches = {
-                space: (self.known[space], self.inside[space]) for space in self.known
-            }
+            self._find_gates(code, kinds, kept)
+        new = self._changed(kept)
+        for index in flows.tolist():
+            self._flow(index, kept, new)
+        gated = [index for index in self.gates if kept[index]]
+        for index in gated:
+            text = new.get(index, self.inner[index])
+            name = kinds[code[index]].name
+            self.part.waiting.append(Waiting(b"{%b}" % text, name, self.gates[index], None))
+        kept[flows] = False
+        kept[gated] = False
+        self._write(kept, new, code, kinds)
         return self.part
 
-    def _slice(self, index: int, event: SlimEvent, text: bytes, kind: _Kind) -> bytes | None:
-        gate = self._gate(index, event, kind) if self.slimmer.steps else None
-        args = event.args
-        kept = (
-            kind.kept
-            and self.in_range[index]
-            and (self.long[index] or kind.is_annotation)
-            and (gate is not None or self.in_steps[index])
-            and not (
-                self.selection.streams is not None
-                and kind.is_gpu
-                and (args is None or args.stream not in self.selection.streams)
-            )
-        )
-        track = self.moved.get(index)
-        self.anchors[event.pid, event.tid] = _Anchor(event.ts, kept, gate, track)
-        if not kept:
-            return None
-        text = self._rewritten(event, text, index, track)
-        if gate is None:
-            return text
-        self.part.waiting.append(Waiting(text, kind.name, gate, None))
-        return None
+    def _kind(self, phase: str, written: str) -> _Kind:
+        if phase == "X":
+            return self.slimmer.kind(written)
+        name = category(written)
+        if phase == "M":
+            return _Kind("metadata", True)
+        if phase in FLOW_PHASES:
+            return _Kind(name, self.slimmer.keeps_flow(name), is_flow=True)
+        return _Kind(name, not name or self.selection.keeps_category(name))
 
-    def _gate(self, index: int, event: SlimEvent, kind: _Kind) -> Gate | None:
-        """Note launches; the condition on an event that something else launched."""
-        args = event.args
-        if args is None:
-            return None
-        if kind.is_gpu:
-            if args.correlation is None or args.correlation < 0:
-                return None
-            return Gate("correlation", args.correlation, self.in_steps[index])
-        if kind.name == "gpu_user_annotation":
-            if args.external_id is None or args.external_id < 0:
-                return None
-            return Gate("external id", args.external_id, self.in_steps[index])
-        space, number = "correlation", args.correlation if kind.is_launch else None
-        if kind.is_annotation:
-            space, number = "external id", args.external_id
-        if number is not None and number >= 0:
-            self.known[space].append(number)
+    def _kept(self, code: NDArray[np.intp], kinds: list[_Kind]) -> NDArray[np.bool_]:
+        """Everything but conditions on launches, and arrows' on their slices."""
+        slimmer, selection = self.slimmer, self.selection
+        count = len(self.events)
+        kept: NDArray[np.bool_] = np.array([k.kept for k in kinds], dtype=bool)[code]
+        free = np.array([k.name == "metadata" for k in kinds], dtype=bool)[code]
+        self.in_steps = self.begins = np.ones(count, dtype=bool)
+        self.negative: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        if slimmer.ranges or slimmer.steps or selection.min_dur_ns or slimmer.plan:
+            ts, dur = block_times(self.block)
+            absent = dur == NO_TIME
+            ends = ts + np.where(absent, 0, np.maximum(dur, 0))
+            if slimmer.plan:
+                self.negative = np.flatnonzero(~absent & (dur < 0))
+            if selection.min_dur_ns:
+                stays = np.array([k.is_annotation for k in kinds], dtype=bool)[code]
+                kept &= absent | (dur >= selection.min_dur_ns) | stays
+            if slimmer.ranges:
+                kept &= free | _overlaps(ts, ends, slimmer.ranges)
+            if slimmer.steps:
+                self.in_steps = free | _overlaps(ts, ends, slimmer.steps)
+                self.begins = _overlaps(ts, ts, slimmer.steps)
+        if selection.streams is not None:
+            gpu = np.flatnonzero(np.array([k.is_gpu for k in kinds], dtype=bool)[code])
+            for index in gpu.tolist():
+                args = self.events[index].args
+                if args is None or args.stream not in selection.streams:
+                    kept[index] = False
+        if slimmer.pids is not None:
+            kept &= np.array([event.pid in slimmer.pids for event in self.events], dtype=bool)
+        return kept
+
+    def _find_gates(
+        self, code: NDArray[np.intp], kinds: list[_Kind], kept: NDArray[np.bool_]
+    ) -> None:
+        """Note what was launched inside the steps, and the conditions on what was launched."""
+        launches: dict[str, tuple[list[int], list[int]]] = {
+            "correlation": ([], []),
+            "external id": ([], []),
+        }
+        linked = np.array([k.is_gpu or k.is_launch or k.is_annotation for k in kinds], dtype=bool)
+        for index in np.flatnonzero(linked[code]).tolist():
+            kind, args = kinds[code[index]], self.events[index].args
+            if args is None:
+                continue
+            space = "external id" if kind.is_annotation else "correlation"
+            number = args.external_id if kind.is_annotation else args.correlation
+            if number is None or number < 0:
+                continue
+            if kind.is_gpu or kind.name == "gpu_user_annotation":
+                self.gates[index] = Gate(space, number, bool(self.in_steps[index]))
+                continue
+            known, inside = launches[space]
+            known.append(number)
             if self.begins[index]:
-                self.inside[space].append(number)
-        return None
+                inside.append(number)
+        self.part.launches = launches
+        decided = np.ones(len(self.events), dtype=bool)
+        decided[list(self.gates)] = False
+        kept &= self.in_steps | ~decided
 
-    def _flow(self, index: int, event: SlimEvent, text: bytes, name: str) -> bytes | None:
-        anchor = self.anchors.get((event.pid, event.tid))
-        if anchor is not None and anchor.ts != event.ts:
-            anchor = None
-        if anchor is None:
-            kept, gate, track = self.in_range[index] and self.in_steps[index], None, None
-        else:
-            kept, gate, track = anchor.kept, anchor.gate, anchor.track
-        if not kept or not self.slimmer.keeps_flow(name):
-            return None
-        if track or self.renamed:
-            text = self._placed(event, text, track)
+    def _changed(self, kept: NDArray[np.bool_]) -> dict[int, bytes]:
+        """Index -> new text without braces, of the events that change; arrows not included."""
+        new: dict[int, bytes] = {}
+        for index, track in self.moved.items():
+            new[index] = _placed(self.inner[index], track)
+        if self.renamed:
+            for index, event in enumerate(self.events):
+                target = self.renamed.get((event.pid, event.tid))
+                # A process keeps its name: what it is called now is written elsewhere.
+                name_of_process = event.ph == "M" and event.name.startswith("process")
+                if target and index not in new and not name_of_process:
+                    new[index] = _placed(self.inner[index], target)
+        for index in self.negative.tolist():
+            if self.events[index].ph == "X":
+                new[index] = _replaced(new.get(index, self.inner[index]), {"dur": b"0"})
+        if self.selection.rewrites_args:
+            for index in np.flatnonzero(kept).tolist():
+                text = new.get(index, self.inner[index])
+                if self.events[index].ph == "X" and b'"args"' in text:
+                    entries = _entries(text)
+                    if "args" in entries:
+                        entries["args"] = self.selection.slim_args(entries["args"])
+                        new[index] = join_object(entries)[1:-1]
+        return new
+
+    def _flow(self, index: int, kept: NDArray[np.bool_], new: dict[int, bytes]) -> None:
+        event = self.events[index]
+        name = category(event.cat)
+        _count(self.part.before, name, len(self.inner[index]) + 2)
+        if not kept[index]:
+            return
+        anchor = self._anchor(index, event)
+        gate = None
+        if anchor is not None:
+            if not kept[anchor]:
+                return
+            gate = self.gates.get(anchor)
+        text = new.get(index, self.inner[index])
+        if anchor in self.moved:
+            text = _placed(text, self.moved[anchor])
         flow = (f"{name}\0{event.name}", flow_number(event.id), event.ph)
-        self.part.waiting.append(Waiting(text, name, gate, flow))
+        self.part.waiting.append(Waiting(b"{%b}" % text, name, gate, flow))
+
+    def _anchor(self, index: int, event: SlimEvent) -> int | None:
+        """The slice that an arrow belongs to: the one before it, if place and time agree."""
+        for before in range(index - 1, max(-1, index - 9), -1):
+            other = self.events[before]
+            if other.ph == "X":
+                same = (other.pid, other.tid, other.ts) == (event.pid, event.tid, event.ts)
+                return before if same else None
         return None
 
-    def _instant(self, index: int, event: SlimEvent, text: bytes, name: str) -> bytes | None:
-        if name and not self.selection.keeps_category(name):
-            return None
-        if not (self.in_range[index] and self.in_steps[index]):
-            return None
-        return self._placed(event, text, None) if self.renamed else text
-
-    def _renamed(self, event: SlimEvent, text: bytes) -> bytes:
-        """Metadata of a track that got another number; its new name is written elsewhere."""
-        if (event.pid, event.tid) in self.renamed and not event.name.startswith("process"):
-            return self._placed(event, text, None)
-        return text
-
-    def _rewritten(self, event: SlimEvent, text: bytes, index: int, track: Track | None) -> bytes:
-        if track or self.renamed:
-            text = self._placed(event, text, track)
-        mend = bool(self.negative) and self.negative[index]
-        if mend or self.selection.rewrites_args:
-            entries = _entries(text)
-            if mend:
-                entries["dur"] = b"0"
-                self.part.damaged_times += 1
-            if self.selection.rewrites_args and "args" in entries:
-                entries["args"] = self.selection.slim_args(entries["args"])
-            text = join_object(entries)
-        return text
-
-    def _placed(self, event: SlimEvent, text: bytes, track: Track | None) -> bytes:
-        track = track or self.renamed.get((event.pid, event.tid))
-        if track is None:
-            return text
-        entries = _entries(text)
-        entries["pid"], entries["tid"] = str(track[0]).encode(), str(track[1]).encode()
-        return join_object(entries)
+    def _write(
+        self,
+        kept: NDArray[np.bool_],
+        new: dict[int, bytes],
+        code: NDArray[np.intp],
+        kinds: list[_Kind],
+    ) -> None:
+        inner = self.inner
+        sizes = np.fromiter(map(len, inner), dtype=np.int64, count=len(inner)) + 2
+        flow = np.array([k.is_flow for k in kinds], dtype=bool)
+        for number, kind in enumerate(kinds):
+            if not flow[number]:
+                mine = code == number
+                _count(self.part.before, kind.name, int(sizes[mine].sum()), int(mine.sum()))
+        if new:
+            inner = list(inner)
+            for index, text in new.items():
+                inner[index] = text
+                sizes[index] = len(text) + 2
+        for number, kind in enumerate(kinds):
+            mine = kept & (code == number)
+            if mine.any():
+                _count(self.part.after, kind.name, int(sizes[mine].sum()), int(mine.sum()))
+        self.part.text = join_inner(list(compress(inner, kept.tolist())))
 
 
-def _entries(text: bytes) -> dict[str, bytes]:
-    import msgspec
+_PHASE_AND_CATEGORY = attrgetter("ph", "cat")
 
-    return {k: bytes(v) for k, v in msgspec.json.decode(text, type=dict[str, msgspec.Raw]).items()}
+
+def _entries(inner: bytes) -> dict[str, bytes]:
+    raw = msgspec.json.decode(b"{%b}" % inner, type=dict[str, msgspec.Raw])
+    return {key: bytes(value) for key, value in raw.items()}
+
+
+def _replaced(inner: bytes, values: dict[str, bytes]) -> bytes:
+    return join_object(_entries(inner) | values)[1:-1]
+
+
+def _placed(inner: bytes, track: Track) -> bytes:
+    return _replaced(inner, {"pid": str(track[0]).encode(), "tid": str(track[1]).encode()})
 
 
 def _overlaps(
@@ -287,10 +308,10 @@ def _overlaps(
     return found
 
 
-def _count(account: Account, name: str, size: int) -> None:
+def _count(account: Account, name: str, size: int, events: int = 1) -> None:
     entry = account.get(name)
     if entry is None:
-        account[name] = [1, size]
+        account[name] = [events, size]
     else:
-        entry[0] += 1
+        entry[0] += events
         entry[1] += size

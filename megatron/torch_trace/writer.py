@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -169,6 +169,11 @@ class TraceWriter:
 def join(texts: Iterable[bytes]) -> bytes:
     """Events as `TraceWriter.add_joined` wants them."""
     return _SEPARATOR.join(texts)
+
+
+def join_inner(inner: Sequence[bytes]) -> bytes:
+    """The same from events without their braces."""
+    return b"{%b}" % (b"}" + _SEPARATOR + b"{").join(inner) if inner else b""
 
 
 def _entry(key: str, value: bytes) -> bytes:

@@ -44,6 +44,7 @@ class EventBlock(Generic[EventT]):
         self._separator = raw.separator
         self._text: bytes | None = raw.text
         self._offsets: list[int] | None = None
+        self._salvaged: list[bytes] | None = None
         events = self._decode_last(raw, kind) if raw.is_last else decode_strictly(raw.text, kind)
         if events is None:
             events = self._salvage(raw, kind)
@@ -72,24 +73,28 @@ class EventBlock(Generic[EventT]):
         self.unfinished = saved.unfinished
         self._text = None
         self._offsets = [raw.offset + offset for offset in saved.offsets]
-        self.texts = saved.texts
+        self._salvaged = saved.texts
         return [decode_loosely(text, kind) for text in saved.texts]
 
     @cached_property
     def texts(self) -> list[bytes]:
         """Each event as strict JSON; as it stands in the file unless it had to be repaired."""
-        text = self._text or b""
+        return [b"{%b}" % inner for inner in self.inner_texts]
+
+    @cached_property
+    def inner_texts(self) -> list[bytes]:
+        """The same without the braces around each event, which is faster to have and to join."""
+        if self._salvaged is not None:
+            return [text[1:-1] for text in self._salvaged]
+        text = (self._text or b"").strip()
         if not self.events:
             return []
         if self._separator:
-            pieces = text.strip().split(b"}" + self._separator + b"{")
-            if len(pieces) == len(self.events):
-                if len(pieces) == 1:
-                    return pieces
-                first, *middle, last = pieces
-                return [first + b"}", *[b"{%b}" % piece for piece in middle], b"{" + last]
+            inner = text[1:-1].split(b"}" + self._separator + b"{")
+            if len(inner) == len(self.events):
+                return inner
         raw = msgspec.json.decode(b"[%b]" % text, type=list[msgspec.Raw])
-        return [bytes(event) for event in raw]
+        return [bytes(event)[1:-1] for event in raw]
 
     @property
     def text(self) -> bytes | None:

@@ -140,9 +140,8 @@ class _Salvager:
             pass
         else:
             # Where something is broken, an object without `ph` is a piece of an event.
-            if not lost_before or "ph" in value:
-                if self._keep(self.text[at:end], at):
-                    self._kept_to = end
+            if (not lost_before or "ph" in value) and self._keep(self.text[at:end], at):
+                self._kept_to = end
             return end
         limit = self._next_start(at)
         parser = LenientParser(self.text[at:limit].rstrip(" \t\n\r,") if limit else self.text[at:])
