@@ -24,13 +24,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.reader import Damage, Event, EventBlock, Metadata, Trace
+from megatron.torch_trace.reader import Args, Damage, Event, EventBlock, Metadata, Trace
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.vocabulary import GPU_WORK, category
 
@@ -69,6 +70,23 @@ _COLLECTIVE_NUMBERS = frozenset(
     {"in_nelems", "out_nelems", "group_size", "seq", "src_rank", "dst_rank"}
 )
 _MISSING = NO_TIME
+_CALL = ("correlation", "external_id")
+_GPU = (*_CALL, "stream", "device")
+_OPERATOR = ("external_id", "ev_idx", "sequence_number", "fwd_thread_id")
+_ARGS_OF = {
+    "kernel": _GPU,
+    "gpu_memcpy": _GPU,
+    "gpu_memset": _GPU,
+    "cuda_runtime": _CALL,
+    "cuda_driver": _CALL,
+    "cpu_op": _OPERATOR,
+    "user_annotation": _OPERATOR,
+    "python_function": ("ev_idx", "python_id", "python_parent_id"),
+}
+"""What events of the usual categories have; of all others every argument is looked for."""
+_NO_ARGS = Args()
+_TRACK = attrgetter("pid", "tid")
+_COLLECTIVE = attrgetter(*_COLLECTIVE_ARGS)
 # An event this many times the width of the trace away from its middle is not of this trace.
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000
@@ -175,35 +193,40 @@ def _columns(without: frozenset[str], block: EventBlock[Event]) -> _Columns:
                 track_names[event.pid, event.tid] = name
     ts, dur = starts[rows], durations[rows]
     dur[dur == NO_TIME] = 0
-    present = ts != NO_TIME
-    missing = int((~present).sum())
+    timed = ts != NO_TIME
+    missing = int((~timed).sum())
     if missing:
-        events = [event for event, keep in zip(events, present.tolist(), strict=True) if keep]
-        ts, dur = ts[present], dur[present]
+        events = [event for event, keep in zip(events, timed.tolist(), strict=True) if keep]
+        ts, dur = ts[timed], dur[timed]
 
     names, categories, tracks = _Codes(), _Codes(), _Codes()
     numbers = {
         "ts": ts,
         "dur": dur,
         "name": names.of([event.name for event in events]),
-        "category": categories.of([category(event.cat) for event in events]),
-        "track": tracks.of([(event.pid, event.tid) for event in events]),
+        "category": categories.of([event.cat for event in events]),
+        "track": tracks.of(list(map(_TRACK, events))),
     }
-    arguments = [event.args for event in events]
+    arguments = [event.args or _NO_ARGS for event in events]
+    present = [category(written) for written in categories.codes]
     for key in _INTEGER_ARGS:
-        numbers[key] = _integers([getattr(a, key) if a is not None else None for a in arguments])
-    numbers["bytes"] = _integers([_integer(a.bytes_) if a is not None else None for a in arguments])
+        asked = np.array([key in _ARGS_OF.get(c, _INTEGER_ARGS) for c in present], dtype=bool)
+        numbers[key] = np.full(len(events), _MISSING, dtype=np.int64)
+        where = np.flatnonzero(asked[numbers["category"]]) if present else np.empty(0, np.intp)
+        get = attrgetter(key)
+        numbers[key][where] = _integers([get(arguments[row]) for row in where.tolist()])
+    numbers["bytes"] = _integers([_integer(a.bytes_) for a in arguments])
     collectives: list[tuple[Any, ...]] = []
     rows_of = np.full(len(events), _MISSING, dtype=np.int64)
     for row, args in enumerate(arguments):
-        if args is not None and args.collective is not None:
+        if args.collective is not None:
             rows_of[row] = len(collectives)
-            collectives.append(tuple(getattr(args, key) for key in _COLLECTIVE_ARGS))
+            collectives.append(_COLLECTIVE(args))
     numbers["args"] = rows_of
     return _Columns(
         numbers,
         list(names.codes),
-        list(categories.codes),
+        present,
         list(tracks.codes),
         collectives,
         track_names,
