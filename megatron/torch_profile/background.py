@@ -59,6 +59,11 @@ class Exporter:
         self.last_iterations = 1
         atexit.register(self.wait)
 
+    @property
+    def in_flight(self) -> int:
+        """Traces that are not on disk yet."""
+        return len(self._flights) + len(self._at_exit)
+
     def hand_over(
         self,
         profiler: Any,

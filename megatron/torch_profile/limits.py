@@ -9,6 +9,7 @@ fifth of the memory that held it (measured: 735 MB of trace in 4 GB, 188 MB in 0
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from megatron.torch_profile.host_memory import host_memory, resident_bytes
@@ -24,19 +25,21 @@ class WindowLimits:
 
     Args:
         max_trace_mb: the user's bound on the raw trace, None for none.
-        expected_mb_per_iteration: from the trace before, None if there is none.
+        expected_mb: raw size of one iteration, from the trace before; None while there is none
+            (it may still be being written when the window begins).
     """
 
-    def __init__(self, max_trace_mb: float | None, expected_mb_per_iteration: float | None) -> None:
+    def __init__(self, max_trace_mb: float | None, expected_mb: Callable[[], float | None]) -> None:
         self._max_trace_mb = max_trace_mb
-        self._expected = expected_mb_per_iteration
+        self._expected_mb = expected_mb
         self._resident = resident_bytes()
 
     def estimated_mb(self, iterations: int) -> float:
         """Raw size of the trace so far."""
         grown = max(0, resident_bytes() - self._resident)
         by_growth = grown * TRACE_BYTES_PER_HELD_BYTE / MB
-        return by_growth if self._expected is None else self._expected * iterations
+        expected = self._expected_mb()
+        return by_growth if expected is None else expected * iterations
 
     def reached(self, iterations: int) -> str | None:
         """Why the window must end now, or None.

@@ -20,7 +20,7 @@ from typing import Any
 
 import wrapt
 
-from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_trace.errors import UsageError
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -63,7 +63,12 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     megatron_args = training.get_args()
     if not arguments.config_of(megatron_args).enabled:
         return wrapped(*args, **kwargs)
-    from megatron.torch_profile import session
+    try:
+        from megatron.torch_profile import session
+    except Exception as error:
+        # The same on every rank, since it is installed so: nobody waits for this one.
+        logger.warning("training goes on without a profile: %s: %s", type(error).__name__, error)
+        return wrapped(*args, **kwargs)
 
     model = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("model")
     with session.training(megatron_args, model, lambda: _flops_per_iteration(megatron_args)):
@@ -71,17 +76,19 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    from megatron.torch_profile import session
-
+    # Nobody has asked for profiling if the session has not been imported.
+    session: Any = sys.modules.get("megatron.torch_profile.session")
+    if session is None:
+        return wrapped(*args, **kwargs)
     # 0-based and set right before the call, in every version.
     session.current.begin_step(import_module(_TRAINING).get_args().curr_iteration + 1)
     return wrapped(*args, **kwargs)
 
 
 def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    from megatron.torch_profile import session
-
-    session.current.begin_pause()
+    session: Any = sys.modules.get("megatron.torch_profile.session")
+    if session is not None:
+        session.current.begin_pause()
     return wrapped(*args, **kwargs)
 
 

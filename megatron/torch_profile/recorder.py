@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -150,10 +151,13 @@ class Recorder:
         if self._next is not None and self._profiler is not None:
             self._finish(self._next)
 
-    def _flush(self, dies: bool) -> bool:
+    def _flush(self, number: int, dies: bool) -> bool:
         """A signal has come: save what there is. False if that must wait for what is under way."""
         if self.busy:
             return False
+        if self._recorded or self.exporter.in_flight:
+            name, after = signal.Signals(number).name, ", then ending" if dies else ""
+            logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
         self._end_of_training(dies)
         return True
 
@@ -191,7 +195,9 @@ class Recorder:
         return why is not None
 
     def _start(self, window: Window) -> None:
-        self._limits = WindowLimits(self._plan.config.max_trace_mb, self.exporter.expected_mb(1))
+        self._limits = WindowLimits(
+            self._plan.config.max_trace_mb, lambda: self.exporter.expected_mb(1)
+        )
         self._profiler.start_trace()
         metadata = {**self._metadata, "window": {"first": window.first, "last": window.last}}
         self._profiler.add_metadata_json(METADATA_KEY, json.dumps(metadata))

@@ -24,11 +24,11 @@ class FlushOnSignal:
     """While installed, a signal of `SIGNALS` calls `flush` before anything else happens.
 
     Args:
-        flush: saves what there is; must not raise. Called with whether the process will die;
-            False if it cannot now, and then calls `serve_pending` when it can.
+        flush: saves what there is; must not raise. Called with the signal and whether the process
+            will die of it; False if it cannot now, and then calls `serve_pending` when it can.
     """
 
-    def __init__(self, flush: Callable[[bool], bool]) -> None:
+    def __init__(self, flush: Callable[[int, bool], bool]) -> None:
         self._flush = flush
         self._before: dict[int, Any] = {}
         self._pid = os.getpid()
@@ -69,7 +69,7 @@ class FlushOnSignal:
             if not self._flushed:
                 self._flushing = True
                 try:
-                    self._flushed = self._flush(dies)
+                    self._flushed = self._flush(number, dies)
                 finally:
                     self._flushing = False
                 if not self._flushed:

@@ -73,13 +73,13 @@ def process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_window_within_its_limits_goes_on(process: Any) -> None:
-    window = WindowLimits(None, None)
+    window = WindowLimits(None, lambda: None)
     process.resident += 10 * GIB
     assert window.reached(3) is None
 
 
 def test_a_window_ends_before_the_iteration_that_would_pass_the_users_bound(process: Any) -> None:
-    window = WindowLimits(250, expected_mb_per_iteration=100)
+    window = WindowLimits(250, lambda: 100)
     assert window.reached(1) is None
     assert window.reached(2) == (
         "the trace holds about 200 MB raw and the next iteration would take it past "
@@ -88,14 +88,14 @@ def test_a_window_ends_before_the_iteration_that_would_pass_the_users_bound(proc
 
 
 def test_without_an_earlier_trace_the_growth_of_the_process_tells(process: Any) -> None:
-    window = WindowLimits(250, None)
+    window = WindowLimits(250, lambda: None)
     process.resident += 1_000_000_000
     assert window.estimated_mb(1) == 200.0
     assert window.reached(1) is not None
 
 
 def test_a_window_ends_before_the_control_group_is_full(process: Any) -> None:
-    window = WindowLimits(None, None)
+    window = WindowLimits(None, lambda: None)
     process.resident += 4 * GIB
     process.host = HostMemory(32 * GIB, 27 * GIB)
     assert window.reached(1) == (

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that kill jobs: the table of docs/faults.md, row by row, on processes that really die."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+TOY = str(Path(__file__).with_name("toy_training.py"))
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "KINETO_LOG_LEVEL": "99",
+}
+for name in ("RANK", "WORLD_SIZE"):
+    ENVIRONMENT.pop(name, None)
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, TOY, str(folder), *options],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def until(process: subprocess.Popen[str], text: str) -> str:
+    """Read output up to a line with a text."""
+    assert process.stdout
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"{text!r} never came:\n{seen}")
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+def losses(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("step ")]
+
+
+def traces(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def steps(folder: Path) -> list[str]:
+    (path,) = folder.rglob("*.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return sorted(e["name"] for e in events if str(e.get("name")).startswith("ProfilerStep#"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Losses of the toy when nothing happens."""
+    status, output = ended(start(tmp_path_factory.mktemp("plain")))
+    assert status == 0, output
+    return losses(output)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_in_the_middle_of_a_window_leaves_a_partial_trace(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    process = start(tmp_path, "--active", "5", "--seconds-per-step", "0.3")
+    until(process, "step 4 ")
+    began = time.monotonic()
+    process.send_signal(number)
+    process.send_signal(number)  # some sites send it twice
+    status, output = ended(process)
+    assert status == -number, "it died of the signal, as it would have without us"
+    assert time.monotonic() - began < 30
+    assert f"rank 0 received {number.name}: saving what is recorded, then ending" in output
+    assert traces(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
+    assert steps(tmp_path) == ["ProfilerStep#3", "ProfilerStep#4"]
+
+
+def test_a_signal_that_somebody_handles_is_passed_on_and_training_ends_its_own_way(
+    tmp_path: Path,
+) -> None:
+    process = start(tmp_path, "--own-handler", "--active", "5", "--seconds-per-step", "0.3")
+    until(process, "step 4 ")
+    process.send_signal(signal.SIGTERM)
+    status, output = ended(process)
+    assert status == 0, output
+    assert "own handler called" in output
+    assert "end of training" in output
+    assert traces(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
+
+
+def test_a_signal_while_the_child_still_writes_waits_for_it(tmp_path: Path) -> None:
+    process = start(tmp_path, "--slow-save", "3", "--seconds-per-step", "0.3")
+    until(process, "writes the trace of iterations 3")
+    process.send_signal(signal.SIGTERM)
+    status, _ = ended(process)
+    assert status == -signal.SIGTERM
+    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+def test_a_signal_between_windows_changes_nothing_but_a_line(tmp_path: Path) -> None:
+    process = start(tmp_path, "--seconds-per-step", "0.3", "--iterations", "50")
+    until(process, "rank 0 wrote")
+    process.send_signal(signal.SIGTERM)
+    status, _ = ended(process)
+    assert status == -signal.SIGTERM
+
+
+def test_an_exception_leaves_the_window_it_ended(tmp_path: Path) -> None:
+    status, output = ended(start(tmp_path, "--active", "3", "--raise-at", "4"))
+    assert status == 1
+    assert output.count("RuntimeError: the model exploded") == 1, "and its own traceback only"
+    assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
+
+
+def test_peers_do_not_wait_for_an_export_longer_than_their_timeout(
+    tmp_path: Path, plain: list[str]
+) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    options = ["--slow-save", "12", "--group-timeout", "4", "--iterations", "8"]
+    run = subprocess.run(
+        [*torchrun, "--nproc-per-node=2", TOY, str(tmp_path), *options],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stdout
+    assert run.stdout.count("end of training") == 2
+    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+def test_windows_back_to_back_while_the_first_is_still_being_written(
+    tmp_path: Path, plain: list[str]
+) -> None:
+    status, output = ended(start(tmp_path, "--repeat", "3", "--slow-save", "2"))
+    assert status == 0, output
+    assert losses(output) == plain
+    assert traces(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
+
+
+def test_a_window_that_outgrows_its_bound_ends_early(tmp_path: Path, plain: list[str]) -> None:
+    # The first window, of 1.5 MB, tells how large an iteration is; the second is cut by it.
+    options = ("--active", "15", "--repeat", "2", "--max-trace-mb", "1", "--iterations", "40")
+    status, output = ended(start(tmp_path, *options, "--seconds-per-step", "0.1"))
+    assert status == 0, output
+    assert losses(output)[:8] == plain
+    assert "take it past --torch-profile-max-trace-mb 1" in output
+    (cut,) = tmp_path.glob("iter-0000019-0000033/rank-0.partial.pt.trace.json.gz")
+    assert 0.5e6 < len(gzip.decompress(cut.read_bytes())) < 1.1e6
+
+
+def test_after_every_fault_at_once_the_losses_are_the_same(
+    tmp_path: Path, plain: list[str]
+) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    process = start(folder, "--repeat", "3", "--slow-save", "1", "--seconds-per-step", "0.2")
+    head = until(process, "writes the trace of iterations 3")
+    # The child that writes the first trace is killed; the folder of the second disappears.
+    children = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    head += until(process, "writes the trace of iterations 5")
+    for path in folder.glob("iter-0000005"):
+        path.rename(tmp_path / "elsewhere")
+    status, tail = ended(process)
+    assert status == 0, head + tail
+    assert losses(head + tail) == plain
+    assert "was killed by SIGKILL; saving it again from training" in head + tail
+    assert "could not write the trace of iterations 5" in head + tail
+    assert "iter-0000003/rank-0.pt.trace.json.gz" in traces(folder)
+    assert "iter-0000007/rank-0.pt.trace.json.gz" in traces(folder)

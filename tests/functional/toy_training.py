@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training of ten lines under the real recorder, for faults that need a process to die.
+
+    toy_training.py FOLDER [--iterations N] [--active N] [--seconds-per-step S]
+                    [--slow-save S] [--raise-at N] [--own-handler] [--group-timeout S]
+
+Prints `step N LOSS` for every iteration; under torchrun each iteration all-reduces over gloo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from megatron.torch_profile import export
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.ranks import Layout
+from megatron.torch_profile.recorder import Recorder
+from megatron.torch_profile.schedule import Schedule, Span
+from megatron.torch_profile.topology import CPU, Member, Topology
+
+parser = argparse.ArgumentParser()
+parser.add_argument("folder", type=Path)
+parser.add_argument("--iterations", type=int, default=8)
+parser.add_argument("--active", type=int, default=1)
+parser.add_argument("--repeat", type=int, default=1)
+parser.add_argument("--max-trace-mb", type=int)
+parser.add_argument("--seconds-per-step", type=float, default=0.0)
+parser.add_argument("--slow-save", type=float, default=0.0)
+parser.add_argument("--raise-at", type=int)
+parser.add_argument("--own-handler", action="store_true")
+parser.add_argument("--group-timeout", type=float, default=600.0)
+options = parser.parse_args()
+
+rank = int(os.environ.get("RANK", "0"))
+distributed = "RANK" in os.environ
+if distributed:
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=options.group_timeout))
+
+if options.slow_save:
+    save = export.save
+
+    def slowly(profiler: Any, what: export.Export) -> int:
+        time.sleep(options.slow_save)
+        return save(profiler, what)
+
+    export.save = slowly
+
+stop = False
+
+
+def handler(number: int, frame: FrameType | None) -> None:
+    global stop
+    stop = True
+    print("own handler called", flush=True)
+
+
+if options.own_handler:
+    signal.signal(signal.SIGTERM, handler)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+config = TorchProfileConfig(
+    enabled=True,
+    active=options.active,
+    repeat=options.repeat,
+    max_trace_mb=options.max_trace_mb,
+    record_shapes=True,
+)
+topology = Topology(0, Layout(1, {}), [Member(0, "node0", os.getpid(), 0, CPU)])
+plan = CapturePlan(
+    config, topology, (0,), Schedule(config, Span(1, options.iterations)), options.folder
+)
+recorder = Recorder(plan, [model], {"rank": rank}) if rank == 0 else None
+
+try:
+    for iteration in range(1, options.iterations + 1):
+        if recorder:
+            recorder.begin_step(iteration)
+        loss = model(torch.ones(8, 16)).square().mean()
+        loss.backward()
+        if distributed:
+            for parameter in model.parameters():
+                torch.distributed.all_reduce(parameter.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step", iteration, loss.item().hex(), flush=True)
+        if iteration == options.raise_at:
+            raise RuntimeError("the model exploded")
+        time.sleep(options.seconds_per_step)
+        if stop:
+            break
+finally:
+    if recorder:
+        recorder.close()
+print("end of training", flush=True)
