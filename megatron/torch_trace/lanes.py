@@ -71,6 +71,8 @@ class SliceSorter:
 
 
 def _split_tracks(rows: Ints) -> Iterator[tuple[int, Iterator[Ints]]]:
+    if not rows.shape[1]:
+        return
     tracks, starts = np.unique(rows[0], return_index=True)
     ends = np.append(starts[1:], rows.shape[1])
     for track, start, end in zip(tracks.tolist(), starts.tolist(), ends.tolist(), strict=True):

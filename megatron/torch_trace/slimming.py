@@ -149,7 +149,9 @@ class _BlockPass:
         count = len(self.events)
         kept: NDArray[np.bool_] = np.array([k.kept for k in kinds], dtype=bool)[code]
         free = np.array([k.name == "metadata" for k in kinds], dtype=bool)[code]
-        self.in_steps = self.begins = np.ones(count, dtype=bool)
+        # An arrow goes with its slice; the clock decides only if it has none.
+        arrow = np.array([k.is_flow for k in kinds], dtype=bool)[code]
+        self.in_range = self.in_steps = self.begins = np.ones(count, dtype=bool)
         self.negative: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         if slimmer.ranges or slimmer.steps or selection.min_dur_ns or slimmer.plan:
             ts, dur = block_times(self.block)
@@ -161,7 +163,8 @@ class _BlockPass:
                 stays = np.array([k.is_annotation for k in kinds], dtype=bool)[code]
                 kept &= absent | (dur >= selection.min_dur_ns) | stays
             if slimmer.ranges:
-                kept &= free | _overlaps(ts, ends, slimmer.ranges)
+                self.in_range = free | _overlaps(ts, ends, slimmer.ranges)
+                kept &= self.in_range | arrow
             if slimmer.steps:
                 self.in_steps = free | _overlaps(ts, ends, slimmer.steps)
                 self.begins = _overlaps(ts, ts, slimmer.steps)
@@ -200,9 +203,9 @@ class _BlockPass:
             if self.begins[index]:
                 inside.append(number)
         self.part.launches = launches
-        decided = np.ones(len(self.events), dtype=bool)
-        decided[list(self.gates)] = False
-        kept &= self.in_steps | ~decided
+        by_clock = ~np.array([k.is_flow for k in kinds], dtype=bool)[code]
+        by_clock[list(self.gates)] = False
+        kept &= self.in_steps | ~by_clock
 
     def _changed(self, kept: NDArray[np.bool_]) -> dict[int, bytes]:
         """Index -> new text without braces, of the events that change; arrows not included."""
@@ -237,7 +240,10 @@ class _BlockPass:
             return
         anchor = self._anchor(index, event)
         gate = None
-        if anchor is not None:
+        if anchor is None:
+            if not (self.in_range[index] and self.in_steps[index]):
+                return
+        else:
             if not kept[anchor]:
                 return
             gate = self.gates.get(anchor)

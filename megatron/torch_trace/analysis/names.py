@@ -59,6 +59,7 @@ _FAMILIES = (
 )
 _COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _FAMILIES)
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|split)[a-z]*_fused_?")
+_OPENED_BY = {">": "<", ")": "("}
 _PLAIN = ("cast or copy", "reduction", "elementwise", "embedding")
 _FUNCTOR = re.compile(r"(\w+(?:Functor\w*|_kernel_cuda|_kernel_impl|Ops|_scalar))\b")
 
@@ -114,15 +115,18 @@ def short_name(name: str) -> str:
     if name.startswith(("Memcpy", "Memset")):
         return name
     text = name.replace("(anonymous namespace)", "anonymous")
-    bare, depth = [], 0
+    # Template arguments may hold parentheses, and those may hold a `>` that closes nothing.
+    bare: list[str] = []
+    opened: list[str] = []
     for character in text:
-        if character == "<":
-            depth += 1
-        elif character == ">":
-            depth = max(0, depth - 1)
-        elif depth == 0:
-            if character == "(":
-                break
+        if character == "(" and not opened:
+            break
+        if character in "<(":
+            opened.append(character)
+        elif character in ">)":
+            if opened and opened[-1] == _OPENED_BY[character]:
+                opened.pop()
+        elif not opened:
             bare.append(character)
     words = "".join(bare).split()
     base = words[-1].rsplit("::", 1)[-1] if words else name

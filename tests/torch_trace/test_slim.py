@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What slim keeps, leaves out, and never breaks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trace_builder import arrow, event, kernel, launch, named, names, step, strict, text, write
+
+from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
+from megatron.torch_trace.filters import Selection, parse_duration, parse_numbers
+from megatron.torch_trace.lanes import LaneFinder, SliceSorter, assign_lanes
+from megatron.torch_trace.slim import slim
+
+TWO_STEPS = [
+    step(5, "100.000", "100.000"),
+    step(6, "200.000", "100.000"),
+    event("forward", "110.000", "20.000", args='"Input Dims": [[2, 3]], "Ev Idx": 1'),
+    event("python", "105.000", "50.000", cat="python_function"),
+    launch("190.000", "5.000", 1),
+    arrow("s", 1, "190.000"),
+    kernel("late of step 5", "250.000", "10.000", 1),
+    arrow("f", 1, "250.000", pid=0),
+    launch("210.000", "5.000", 2),
+    arrow("s", 2, "210.000"),
+    kernel("of step 6", "270.000", "30.000", 2),
+    arrow("f", 2, "270.000", pid=0),
+    kernel("launched before", "120.000", "1.000", 99),
+    arrow("f", 99, "120.000", pid=0),
+    arrow("s", 50, "110.000"),
+    named("thread_name", 0, 7, '"name": "stream 7"'),
+    named("thread_sort_index", 0, 7, '"sort_index": 7'),
+]
+
+
+def slimmed(tmp_path: Path, data: bytes, selection: Selection, **options: Any) -> bytes:
+    path = write(tmp_path / "in.json", data)
+    slim(path, tmp_path / "out.json", selection, force=True, **options)
+    return (tmp_path / "out.json").read_bytes()
+
+
+def kept(tmp_path: Path, selection: Selection) -> list[str]:
+    return names(slimmed(tmp_path, text(*TWO_STEPS), selection))
+
+
+def arrows(data: bytes) -> list[tuple[str, int]]:
+    events = strict(data)["traceEvents"]
+    return sorted((e["ph"], e["id"]) for e in events if e["ph"] in "sf")
+
+
+def test_with_nothing_asked_only_arrows_with_one_end_go(tmp_path: Path) -> None:
+    data = slimmed(tmp_path, text(*TWO_STEPS), Selection())
+    assert arrows(data) == [("f", 1), ("f", 2), ("s", 1), ("s", 2)]
+    assert len(strict(data)["traceEvents"]) == len(TWO_STEPS) - 2
+
+
+def test_a_step_has_the_kernels_that_it_launched(tmp_path: Path) -> None:
+    data = slimmed(tmp_path, text(*TWO_STEPS), Selection(steps=frozenset({5})))
+    assert sorted(n for n in names(data) if n != "ac2g") == [
+        "ProfilerStep#5", "cudaLaunchKernel", "forward", "late of step 5", "launched before",
+        "python",
+    ]  # fmt: skip
+    assert arrows(data) == [("f", 1), ("s", 1)]
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no ProfilerStep#9; it has 5, 6\."):
+        kept(tmp_path, Selection(steps=frozenset({9})))
+
+
+def test_a_time_range_goes_by_the_clock_from_the_first_event(tmp_path: Path) -> None:
+    selection = Selection(start_ns=150_000, end_ns=165_000)
+    assert sorted(kept(tmp_path, selection)) == ["ProfilerStep#6", "late of step 5"]
+
+
+def test_categories_may_be_asked_for_by_their_present_names(tmp_path: Path) -> None:
+    assert kept(tmp_path, Selection(categories=frozenset({"python_function"}))) == ["python"]
+    data = text(event("k", cat="Kernel", args='"stream": 7'), event("op", cat="Operator"))
+    assert names(slimmed(tmp_path, data, Selection(categories=frozenset({"kernel"})))) == ["k"]
+
+
+def test_the_shortest_slices_go_but_annotations_stay(tmp_path: Path) -> None:
+    assert kept(tmp_path, Selection(min_dur_ns=40_000)) == [
+        "ProfilerStep#5", "ProfilerStep#6", "python",
+    ]  # fmt: skip
+
+
+def test_streams_choose_gpu_work_only(tmp_path: Path) -> None:
+    found = kept(tmp_path, Selection(streams=frozenset({20})))
+    assert "forward" in found
+    assert "of step 6" not in found
+
+
+@pytest.mark.parametrize(
+    ("drop", "gone"), [("python", {"python"}), ("cpu", {"forward"}), ("flows", {"ac2g"})]
+)
+def test_drop_leaves_out_what_it_names(tmp_path: Path, drop: str, gone: set[str]) -> None:
+    everything = set(kept(tmp_path, Selection()))
+    assert everything - set(kept(tmp_path, Selection(drop=frozenset({drop})))) == gone
+
+
+def test_drop_shapes_and_args_keep_what_links_events(tmp_path: Path) -> None:
+    data = slimmed(tmp_path, text(*TWO_STEPS), Selection(drop=frozenset({"shapes"})))
+    forward = next(e for e in strict(data)["traceEvents"] if e["name"] == "forward")
+    assert forward["args"] == {"Ev Idx": 1}
+    data = slimmed(tmp_path, text(*TWO_STEPS), Selection(drop=frozenset({"args"})))
+    late = next(e for e in strict(data)["traceEvents"] if e["name"] == "late of step 5")
+    assert late["args"] == {"External id": 1, "device": 0, "stream": 7, "correlation": 1}
+    assert '"name": "stream 7"' in data.decode()
+
+
+def test_an_unknown_word_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(UsageError, match="--drop pyton: unknown; choose from python, flows"):
+        Selection(drop=frozenset({"pyton"}))
+    with pytest.raises(UsageError, match="--preset all: unknown; choose from overlap, perfetto"):
+        Selection().with_preset("all")
+
+
+def test_metadata_stays_and_says_what_was_left_out(tmp_path: Path) -> None:
+    whole = strict(text(*TWO_STEPS))
+    data = strict(slimmed(tmp_path, text(*TWO_STEPS), Selection(drop=frozenset({"python"}))))
+    assert data.pop("torch_profile") == {"slim": {"drop": ["python"]}}
+    for document in (whole, data):
+        document.pop("traceEvents")
+    assert data == whole
+
+
+def test_display_time_unit_is_always_ms(tmp_path: Path) -> None:
+    data = text(event()).replace(b'"displayTimeUnit": "ms"', b'"displayTimeUnit": "ns"')
+    assert strict(slimmed(tmp_path, data, Selection()))["displayTimeUnit"] == "ms"
+
+
+def test_numbers_are_passed_on_digit_by_digit(tmp_path: Path) -> None:
+    digits = '"Comms Id": 18446744073709551557, "y": 1.10, "z": 1E+2'
+    data = text(event("x", "1723203468009469.317", "0.010", args=digits))
+    out = slimmed(tmp_path, data, Selection(drop=frozenset({"shapes"})))
+    assert digits.encode() in out
+    assert b'"ts": 1723203468009469.317, "dur": 0.010' in out
+
+
+def test_an_output_is_never_replaced_without_force(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.json", text(event()))
+    (tmp_path / "out.json").write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        slim(path, tmp_path / "out.json")
+    assert (tmp_path / "out.json").read_text() == "mine"
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.json", text(event(r"C:\Users")))
+    with pytest.raises(StrictError):
+        slim(path, tmp_path / "out.json", strict=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["in.json"]
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.json.gz", "out.json.zst"])
+def test_the_output_is_compressed_as_its_name_says(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "in.json", text(*TWO_STEPS))
+    slim(path, tmp_path / name)
+    slim(tmp_path / name, tmp_path / "again.json")
+    slim(path, tmp_path / "plain.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plain.json").read_bytes()
+
+
+def test_a_disk_without_room_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("usage", (), {"free": 1_000_000})
+    monkeypatch.setattr("megatron.torch_trace.writer.shutil.disk_usage", lambda _: usage)
+    path = write(tmp_path / "in.json", text(event()))
+    with pytest.raises(TorchTraceError, match="write it to another disk"):
+        slim(path, tmp_path / "out.json")
+
+
+CROSSING = [
+    event("A", "3.000", "3.776"),
+    event("B", "5.000", "2.000"),
+    event("C", "5.500", "3.000"),
+    event("note", "1.000", "20.000", cat="user_annotation"),
+    event("python", "4.000", "9.000", tid=0),
+    event("buffer request", "2.000", "1.000", cat="overhead", pid=-1, tid=0),
+    event("PyTorch Profiler (0)", "0.500", "30.000", cat="Trace", pid="Spans", tid="Profiler"),
+    named("thread_name", 42, 7, '"name": "thread 7"'),
+]
+
+
+def test_for_perfetto_nothing_crosses_and_every_id_fits(tmp_path: Path) -> None:
+    data = strict(slimmed(tmp_path, text(*CROSSING), Selection(separate_tracks=True)))
+    slices = [e for e in data["traceEvents"] if e["ph"] == "X"]
+    assert sorted(e["name"] for e in slices) == sorted(json.loads(e)["name"] for e in CROSSING[:7])
+    where = {e["name"]: (e["pid"], e["tid"]) for e in slices}
+    assert where["A"] == (42, 7)
+    assert len({where[name] for name in ("A", "B", "C", "note", "python")}) == 5
+    assert all(0 <= e["pid"] < 2**32 and 0 < e["tid"] < 2**32 for e in slices)
+    labels = {
+        (e["pid"], e["tid"]): e["args"]["name"]
+        for e in data["traceEvents"]
+        if e["name"] == "thread_name"
+    }
+    assert labels[where["note"]] == "thread 7 annotations"
+    assert labels[where["B"]] == "thread 7 crossing 1"
+    assert labels[where["C"]] == "thread 7 crossing 2"
+
+
+def test_an_unfinished_slice_is_mended_for_perfetto(tmp_path: Path) -> None:
+    data = strict(slimmed(tmp_path, text(event("x", dur="-1")), Selection(separate_tracks=True)))
+    assert data["traceEvents"][0]["dur"] == 0
+
+
+SELECTIONS = [
+    Selection(),
+    Selection(steps=frozenset({5})),
+    Selection(min_dur_ns=20_000),
+    Selection(drop=frozenset({"python", "shapes"})),
+    Selection(start_ns=50_000, end_ns=160_000),
+    Selection(steps=frozenset({6}), categories=frozenset({"kernel"})),
+    Selection(separate_tracks=True),
+    Selection().with_preset("overlap"),
+]
+
+
+def sorted_events(data: bytes) -> list[str]:
+    return sorted(json.dumps(e, sort_keys=True) for e in strict(data)["traceEvents"])
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda s: str(s.record()))
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(chosen=st.lists(st.sampled_from(TWO_STEPS[2:] + CROSSING), max_size=30, unique=True))
+def test_slim_of_slim_is_slim(tmp_path: Path, selection: Selection, chosen: list[str]) -> None:
+    once = slimmed(tmp_path, text(*TWO_STEPS[:2], *chosen), selection)
+    twice = slimmed(tmp_path, once, selection)
+    assert sorted_events(once) == sorted_events(twice)
+    assert {e["ph"] for e in strict(once)["traceEvents"]} <= {"X", "s", "f", "M"}
+    ends = arrows(once)
+    assert {i for ph, i in ends if ph == "s"} == {i for ph, i in ends if ph == "f"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    slices=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=40
+    ),
+    rows=st.sampled_from([3, 1000]),
+)
+def test_on_no_lane_does_a_slice_cross_another(
+    slices: list[tuple[int, int, int]], rows: int
+) -> None:
+    import numpy as np
+
+    import megatron.torch_trace.lanes as lanes
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Small runs and windows: the merging of what lies on disk is what is tested.
+        patch.setattr(lanes, "_RUN_ROWS", rows)
+        patch.setattr(lanes, "_WINDOW_ROWS", 2 if rows == 3 else 1000)
+        sorter = SliceSorter()
+        for number, (track, ts, dur) in enumerate(slices):
+            one = [np.array([v], dtype=np.int64) for v in (track, ts, dur)]
+            sorter.add(*one, 0, np.array([number], dtype=np.int64))
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        seen = []
+        for track, piece, moved in assign_lanes(sorter):
+            for position in range(piece.shape[1]):
+                start = int(piece[1, position])
+                seen.append(int(piece[4, position]))
+                place = (track, moved.get(position, 0))
+                found.setdefault(place, []).append((start, start + int(piece[2, position])))
+        sorter.close()
+    assert sorted(seen) == list(range(len(slices)))
+    for lane in found.values():
+        for a, b in lane:
+            assert not any(a < c < b < d for c, d in lane)
+
+
+def test_the_first_lane_keeps_all_that_nests() -> None:
+    import numpy as np
+
+    ts, dur = np.array([0, 0, 10, 20, 25]), np.array([100, 5, 10, 10, 10])
+    assert LaneFinder().lanes(ts, dur) == {4: 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "ns"), [("5us", 5000), ("1.5ms", 1_500_000), ("2s", 2 * 10**9), ("7", 7000)]
+)
+def test_times_have_units(written: str, ns: int) -> None:
+    assert parse_duration(written, "--min-dur") == ns
+
+
+def test_a_time_or_number_that_is_none_is_named() -> None:
+    with pytest.raises(UsageError, match="--from soon: not a time; write 300ns, 5us"):
+        parse_duration("soon", "--from")
+    with pytest.raises(UsageError, match="--step 5-3: not a list of numbers"):
+        parse_numbers("5-3", "--step")
+    assert parse_numbers("1,4-6", "--step") == {1, 4, 5, 6}
+
+
+def test_a_selection_that_was_made_before_is_not_made_again() -> None:
+    selection = Selection(steps=frozenset({5, 6}), min_dur_ns=9)
+    assert selection.without_done({"steps": [5]}) == replace(selection, steps=None)
+    assert selection.without_done({"steps": [4]}) == selection
