@@ -156,8 +156,8 @@ def _idle_causes(
     timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Ints
 ) -> IdleCauses:
     gpu, calls = timeline.activity.gpu, timeline.activity.calls
-    if not len(gaps):
-        return IdleCauses(0, 0, 0, 0, 0)
+    if not len(gaps) or not len(gpu):
+        return IdleCauses(0, 0, 0, 0, gaps.total)
     # The work that ends each gap starts exactly where the gap ends; of several the one that was
     # launched first.
     order = np.lexsort((timeline.launches.time, gpu.start))

@@ -19,6 +19,7 @@ from megatron.torch_trace.report.words import (
 
 _MOST_RANKS = 16
 _FEW_RANKS = 4
+_WIDE = 96
 _PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 
 
@@ -79,7 +80,7 @@ def communication(analysis: Analysis, width: int) -> list[str]:
     ]
     if not rows:
         return []
-    columns = (
+    columns: tuple[str, ...] = (
         "<dim",
         "<collective",
         "<~group",
@@ -91,6 +92,10 @@ def communication(analysis: Analysis, width: int) -> list[str]:
         "bytes",
         "busbw",
     )
+    if width < _WIDE:
+        # Dimension and collective nearly always tell the group.
+        columns = tuple(name for name in columns if name != "<~group")
+        rows = [[*row[:2], *row[3:]] for row in rows]
     return [f"COMMUNICATION ({means(analysis)}; busbw GB/s)", *table(columns, rows, width)]
 
 
@@ -176,20 +181,20 @@ def pipeline(analysis: Analysis, width: int) -> list[str]:
 def host(analysis: Analysis, width: int) -> list[str]:
     """Launches, causes of idle time, the loop's thread, synchronisations."""
     rows = [_host_row(rank) for rank in analysis.ranks[:_MOST_RANKS]]
-    lines = ["CPU SIDE (ms; idle GPU by cause)"]
+    lines = ["CPU SIDE (ms): launches | why the GPU was idle | what the loop's thread did"]
     lines += table(
         (
             "rank",
             "launches",
             "delay us",
             "queue",
-            "idle: CPU",
+            "| CPU",
             "data",
             "sync",
             "GPU",
-            "loop: ops",
+            "| operators",
             "waits",
-            "Python etc.",
+            "Python",
         ),
         rows,
         width,

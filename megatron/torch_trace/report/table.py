@@ -6,9 +6,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-_GAP = "  "
+_GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
-_LEAST = 12
+_LEAST = 8
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -16,28 +16,42 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
     Args:
         columns: headings; one that begins with `<` is aligned left. If the table would be too wide
-            columns that begin with `<~` are cut with `...` first, then the others on the left.
+            columns that begin with `<~` are cut with `...` first, then gaps and the others on the
+            left.
         rows: cells, one for each column.
         width: characters a line may have.
     """
     left = [name.startswith("<") for name in columns]
     cells = [[name.lstrip("<~") for name in columns], *[list(row) for row in rows]]
     widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
-    over = sum(widths) + len(_GAP) * (len(widths) - 1) + len(_INDENT) - width
-    first = [n for n, name in enumerate(columns) if name.startswith("<~")]
-    for n in first + [n for n, is_left in enumerate(left) if is_left and n not in first]:
-        if over > 0:
-            kept = max(_LEAST, widths[n] - over)
-            over -= widths[n] - min(kept, widths[n])
-            widths[n] = min(kept, widths[n])
+    gap = _GAP
+    cut = [n for n, name in enumerate(columns) if name.startswith("<~")]
+    over = _over(widths, gap, width)
+    _narrow(widths, cut, over)
+    if _over(widths, gap, width) > 0:
+        gap = _NARROW_GAP
+        _narrow(widths, [n for n, is_left in enumerate(left) if is_left], _over(widths, gap, width))
     lines = []
     for row in cells:
         parts = [
             _cut(cell, widths[n]).ljust(widths[n]) if left[n] else cell.rjust(widths[n])
             for n, cell in enumerate(row)
         ]
-        lines.append((_INDENT + _GAP.join(parts)).rstrip())
+        lines.append((_INDENT + gap.join(parts)).rstrip())
     return lines
+
+
+def _over(widths: Sequence[int], gap: str, width: int) -> int:
+    return sum(widths) + len(gap) * (len(widths) - 1) + len(_INDENT) - width
+
+
+def _narrow(widths: list[int], columns: Sequence[int], over: int) -> None:
+    """Take `over` characters from these columns, one after the other, in place."""
+    for n in columns:
+        if over > 0:
+            kept = min(widths[n], max(_LEAST, widths[n] - over))
+            over -= widths[n] - kept
+            widths[n] = kept
 
 
 def _cut(cell: str, width: int) -> str:

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules by hand: each fires on its own number, and on nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
+
+from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.analysis.results import Analysis, Finding
+
+MS = 1_000_000
+
+
+def found(analysis: Analysis) -> dict[str, Finding]:
+    return {finding.code: finding for finding in analysis.findings}
+
+
+def one_rank(folder: Path, trace: TraceBuilder, **more: Any) -> dict[str, Finding]:
+    return found(analyze(trace.write(folder / "rank-0.json"), **more))
+
+
+def busy(**more: Any) -> TraceBuilder:
+    """A step of 1 ms that computes nearly all the time, in kernels that are long."""
+    trace = TraceBuilder(**more).step(1, 0, MS)
+    for start in range(0, 980_000, 20_000):
+        trace.gpu(GEMM, start + 10, start + 20_000, launch=max(0, start - 30_000))
+    return trace
+
+
+def test_a_good_trace_has_no_finding(tmp_path: Path) -> None:
+    assert one_rank(tmp_path, busy()) == {}
+
+
+def test_exposed_tensor_parallel_communication_names_its_share_and_megatron_s_flags(
+    tmp_path: Path,
+) -> None:
+    trace = busy().step(2, MS, 2 * MS)
+    trace.collective(MS, MS + 300_000, dimension="tp", launch=MS - 100_000)
+    trace.gpu(GEMM, MS + 300_000, 2 * MS, launch=MS - 90_000)
+    finding = one_rank(tmp_path, trace)["exposed_communication_tp"]
+    assert finding.severity == "high"
+    assert finding.title == (
+        "Tensor-parallel communication is exposed for 15 % of the window (rank 0)."
+    )
+    assert finding.evidence["exposed_ns"] == {0: 300_000}
+    assert "--sequence-parallel" in finding.advice
+    assert "--tp-comm-overlap" in finding.advice
+
+
+def test_data_parallel_advice_depends_on_the_flags_that_are_on_already(tmp_path: Path) -> None:
+    def finding(argv: list[str], name: str) -> Finding:
+        trace = busy(own={"argv": argv}).step(2, MS, 2 * MS)
+        trace.collective(MS, MS + 300_000, dimension="dp", launch=MS - 100_000)
+        trace.gpu(GEMM, MS + 300_000, 2 * MS, launch=MS - 90_000)
+        return one_rank(tmp_path / name, trace)["exposed_communication_dp"]
+
+    assert "--overlap-grad-reduce" in finding([], "off").advice
+    assert "--ddp-bucket-size" in finding(["--overlap-grad-reduce"], "on").advice
+
+
+def test_a_gpu_that_waits_for_launches_is_launch_bound(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, MS)
+    for start in range(0, MS, 10_000):
+        trace.gpu(GEMM, start + 5_000, start + 9_000, launch=start + 4_500)
+    finding = one_rank(tmp_path, trace)["launch_bound"]
+    assert finding.severity == "high"
+    assert "idle for 55 % of the window because the CPU" in finding.title
+    assert "--cuda-graph-impl" in finding.advice
+
+
+def test_waiting_in_the_data_loader_is_its_own_finding(tmp_path: Path) -> None:
+    trace = busy().step(2, MS, 2 * MS)
+    trace.annotation(
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", MS, MS + 400_000
+    )
+    trace.gpu(GEMM, MS + 401_000, 2 * MS, launch=MS + 400_500)
+    findings = one_rank(tmp_path, trace)
+    assert findings["data_loader"].severity == "high"
+    assert findings["data_loader"].title == (
+        "The training loop waits in the data loader for 20 % of the iteration on rank 0, 0.4 ms "
+        "for a batch; the GPU is idle for 0.4 ms of it."
+    )
+    assert "launch_bound" not in findings
+
+
+def test_missing_kernels_are_said_and_no_percentage_is(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, MS)
+    for at in range(20):
+        trace.call("cudaLaunchKernel", at, at + 1, args={"correlation": 1000 + at})
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    finding = found(analysis)["missing_gpu_events"]
+    assert finding.title == ("Utilisation is unknown on rank 0: 20 of 20 launches have no kernel.")
+    assert analysis.ranks[0].breakdown is None
+    assert [f.code for f in analysis.findings] == ["missing_gpu_events"]
+
+
+def test_synchronisation_names_the_call_and_its_caller(tmp_path: Path) -> None:
+    trace = busy().step(2, MS, 2 * MS).op("aten::item", MS, MS + 5_000)
+    trace.call("cudaStreamSynchronize", MS + 100, MS + 4_000)
+    trace.gpu(GEMM, MS + 300_000, 2 * MS, launch=MS + 299_000)
+    finding = one_rank(tmp_path, trace)["synchronisation"]
+    assert "cudaStreamSynchronize by aten::item" in finding.title
+    assert finding.evidence["syncs"] == [
+        {"call": "cudaStreamSynchronize", "caller": "aten::item", "calls": 1, "time_ns": 3_900}
+    ]
+
+
+def test_barriers_of_timers_are_reported_with_the_level_that_makes_them(tmp_path: Path) -> None:
+    argv = ["pretrain_gpt.py", "--timing-log-level", "2"]
+    trace = busy(own={"argv": argv})
+    trace.gpu(NCCL, 985_000, 986_000, launch=900_000, args=collective_args("barrier", "default"))
+    finding = one_rank(tmp_path, trace)["barriers"]
+    assert "1 barriers in each iteration" in finding.title
+    assert "--timing-log-level 2" in finding.title
+    assert "--no-barrier-with-level-1-timing" in finding.advice
+
+
+def test_copies_that_nothing_hides(tmp_path: Path) -> None:
+    trace = busy().step(2, MS, 2 * MS)
+    trace.gpu(
+        "Memcpy HtoD (Pageable -> Device)", MS, MS + 200_000, launch=MS - 50, cat="gpu_memcpy"
+    )
+    trace.gpu(GEMM, MS + 200_000, 2 * MS, launch=MS - 40)
+    finding = one_rank(tmp_path, trace)["memory_copies"]
+    assert "exposed for 10 % of the window" in finding.title
+    assert finding.evidence["name"] == "Memcpy HtoD (Pageable -> Device)"
+
+
+def test_conversions(tmp_path: Path) -> None:
+    trace = busy().step(2, MS, 2 * MS).op("aten::_to_copy", MS, MS + 1000)
+    trace.gpu("unrolled_elementwise_kernel", MS + 10, MS + 200_000, launch=MS + 5)
+    trace.gpu(GEMM, MS + 200_000, 2 * MS, launch=MS + 2000)
+    assert "Conversions by aten::_to_copy take 10 %" in (
+        one_rank(tmp_path, trace)["dtype_casts"].title
+    )
+
+
+def test_the_profiler_s_own_overhead(tmp_path: Path) -> None:
+    trace = busy().add("overhead", "Activity Buffer Request", 100, 100_000, pid=-1, tid=0)
+    finding = one_rank(tmp_path, trace)["profiler_overhead"]
+    assert "held up the CPU for 10 % of the window" in finding.title
+
+
+def test_a_gpu_that_lags_behind(tmp_path: Path) -> None:
+    trace = busy()
+    for number in range(10):
+        trace.gpu(GEMM, number * 1000, number * 1000 + 900)
+    finding = one_rank(tmp_path, trace)["launched_before_window"]
+    assert finding.evidence["work_without_launch"] == {0: 10}
+
+
+def late_rank(folder: Path, *, slow: str) -> dict[str, Finding]:
+    """Three ranks; rank 1 comes 200 us late to each of four all-reduces because of `slow`."""
+    for rank in range(3):
+        trace = TraceBuilder(rank, 3).step(1, 0, 4 * MS)
+        for number in range(4):
+            start = number * MS
+            late = rank == 1
+            own = 700_000 if not late or slow == "cpu" else 900_000
+            launch = start + (200_000 if late and slow == "cpu" else 0)
+            trace.gpu(GEMM, launch + 100, launch + own, launch=launch)
+            arrives = start + (900_000 if late else 700_000)
+            trace.collective(arrives + 100, start + 950_000, size=3, launch=launch + 50)
+        trace.write(folder / f"rank-{rank}.json")
+    return found(analyze(folder))
+
+
+def test_a_straggler_whose_cpu_is_late(tmp_path: Path) -> None:
+    finding = late_rank(tmp_path, slow="cpu")["straggler"]
+    assert finding.severity == "high"
+    assert finding.title == (
+        "Rank 1 arrives last in 100 % of the data-parallel all-reduces; each of the others waits "
+        "0.8 ms for it, 20 % of the window; its GPU waits for its CPU 0.8 ms more than the others'."
+    )
+    assert finding.evidence["last_arrivals"] == 4
+
+
+def test_a_straggler_that_computes_longer(tmp_path: Path) -> None:
+    finding = late_rank(tmp_path, slow="gpu")["straggler"]
+    assert "it computes 0.8 ms longer than the others" in finding.title
+    assert "power limit" in finding.advice
+
+
+def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
+    finding = late_rank(tmp_path, slow="gpu")["exposed_communication_dp"]
+    assert "of that communication is waiting for other ranks" in finding.title
+    assert finding.advice.startswith("It is waiting, not transfer")
+
+
+def test_every_finding_has_a_number_advice_of_a_sentence_and_a_known_severity(
+    tmp_path: Path,
+) -> None:
+    for finding in late_rank(tmp_path, slow="cpu").values():
+        assert any(character.isdigit() for character in finding.title)
+        assert finding.evidence
+        assert finding.advice.endswith(".")
+        assert finding.severity in ("high", "medium", "low", "info")

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from analysis_builder import BACKWARD, GEMM, TraceBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatron.torch_trace.analysis.host import IdleCauses, LoopThread, SyncRow, look_at_host
+from megatron.torch_trace.analysis.launches import LaunchStatistics, launch_statistics
+from megatron.torch_trace.analysis.loader import DataLoading, LoaderSupply
+
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+MS = 1_000_000
+PIN = 300
+"""torch's pin-memory thread."""
+
+
+def test_idle_time_is_split_by_what_the_next_work_waited_for(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100)
+    trace.gpu(GEMM, 10, 20, launch=4)
+    # Launched at 50, ran at 60: 30 the CPU had not launched, of these 10 in the data loader.
+    trace.annotation(LOADER, 25, 35).gpu(GEMM, 60, 70, launch=50)
+    host = look_at_host(trace.timeline(tmp_path))
+    # Before the first kernel 4 + 6; behind the last one nothing is known.
+    assert host.idle == IdleCauses(data_ns=10, sync_ns=0, cpu_ns=24, gpu_ns=16, unknown_ns=30)
+    assert host.data_loading == (DataLoading(1, 1, 10, 10),)
+
+
+def test_a_gap_after_the_cpu_waited_for_the_gpu_is_the_synchronisation_s(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).gpu(GEMM, 0, 20, launch=0)
+    trace.op("aten::item", 4, 30).call("cudaStreamSynchronize", 5, 22)
+    trace.gpu(GEMM, 60, 100, launch=50)
+    host = look_at_host(trace.timeline(tmp_path))
+    assert host.idle == IdleCauses(data_ns=0, sync_ns=30, cpu_ns=0, gpu_ns=10, unknown_ns=0)
+    assert host.syncs == (SyncRow("cudaStreamSynchronize", "aten::item", 1, 17, 17),)
+
+
+def test_the_synchronisation_with_which_the_profiler_ends_is_not_the_user_s(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(1, 0, 50).gpu(GEMM, 0, 60, launch=0)
+    trace.call("cudaDeviceSynchronize", 52, 1_800_000)
+    assert look_at_host(trace.timeline(tmp_path)).syncs == ()
+
+
+def test_the_loop_s_thread_adds_up_to_the_window(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).annotation(LOADER, 0, 10)
+    trace.op("aten::mm", 20, 50).call("cudaStreamSynchronize", 40, 45)
+    trace.op("MulBackward0", 60, 80, tid=BACKWARD).gpu(GEMM, 30, 40, launch=25)
+    loop = look_at_host(trace.timeline(tmp_path)).loop_thread
+    assert loop == LoopThread(
+        operators_ns=25, waiting_ns=5, data_ns=10, other_ns=60, backward_ns=20
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 900), st.integers(0, 60), st.one_of(st.none(), st.integers(0, 900))
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_the_causes_of_idle_time_add_up_whatever_the_trace(
+    work: list[tuple[int, int, int | None]],
+) -> None:
+    trace = TraceBuilder().step(1, 0, 1000).annotation(LOADER, 100, 300)
+    trace.call("cudaStreamSynchronize", 400, 450)
+    for start, length, launch in work:
+        trace.gpu(GEMM, start, start + length, launch=launch)
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = trace.timeline(Path(folder))
+        idle = look_at_host(timeline).idle
+    assert idle.total_ns == timeline.window.length - timeline.sets.busy.total
+    assert min(idle.data_ns, idle.sync_ns, idle.cpu_ns, idle.gpu_ns, idle.unknown_ns) >= 0
+
+
+def loop(batch: int, interval: int) -> TraceBuilder:
+    """Eight micro-batches; the one worker begins a batch when it is asked for."""
+    trace = TraceBuilder().step(1, 0, 9 * interval).gpu(GEMM, 10, 20, launch=1)
+    ready = 0
+    for number in range(8):
+        at = number * interval + 1000
+        trace.annotation(LOADER, at, at + 100)
+        ready = max(ready, at + 100) + batch
+        trace.call("cudaPointerGetAttributes", ready, ready + 10, tid=PIN)
+    return trace
+
+
+def test_a_loader_that_keeps_up_by_a_hair_is_found(tmp_path: Path) -> None:
+    supply = look_at_host(loop(60 * MS, 70 * MS).timeline(tmp_path)).loader_supply
+    assert supply == LoaderSupply(8, 60 * MS, 70 * MS, 60 / 70)
+
+
+def test_a_fast_loader_has_reserve(tmp_path: Path) -> None:
+    supply = look_at_host(loop(5 * MS, 70 * MS).timeline(tmp_path)).loader_supply
+    assert supply is not None
+    assert supply.use == 5 / 70
+
+
+def test_without_the_pin_memory_thread_nothing_is_said_about_supply(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 1000).gpu(GEMM, 10, 20, launch=1).annotation(LOADER, 0, 5)
+    assert look_at_host(trace.timeline(tmp_path)).loader_supply is None
+
+
+def statistics(trace: TraceBuilder, folder: Path) -> LaunchStatistics:
+    timeline = trace.timeline(folder)
+    return launch_statistics(
+        timeline.activity,
+        timeline.launches,
+        timeline.window,
+        timeline.devices.served_elsewhere,
+    )
+
+
+def test_launches_their_delays_and_the_queue(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100)
+    trace.gpu(GEMM, 10, 30, launch=0).gpu(GEMM, 30, 50, launch=10).gpu(GEMM, 60, 70, launch=58)
+    # A call that waits is no launch; a kernel from before the trace has none.
+    trace.call("cudaStreamSynchronize", 60, 70, args={"correlation": 99}).gpu(GEMM, 80, 90)
+    assert statistics(trace, tmp_path) == LaunchStatistics(
+        launches=3,
+        without_kernel=0,
+        work_without_launch=1,
+        delay_median_ns=10,
+        delay_p90_ns=20,
+        delay_max_ns=20,
+        negative_delays=0,
+        # [0, 30), [10, 50) and [58, 70), each from its launch to its end.
+        depth_mean=0.82,
+        depth_max=2,
+        calls_ns=6,
+    )
+
+
+def test_a_kernel_that_begins_before_its_launch_has_no_negative_delay(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 200).gpu(GEMM, 95, 110, launch=100)
+    found = statistics(trace, tmp_path)
+    assert (found.delay_median_ns, found.negative_delays) == (0, 1)
+
+
+def test_launches_without_kernels_make_utilisation_unknown(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).gpu(GEMM, 10, 20, launch=1)
+    for at in range(5):
+        trace.call("cudaLaunchKernel", 30 + at, 31 + at, args={"correlation": 50 + at})
+    found = statistics(trace, tmp_path)
+    assert (found.launches, found.without_kernel, found.gpu_is_unknown) == (6, 5, True)

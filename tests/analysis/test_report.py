@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_builder import GEMM, TraceBuilder
+from recorded_traces import SAMPLES
+
+from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.report import words
+from megatron.torch_trace.report.json_document import document
+from megatron.torch_trace.report.table import table
+from megatron.torch_trace.report.text import render
+
+FOLDERS = ["tp2pp2", "tp2pp2-stack", *(f"analysis/{n}" for n in ("dp4", "ep4-moe"))]
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def analysis(request: pytest.FixtureRequest) -> Analysis:
+    return analyze(SAMPLES / request.param)
+
+
+def small(folder: Path) -> Analysis:
+    for rank, start in ((0, 300_000), (1, 600_000)):
+        trace = TraceBuilder(rank, 2).step(5, 0, 1_000_000)
+        trace.op("aten::mm", 0, 50_000).gpu(GEMM, 20_000, 300_000, launch=10_000)
+        trace.collective(start, 700_000, dimension="dp", launch=40_000)
+        trace.gpu(GEMM, 700_000, 1_000_000, launch=45_000)
+        trace.write(folder / f"rank-{rank}.json")
+    return analyze(folder)
+
+
+def test_the_report_says_the_answer_first(tmp_path: Path) -> None:
+    lines = render(small(tmp_path), width=100).splitlines()
+    assert lines[:6] == [
+        "2 ranks; NVIDIA H200; step 5, 1 ms an iteration; MFU unknown.",
+        "",
+        "Exposed communication 25 % of the iteration, of which data parallel 25 %.",
+        "Idle 17 %: 16 % launched but not started, 1.0 % the CPU had not launched yet.",
+        "Compute 58 %, exposed copies 0.0 %; 0.0 % is communication hidden behind compute.",
+        "",
+    ]
+
+
+def test_every_line_fits_the_terminal(analysis: Analysis) -> None:
+    for width in (80, 100):
+        long = [line for line in render(analysis, width=width).splitlines() if len(line) > width]
+        assert long == []
+
+
+def test_the_report_is_plain_text(analysis: Analysis) -> None:
+    text = render(analysis, width=40)
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert "nan" not in text.split()
+
+
+def test_all_parts_have_their_place(analysis: Analysis) -> None:
+    text = render(analysis)
+    for heading in ("FINDINGS", "WHERE THE TIME WENT", "COMMUNICATION", "GPU WORK BY FAMILY",
+                    "TOP KERNELS", "TOP OPERATORS", "CPU SIDE", "NOTES"):  # fmt: skip
+        assert f"\n{heading}" in text
+    assert ("\nPIPELINE" in text) == any(rank.pipeline for rank in analysis.ranks)
+    assert ("\nSTRAGGLERS" in text) == (len(analysis.ranks) > 1)
+    assert ("\nTOP SHAPES" in text) == any(rank.shapes for rank in analysis.ranks)
+
+
+def test_top_limits_the_rows(analysis: Analysis) -> None:
+    assert len(render(analysis, top=2)) < len(render(analysis, top=9))
+
+
+def test_unknown_utilisation_is_unknown_everywhere(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 1_000_000)
+    for at in range(20):
+        trace.call("cudaLaunchKernel", at, at + 1, args={"correlation": 1000 + at})
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    text = render(analysis)
+    assert "Where the time went is unknown. 20 of 20 launches have no kernel" in text
+    assert "unknown" in text.split("WHERE THE TIME WENT")[1].split("\n\n")[0]
+    assert "0 %" not in text.replace("20 %", "")
+    assert document(analysis)["ranks"][0]["breakdown_ns"] is None
+
+
+def test_a_step_and_a_rank_without_communication_have_no_empty_tables(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 1_000_000).gpu(GEMM, 10, 1_000_000, launch=1)
+    text = render(analyze(trace.write(tmp_path / "rank-0.json")))
+    assert "COMMUNICATION" not in text
+    assert "STRAGGLERS" not in text
+    assert "FINDINGS\n  None." in text
+
+
+def test_flops_of_the_model_give_mfu(tmp_path: Path) -> None:
+    path = (
+        TraceBuilder().step(1, 0, 1_000_000).gpu(GEMM, 0, 10, launch=0).write(tmp_path / "r.json")
+    )
+    text = render(analyze(path, model_flops=989.4e9 * 0.5))
+    assert "MFU 50 %" in text
+    assert "989.4 dense TFLOP/s" in text
+
+
+def keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: keys(inner) for key, inner in value.items()}
+    return [keys(value[0])] if isinstance(value, list) and value else None
+
+
+def test_the_document_is_schema_1(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(document(small(tmp_path)), allow_nan=False))
+    assert found["schema"] == 1
+    assert {"ranks", "stragglers", "pipeline", "findings", "skipped_files"} <= set(found)
+    rank = found["ranks"][0]
+    assert rank["coordinates"] == {}
+    assert rank["window_ns"] == 1_000_000
+    assert rank["communication_ns"] == 400_000
+    assert rank["breakdown_ns"] == {
+        "compute": 580_000,
+        "exposed_communication": 400_000,
+        "exposed_memory": 0,
+        "idle": 20_000,
+    }
+    assert rank["overlapped_communication_ns"] == 0
+    assert {"step", "start_ns", "end_ns", "breakdown_ns"} == set(rank["steps"][0])
+    assert {"dimension", "group", "collective", "calls", "time_ns", "exposed_ns", "bytes",
+            "busbw_gbps"} <= set(rank["communication"][0])  # fmt: skip
+    assert {"name", "class", "calls", "time_ns"} <= set(rank["kernels"][0])
+    assert {"launches", "without_kernel"} <= set(rank["launches"])
+    assert rank["repairs"] == {}
+    assert rank["modules"] == []
+    assert {"rank", "last_arrivals", "imposed_wait_ns"} <= set(found["stragglers"][0])
+    assert {"code", "severity", "title", "evidence", "advice"} == set(found["findings"][0])
+
+
+def test_the_document_of_every_sample_is_strict_json(analysis: Analysis) -> None:
+    found = json.loads(json.dumps(document(analysis), allow_nan=False))
+    for rank in found["ranks"]:
+        assert sum(rank["breakdown_ns"].values()) == rank["window_ns"]
+
+
+def test_a_table_is_cut_where_it_may_be_and_aligned(tmp_path: Path) -> None:
+    rows = [["a" * 40, "x", "1"], ["b", "yy", "1,000"]]
+    assert table(("<~name", "<of", "calls"), rows, 30) == [
+        "  name               of  calls",
+        "  aaaaaaaaaaaaaa...  x       1",
+        "  b                  yy  1,000",
+    ]
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [words.percent(v) for v in (0.234, 0.034, 0.0996, None)] == [
+        "23 %",
+        "3.4 %",
+        "10 %",
+        "unknown",
+    ]
+    assert [
+        words.milliseconds(v) for v in (1_234_567_890, 12_345_678, 1_230_000, 45_000, None)
+    ] == [
+        "1,235",
+        "12.3",
+        "1.23",
+        "0.045",
+        "-",
+    ]
+    assert [words.size(v) for v in (12, 1_500, 2_280_000_000, None)] == [
+        "12 B",
+        "1.5 kB",
+        "2.28 GB",
+        "unknown",
+    ]
+    assert words.ranks((0, 1, 2, 3, 8, 10, 11)) == "0-3, 8, 10-11"
+    assert words.ranks(()) == ""
