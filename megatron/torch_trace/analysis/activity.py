@@ -12,6 +12,7 @@ is analysed. Times are ns relative to `activity.base_ns`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from megatron.torch_trace.analysis.block_columns import (
     LookForActivity,
     SlimEventWithArgs,
 )
+from megatron.torch_trace.analysis.codes import codes_of, rows_with
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.reader import Damage, Metadata, Trace
 
@@ -136,8 +138,15 @@ class Activity:
     unfinished: int = 0
     raw_bytes: int = 0
 
-    def name_of(self, code: int) -> str:
-        return self.names[code]
+    def named(self, rows: Rows, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which of `rows` have a name that `wanted` accepts."""
+        return rows_with(rows.name, codes_of(self.names, wanted), len(self.names))
+
+    def on_thread(self, rows: Rows, track: int) -> npt.NDArray[np.bool_]:
+        """Which of `rows` are on the same thread as the track with this code."""
+        thread = self.tracks[track]
+        same = [code for code, one in enumerate(self.tracks) if one == thread]
+        return rows_with(rows.track, same, len(self.tracks))
 
 
 def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -> Activity:

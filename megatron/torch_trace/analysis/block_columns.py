@@ -149,22 +149,20 @@ class LookForActivity:
         self, block: EventBlock[SlimEventWithArgs], columns: BlockColumns
     ) -> dict[str, list[int]]:
         """Rows of the block, by table."""
-        table_of: dict[str, str | None] = {}
-        chosen: dict[str, list[int]] = {GPU: [], CALL: [], OP: [], OVERHEAD: []}
-        for row, event in enumerate(block.events):
-            if event.ph != "X":
-                continue
-            written = event.cat
-            try:
-                table = table_of[written]
-            except KeyError:
-                table = table_of[written] = _table(written)
+        events = block.events
+        categories = _Codes()
+        codes = ints([categories[event.cat] for event in events])
+        chosen: dict[str, list[int]] = {}
+        for written, code in categories.items():
+            table = _table(written)
             if table is None:
                 continue
+            rows: list[int] = np.flatnonzero(codes == code).tolist()
+            slices = [row for row in rows if events[row].ph == "X"]
             if table == _PYTHON:
-                columns.python_functions += 1
+                columns.python_functions += len(slices)
             else:
-                chosen[table].append(row)
+                chosen[table] = sorted(chosen[table] + slices) if table in chosen else slices
         return chosen
 
 

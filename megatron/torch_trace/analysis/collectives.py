@@ -19,6 +19,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE, Activity, Collective
 from megatron.torch_trace.analysis.bandwidth import message_bytes
+from megatron.torch_trace.analysis.codes import present, rows_with
 from megatron.torch_trace.analysis.dimensions import UNKNOWN, dimension_of
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.names import collective_of
@@ -101,7 +102,7 @@ def attribute(timeline: Timeline) -> CollectiveCalls:
     kinds = np.full(len(rows), NONE, dtype=np.int64)
     own = activity.gpu.collective[rows]
     known: dict[int, int] = {}
-    for code in np.unique(own[own != NONE]).tolist():
+    for code in present(own):
         kind = groups.kind(activity.collectives[code])
         known[code] = found.setdefault(kind, len(found))
     for position, code in enumerate(own.tolist()):
@@ -150,10 +151,8 @@ def _by_launch(timeline: Timeline, rows: Ints, groups: _Groups) -> list[Collecti
     ops = activity.ops
     comms = ops.collective != NONE
     waits = [c for c, v in enumerate(activity.collectives) if canonical(v.name) == "wait"]
-    comms &= ~np.isin(ops.collective, waits)
-    ranges = np.isin(
-        ops.name, [c for c, name in enumerate(activity.names) if name.startswith("nccl:")]
-    )
+    comms &= ~rows_with(ops.collective, waits, len(activity.collectives))
+    ranges = activity.named(ops, lambda name: name.startswith("nccl:"))
     track, time = launches.track[rows], launches.time[rows]
     operator = nesting_of(ops, comms).innermost(track, time) if comms.any() else _none(rows)
     around = (
@@ -191,8 +190,8 @@ class _Coalesced:
     def __init__(self, activity: Activity, comms: np.ndarray) -> None:
         self.activity = activity
         ops = activity.ops
-        codes = [c for c, name in enumerate(activity.names) if name == "nccl:coalesced"]
-        self.ranges = np.flatnonzero(np.isin(ops.name, codes) & ops.annotation)
+        ranges = activity.named(ops, lambda name: name == "nccl:coalesced")
+        self.ranges = np.flatnonzero(ranges & ops.annotation)
         self.comms = np.flatnonzero(comms)
 
     def before(self, span: int) -> list[Collective]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.bandwidth import bus_factor
+from megatron.torch_trace.analysis.codes import rows_with
 from megatron.torch_trace.analysis.collectives import CollectiveCalls
 from megatron.torch_trace.analysis.dimensions import order_of
 from megatron.torch_trace.analysis.timeline import Timeline
@@ -70,7 +71,7 @@ def _row(
     collective: str,
     codes: list[int],
 ) -> CommunicationRow:
-    mine = np.isin(calls.kind, codes)
+    mine = rows_with(calls.kind, codes, len(calls.kinds))
     gpu = timeline.activity.gpu
     rows = calls.rows[mine]
     mask = np.zeros(len(gpu), dtype=bool)
@@ -112,7 +113,7 @@ def dimension_totals(timeline: Timeline, calls: CollectiveCalls) -> tuple[Dimens
     for name in names:
         codes = [code for code, kind in enumerate(calls.kinds) if kind.dimension == name]
         mask = np.zeros(len(timeline.activity.gpu), dtype=bool)
-        mask[calls.rows[np.isin(calls.kind, codes)]] = True
+        mask[calls.rows[rows_with(calls.kind, codes, len(calls.kinds))]] = True
         union = timeline.union(mask)
         exposed = union.minus(timeline.sets.compute).total
         totals.append(DimensionTotal(name, union.total, exposed))

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
-from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
+from megatron.torch_trace.analysis.intervals import Intervals, Ints
 from megatron.torch_trace.analysis.kernels import NO_OPERATOR
 from megatron.torch_trace.analysis.loader import (
     DataLoading,
     LoaderSupply,
-    codes_with,
     data_loading,
     loader_intervals,
     loader_supply,
@@ -147,9 +146,14 @@ def sync_rows_of(timeline: Timeline) -> Ints:
     """
     calls, window = timeline.activity.calls, timeline.window
     end = max((step.cpu_end for step in window.steps), default=window.end)
-    mine = np.isin(calls.name, codes_with(timeline.activity.names, _SYNC_WORDS))
+    mine = timeline.activity.named(calls, _synchronises)
     mine &= (calls.start >= window.start) & (calls.start < end)
     return np.flatnonzero(mine)
+
+
+def _synchronises(name: str) -> bool:
+    folded = name.lower()
+    return any(word in folded for word in _SYNC_WORDS)
 
 
 def _idle_causes(
@@ -207,13 +211,12 @@ def _loop_thread(timeline: Timeline, loader: Intervals, syncing: Ints) -> LoopTh
     if window.track == NONE:
         return None
     ops, calls = activity.ops, activity.calls
-    thread = activity.tracks[window.track]
-    tracks = ints([c for c, track in enumerate(activity.tracks) if track == thread])
-    mine = ~ops.annotation & np.isin(ops.track, tracks)
+    own = activity.on_thread(ops, window.track)
+    mine = ~ops.annotation & own
     operators = Intervals.of(ops.start[mine], ops.end[mine]).clip(window.start, window.end)
-    others = ~ops.annotation & ~np.isin(ops.track, tracks)
+    others = ~ops.annotation & ~own
     backward = Intervals.of(ops.start[others], ops.end[others]).clip(window.start, window.end)
-    here = syncing[np.isin(calls.track[syncing], tracks)]
+    here = syncing[activity.on_thread(calls, window.track)[syncing]]
     waiting = Intervals.of(calls.start[here], calls.end[here]).clip(window.start, window.end)
     data = loader.minus(waiting)
     working = operators.minus(waiting).minus(data)

@@ -79,7 +79,7 @@ class Intervals:
         if not len(self) or not len(other):
             return self
         # Cut this set at every edge of the other; keep the pieces that the other does not cover.
-        cuts = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
+        cuts = np.sort(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         starts, ends = cuts[:-1], cuts[1:]
         keep = self._holds(starts) & ~other._holds(starts)
         return Intervals.of(starts[keep], ends[keep])
@@ -87,7 +87,7 @@ class Intervals:
     def intersect(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return Intervals.empty()
-        cuts = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
+        cuts = np.sort(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         starts, ends = cuts[:-1], cuts[1:]
         keep = self._holds(starts) & other._holds(starts)
         return Intervals.of(starts[keep], ends[keep])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.names import COMMUNICATION, COMPUTE, MEMORY, family_of
 from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
@@ -87,8 +88,8 @@ class Casts:
 def casts(timeline: Timeline) -> Casts:
     """Time of the kernels that convert tensors; copies between host and device are memory."""
     activity, launches = timeline.activity, timeline.launches
-    codes = [code for code, name in enumerate(activity.names) if name == "aten::_to_copy"]
-    mask = np.isin(activity.ops.name, codes) & ~activity.ops.annotation
+    mask = activity.named(activity.ops, lambda name: name == "aten::_to_copy")
+    mask &= ~activity.ops.annotation
     rows = np.flatnonzero(timeline.in_window & timeline.is_compute)
     inside = nesting_of(activity.ops, mask).innermost(launches.track[rows], launches.time[rows])
     mine = rows[inside != NONE]
@@ -132,7 +133,7 @@ def family_rows(timeline: Timeline) -> tuple[FamilyRow, ...]:
     rows = np.flatnonzero(timeline.in_window)
     families: dict[str, int] = {COMMUNICATION: 0, MEMORY: 1}
     code_of = np.zeros(max(len(names), 1), dtype=np.int64)
-    for code in np.unique(gpu.name[rows]).tolist():
+    for code in present(gpu.name[rows]):
         family = family_of(names[code])
         code_of[code] = families.setdefault(family, len(families))
     codes = code_of[gpu.name[rows]]

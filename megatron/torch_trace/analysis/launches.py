@@ -86,8 +86,7 @@ def match_launches(activity: Activity) -> Launches:
 def launching_calls(activity: Activity, launches: Launches) -> npt.NDArray[np.bool_]:
     """Which calls put work on the GPU, or are by their name meant to."""
     calls = activity.calls
-    codes = np.flatnonzero([is_launch(name) for name in activity.names])
-    launching: npt.NDArray[np.bool_] = np.isin(calls.name, codes) & (calls.correlation > 0)
+    launching = activity.named(calls, is_launch) & (calls.correlation > 0)
     launching[launches.call[launches.call != NONE]] = True
     return launching
 
@@ -105,7 +104,9 @@ def launch_statistics(
     cpu_end = max((step.cpu_end for step in window.steps), default=window.end)
     inside = (calls.start >= window.start) & (calls.start < cpu_end)
     launching = launching_calls(activity, launches) & inside
-    served = np.isin(calls.correlation, served_elsewhere)
+    served = np.zeros(len(calls), dtype=bool)
+    if len(served_elsewhere):
+        served = np.isin(calls.correlation, served_elsewhere)
     served[launches.call[launches.call != NONE]] = True
 
     running = (gpu.end > window.start) & (gpu.start < window.end)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.timeline import Timeline
 
-LOADER_WORDS = ("dataloader",)
 _PIN_CALL = "cudaPointerGetAttributes"
 _TOGETHER_NS = 2_000_000
 _LEAST_BATCHES = 4
@@ -62,15 +62,15 @@ class LoaderSupply:
     use: float
 
 
-def codes_with(names: list[str], words: tuple[str, ...]) -> Ints:
-    """Codes of the names that contain one of `words`, in any case."""
-    return ints([c for c, name in enumerate(names) if any(w in name.lower() for w in words)])
+def is_loader(name: str) -> bool:
+    """Whether an annotation is torch's own around the loader's `__next__`."""
+    return "dataloader" in name.lower()
 
 
 def loader_intervals(timeline: Timeline) -> Intervals:
     """When the training loop's thread was inside the data loader."""
     ops = timeline.activity.ops
-    mine = np.isin(ops.name, codes_with(timeline.activity.names, LOADER_WORDS)) & ops.annotation
+    mine = timeline.activity.named(ops, is_loader) & ops.annotation
     if timeline.window.track != NONE:
         mine &= ops.track == timeline.window.track
     union = Intervals.of(ops.start[mine], ops.end[mine])
@@ -125,12 +125,12 @@ def _ready_times(timeline: Timeline) -> Ints:
     """When batches were ready: the calls of torch's pin-memory thread, which launches nothing."""
     activity, window = timeline.activity, timeline.window
     calls = activity.calls
-    pin = [code for code, name in enumerate(activity.names) if name == _PIN_CALL]
-    mine = np.isin(calls.name, pin)
+    pinning = activity.named(calls, lambda name: name == _PIN_CALL)
+    mine = pinning.copy()
     # The loop's own threads run operators; torch's pin-memory thread does nothing but this.
-    for track in np.unique(calls.track[mine]).tolist():
+    for track in present(calls.track[mine]):
         here = calls.track == track
-        if (activity.ops.track == track).any() or not np.isin(calls.name[here], pin).all():
+        if (activity.ops.track == track).any() or not pinning[here].all():
             mine &= ~here
     threads, counts = np.unique(calls.track[mine], return_counts=True)
     if not len(threads):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.codes import present, rows_with
 from megatron.torch_trace.analysis.intervals import ints
 from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
 
@@ -48,7 +49,7 @@ def module_rows(timeline: Timeline) -> tuple[ModuleRow, ...]:
         if match:
             spans[code] = (match["path"], match["type"])
     ops = activity.ops
-    mask = np.isin(ops.name, list(spans)) & ops.annotation
+    mask = rows_with(ops.name, spans, len(activity.names)) & ops.annotation
     mask &= (ops.start >= window.start) & (ops.start < window.end)
     if not mask.any():
         return ()
@@ -58,7 +59,7 @@ def module_rows(timeline: Timeline) -> tuple[ModuleRow, ...]:
     inside = span != NONE
     code = ops.name[span[inside]]
     own: dict[str, list[int]] = {}
-    for one in np.unique(code).tolist():
+    for one in present(code):
         mine = rows[inside][code == one]
         own[spans[one][0]] = [int(timeline.clipped[mine].sum()), len(mine)]
     calls = dict(zip(*np.unique(ops.name[mask], return_counts=True), strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Ints, ints
 
 _AROUND = (0, 1, 2, -1, -2)
@@ -29,7 +30,7 @@ class Nesting:
     def __init__(self, start: Ints, end: Ints, track: Ints, rows: Ints | None = None) -> None:
         rows = np.arange(len(start)) if rows is None else rows
         self._tracks = {}
-        for one in np.unique(track).tolist():
+        for one in present(track):
             here = np.flatnonzero(track == one)
             self._tracks[one] = _Track(start[here], end[here], ints(rows[here]))
 

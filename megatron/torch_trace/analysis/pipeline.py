@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.codes import present, rows_with
 from megatron.torch_trace.analysis.collectives import CollectiveCalls, canonical
 from megatron.torch_trace.analysis.dimensions import dimension_of
 from megatron.torch_trace.analysis.intervals import Intervals
-from megatron.torch_trace.analysis.loader import codes_with
+from megatron.torch_trace.analysis.loader import is_loader
 from megatron.torch_trace.analysis.names import family_of
 from megatron.torch_trace.analysis.steps import Step
 from megatron.torch_trace.analysis.timeline import Timeline
@@ -70,7 +71,7 @@ def pipeline_steps(
         for code, kind in enumerate(calls.kinds)
         if kind.dimension == "pp" and kind.collective in _POINT_TO_POINT
     ]
-    rows = calls.rows[np.isin(calls.kind, kinds)]
+    rows = calls.rows[rows_with(calls.kind, kinds, len(calls.kinds))]
     if not len(rows):
         return ()
     gpu = timeline.activity.gpu
@@ -139,9 +140,8 @@ def _position(timeline: Timeline) -> tuple[int | None, int | None]:
 
 def _model_work(timeline: Timeline) -> np.ndarray:
     names, gpu = timeline.activity.names, timeline.activity.gpu
-    codes = [c for c in np.unique(gpu.name).tolist() if family_of(names[c]) in _MODEL_FAMILIES]
-    mask: np.ndarray = timeline.is_compute & np.isin(gpu.name, codes)
-    return mask
+    codes = [code for code in present(gpu.name) if family_of(names[code]) in _MODEL_FAMILIES]
+    return timeline.is_compute & rows_with(gpu.name, codes, len(names))
 
 
 def _launched_elsewhere(timeline: Timeline) -> np.ndarray:
@@ -152,7 +152,11 @@ def _launched_elsewhere(timeline: Timeline) -> np.ndarray:
     loop = activity.tracks[track]
     own = [code for code, one in enumerate(activity.tracks) if one == loop]
     launched: np.ndarray = timeline.launches.track != NONE
-    return launched & ~np.isin(timeline.launches.track, own) & timeline.is_compute
+    return (
+        launched
+        & ~rows_with(timeline.launches.track, own, len(activity.tracks))
+        & timeline.is_compute
+    )
 
 
 def _microbatches(
@@ -171,11 +175,10 @@ def _microbatches(
         if pipeline and canonical(collective.name) == "send":
             sends.append(code)
     inside = (ops.start >= step.start) & (ops.start < step.end)
-    count = int((np.isin(ops.collective, sends) & inside).sum())
+    count = int((rows_with(ops.collective, sends, len(activity.collectives)) & inside).sum())
     if not count or stage is None or stages is None:
         return None
     if 0 < stage < stages - 1:
         count //= 2
-    loader = codes_with(activity.names, ("dataloader",))
-    asked = int((np.isin(ops.name, loader) & ops.annotation & inside).sum())
+    asked = int((activity.named(ops, is_loader) & ops.annotation & inside).sum())
     return asked if 0 < asked < count else count

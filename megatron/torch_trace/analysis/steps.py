@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE, Activity
+from megatron.torch_trace.analysis.codes import rows_with
 from megatron.torch_trace.analysis.intervals import Ints
 from megatron.torch_trace.errors import UsageError
 
@@ -111,7 +112,7 @@ def _marks(activity: Activity) -> list[tuple[int, int, int, int]]:
         if match:
             numbers[code] = int(match[1])
     ops = activity.ops
-    rows = np.flatnonzero(np.isin(ops.name, list(numbers)))
+    rows = np.flatnonzero(rows_with(ops.name, numbers, len(activity.names)))
     found: dict[int, tuple[int, int, int, int]] = {}
     for row in rows.tolist():
         number, track = numbers[int(ops.name[row])], int(ops.track[row])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.activity import KERNEL, NONE, Activity, GpuWork, Ops
 from megatron.torch_trace.analysis.breakdown import BusySets
+from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.launches import Launches, match_launches
 from megatron.torch_trace.analysis.names import COMMUNICATION, COMPUTE, MEMORY, is_communication
@@ -85,9 +86,9 @@ class Timeline:
 
         Without record_param_comms, which is only torch's note of a collective.
         """
-        ops, names = self.activity.ops, self.activity.names
-        notes = [code for code, name in enumerate(names) if name == "record_param_comms"]
-        return nesting_of(ops, ~ops.annotation & ~np.isin(ops.name, notes))
+        ops = self.activity.ops
+        notes = self.activity.named(ops, lambda name: name == "record_param_comms")
+        return nesting_of(ops, ~ops.annotation & ~notes)
 
     @cached_property
     def launching_operator(self) -> Ints:
@@ -127,8 +128,7 @@ def place(activity: Activity) -> Timeline | None:
         return None
     gpu = activity.gpu
     known = np.zeros(max(len(activity.names), 1), dtype=bool)
-    kernel_names = np.unique(gpu.name[gpu.kind == KERNEL])
-    for code in kernel_names.tolist():
+    for code in present(gpu.name[gpu.kind == KERNEL]):
         known[code] = is_communication(activity.names[code])
     kernel = gpu.kind == KERNEL
     communication = kernel & ((gpu.collective != NONE) | known[gpu.name])
