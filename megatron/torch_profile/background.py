@@ -21,7 +21,7 @@ from typing import Any
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.host_memory import host_memory
-from megatron.torch_profile.limits import MB, TRACE_BYTES_PER_HELD_BYTE, short_of_space
+from megatron.torch_profile.limits import HELD_BYTES_PER_TRACE_BYTE, MB, short_of_space
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_compress
 
@@ -114,7 +114,7 @@ class Exporter:
             "profiler's stop and %.0f ms by the hand-over",
             what.rank,
             what.window,
-            f" (about {expected_mb:.0f} MB raw)" if expected_mb >= 1 else "",
+            f" (about {expected_mb:.0f} MB raw)" if self.last else "",
             stop_seconds,
             held * 1e3,
         )
@@ -125,7 +125,7 @@ class Exporter:
         them if there is no room for one more."""
         if not self._flights or self.last is None:
             return
-        if host_memory().free < self.last.raw_bytes / TRACE_BYTES_PER_HELD_BYTE:
+        if host_memory().free < self.last.raw_bytes * HELD_BYTES_PER_TRACE_BYTE:
             logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
             self.wait()
 

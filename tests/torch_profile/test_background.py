@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 
 from megatron.torch_profile import background, export
 from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.compress import Written, compress
+from megatron.torch_profile.compress import Written, check_whole, compress
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.schedule import Window
@@ -236,13 +237,25 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("free_kib", "sentence", "left"),
     [
-        (0, "the trace is cut short after 0.0 MB (is the disk full?)", ".json.tmp"),
-        (4, "No space left on device; the raw trace is whole", "rank-0.pt.trace.json"),
+        (8, "the trace is cut short after 0.0 MB (is the disk full?)", ".json.tmp"),
+        (12, "No space left on device; the raw trace is whole", "rank-0.pt.trace.json"),
     ],
 )
 def test_a_full_disk_is_one_line_and_what_there_is_stays(
-    tiny_disk: Path, said: list[str], mode: str, free_kib: int, sentence: str, left: str
+    tiny_disk: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    free_kib: int,
+    sentence: str,
+    left: str,
 ) -> None:
+    def three_pages(_: Any, where: Export) -> int:
+        with suppress(OSError):  # as Kineto, which does not notice
+            raw_trace(where.raw, LAUNCH + " " * (12_250 - len(LAUNCH)))
+        return check_whole(where.raw)
+
+    monkeypatch.setattr(export, "save", three_pages)
     (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
     exporter = Exporter(mode, 60)
     hand_over(exporter, what(tiny_disk))

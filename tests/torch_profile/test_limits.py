@@ -74,7 +74,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_a_window_within_its_limits_goes_on(process: Any) -> None:
     window = WindowLimits(None, lambda: None)
-    process.resident += 10 * GIB
+    process.resident += GIB
     assert window.reached(3) is None
 
 
@@ -89,17 +89,18 @@ def test_a_window_ends_before_the_iteration_that_would_pass_the_users_bound(proc
 
 def test_without_an_earlier_trace_the_growth_of_the_process_tells(process: Any) -> None:
     window = WindowLimits(250, lambda: None)
-    process.resident += 1_000_000_000
+    process.resident += 100_000_000
     assert window.estimated_mb(1) == 200.0
     assert window.reached(1) is not None
 
 
 def test_a_window_ends_before_the_control_group_is_full(process: Any) -> None:
     window = WindowLimits(None, lambda: None)
-    process.resident += 4 * GIB
+    process.resident += 500_000_000
     process.host = HostMemory(32 * GIB, 27 * GIB)
     assert window.reached(1) == (
-        "host memory is short: 5369 MB of 34360 MB are left, and the window holds 4295 MB"
+        "host memory is short: 5369 MB of 34360 MB are left, and closing the window needs about "
+        "5000 MB"
     )
 
 
