@@ -9,6 +9,7 @@ known; a mistake that shows only then ends all ranks, before training.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -21,9 +22,11 @@ from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.schedule import Schedule, Span, Window
 from megatron.torch_profile.topology import CPU, Topology
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.layout import RunName, TraceName, WindowName
+from megatron.torch_trace.layout import TEMPORARY_SUFFIX, RunName, TraceName, WindowName
 
 _SHOWN_WINDOWS = 5
+_SEARCHED_RUNS = 20
+_DEAD_SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class CapturePlan:
     ranks: tuple[int, ...]
     schedule: Schedule
     run_folder: Path
+    unfinished: tuple[Path, ...] = ()
+    """Traces in the same folder that dead runs did not finish, as rank 0 sees them."""
 
     @property
     def records_here(self) -> bool:
@@ -88,6 +93,11 @@ class CapturePlan:
             lines.append(
                 "the first recorded iteration has no warm-up, so it will hold the profiler's own "
                 "start-up cost"
+            )
+        if self.unfinished:
+            lines.append(
+                f"{len(self.unfinished)} unfinished trace(s) of earlier runs lie there, such as "
+                f"{self.unfinished[0]}: torch-trace decompress saves what they hold"
             )
         skipped = _behind(self.config, self.schedule.span)
         if skipped:
@@ -154,7 +164,8 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
     if isinstance(folder, UsageError):
         raise folder
     assert folder is not None
-    plan = CapturePlan(config, members, chosen, windows, folder)
+    unfinished = _unfinished(root, folder) if members.rank == 0 else ()
+    plan = CapturePlan(config, members, chosen, windows, folder, unfinished)
     problems = topology.gather(_why_not_writable(folder) if plan.records_here else None)
     for member, problem in zip(members.members, problems, strict=True):
         if problem:
@@ -195,6 +206,14 @@ def _make_run_folder(root: Path) -> Path | UsageError:
             f"{flag_of('dir')} {root}: rank 0 cannot write there ({error.strerror}); name a "
             "folder that every profiled rank can write to."
         )
+
+
+def _unfinished(root: Path, folder: Path) -> tuple[Path, ...]:
+    """Temporary files in the newest runs that nobody has written to for a while."""
+    now = time.time()
+    runs = sorted(path for path in root.iterdir() if RunName.parse(path.name) and path != folder)
+    found = [file for run in runs[-_SEARCHED_RUNS:] for file in run.glob(f"*/*{TEMPORARY_SUFFIX}")]
+    return tuple(file for file in found if now - file.stat().st_mtime > _DEAD_SECONDS)
 
 
 def _why_not_writable(folder: Path) -> str | None:

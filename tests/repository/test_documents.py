@@ -54,3 +54,10 @@ def test_flags_in_documents_exist(document: Path) -> None:
     known = {flag_of(field.name) for field in fields(TorchProfileConfig)}
     named = set(re.findall(r"--torch-profile(?:-[a-z]+)*", document.read_text()))
     assert named <= known, named - known
+
+
+def test_every_test_that_the_table_of_faults_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "faults.md").read_text()))
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert {name for name in named if f"def {name}(" not in sources} == set()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,3 +113,18 @@ def test_an_exit_interval_ends_the_run_for_the_schedule_too(tmp_path: Path) -> N
 def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path))
     assert list(plan.agree(config, arguments_of(iteration=5)).schedule) == [Window(8, 8, 1)]
+
+
+def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path: Path) -> None:
+    window = tmp_path / "20260101-000000" / "iter-0000003"
+    window.mkdir(parents=True)
+    dead, living = window / "iter-0000003.rank-0.7.json.tmp", window / "x.tmp"
+    dead.touch()
+    living.touch()
+    os.utime(dead, (0, 0))
+    agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
+    assert agreed.describe().splitlines()[-1] == (
+        f"1 unfinished trace(s) of earlier runs lie there, such as {dead}: torch-trace decompress "
+        "saves what they hold"
+    )
+    assert dead.exists()
