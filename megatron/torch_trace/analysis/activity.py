@@ -163,7 +163,8 @@ def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -
     """
     trace = Trace(path, strict=strict)
     gathered = _Gathered()
-    for block in trace.map(LookForActivity(), SlimEventWithArgs, workers=workers):
+    look = LookForActivity()
+    for block in trace.map(look, SlimEventWithArgs, workers=workers, small_results=True):
         gathered.add(block)
     return gathered.finish(trace)
 

@@ -17,6 +17,7 @@ from megatron.torch_trace.reader.cutter import Cutter, RawBlock
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.event import Event, EventT
 from megatron.torch_trace.reader.metadata import Metadata, parse_members
+from megatron.torch_trace.reader.stripes import Stripes
 from megatron.torch_trace.reader.workers import Workers
 
 Result = TypeVar("Result")
@@ -112,6 +113,7 @@ class Trace:
         kind: type[EventT] = Event,  # type: ignore[assignment]
         *,
         workers: int = 1,
+        small_results: bool = False,
     ) -> Iterator[Result]:
         """`function` of every block, in the order of the file, computed by `workers` processes.
 
@@ -120,6 +122,8 @@ class Trace:
                 state between blocks.
             kind: `Event`, or a struct with fewer fields that decodes faster.
             workers: 1 computes in this process; small files always do.
+            small_results: every process may read the file itself instead of being sent blocks;
+                faster where results are much smaller than blocks.
         """
         self.read_header()
         size = self.stream.size
@@ -129,7 +133,9 @@ class Trace:
         step = partial(_step, function, kind)
         raws = iter(self._cutter)
         pairs: Iterable[tuple[RawBlock, _Outcome[Any]]]
-        if workers > 1:
+        if workers > 1 and small_results and size is not None:
+            pairs = Stripes(workers, self.path, step).map(raws)
+        elif workers > 1:
             pairs = Workers(workers, step).map(raws)
         else:
             pairs = ((raw, step(raw)) for raw in raws)

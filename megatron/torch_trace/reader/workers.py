@@ -60,8 +60,8 @@ class Workers:
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
         """(job, function(job)) in the order of `jobs`; at most two jobs a process are under way."""
-        children = [_Child(self.function) for _ in range(self.count)]
-        pending: deque[tuple[Job, _Child]] = deque()
+        children = [Child(self.function) for _ in range(self.count)]
+        pending: deque[tuple[Job, Child]] = deque()
         try:
             for number, job in enumerate(jobs):
                 child = children[number % self.count]
@@ -83,7 +83,9 @@ class Workers:
                 child.stop()
 
 
-class _Child:
+class Child:
+    """One process that computes `function` of what it is sent, in that order."""
+
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import main; main()"],
