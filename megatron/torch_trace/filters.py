@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -184,8 +185,12 @@ class Selection:
 
 def join_object(entries: dict[str, bytes]) -> bytes:
     """An object from keys and JSON texts."""
-    members = (json.dumps(key).encode() + b": " + value for key, value in entries.items())
-    return b"{" + b", ".join(members) + b"}"
+    return b"{%b}" % b", ".join([_key(key) + value for key, value in entries.items()])
+
+
+@lru_cache(maxsize=4096)
+def _key(key: str) -> bytes:
+    return json.dumps(key).encode() + b": "
 
 
 def parse_duration(text: str, flag: str) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from megatron.torch_trace.sources import RankedTrace
 from megatron.torch_trace.times import ns_of_text, text_of_ns
 from megatron.torch_trace.tracks import Track, TrackPlan, fits_perfetto, plan_tracks
 from megatron.torch_trace.vocabulary import FLOW_PHASES
-from megatron.torch_trace.writer import join
+from megatron.torch_trace.writer import join, join_inner
 
 LINKING_IDS = ("correlation", "External id")
 """Arguments that link events of one rank, and must not link those of two."""
@@ -150,15 +151,92 @@ def _name(plan: RankPlan) -> None:
             plan.names.append(json.dumps(event).encode())
 
 
+_IDS = (
+    rb'"pid": (?P<pid>\d+)(?=[,}\s])'
+    rb'|"ph": "(?P<phase>[sft])", "id": (?P<id>\d+)(?=[,}\s])'
+    rb'|"(?P<key>correlation|External id)": (?P<link>\d+)(?=[,}\s])'
+)
+_NUMBERS = re.compile(_IDS)
+_NUMBERS_AND_TIMES = re.compile(_IDS + rb'|"ts": (?P<ts>\d+(?:\.\d+)?)(?=[,}\s])')
+"""Numbers that change. A quote inside a string is escaped, so none of this is part of a name."""
+
+
 class BlockMerger:
     """Rewrite a block's events with the numbers of a plan; returns (text, events)."""
 
     def __init__(self, plan: RankPlan) -> None:
         self.plan = plan
         self._shift = plan.shift_ns
+        self._pids = {
+            str(old).encode(): b'"pid": %d' % new
+            for old, new in plan.pids.items()
+            if type(old) is int and old >= 0
+        }
 
     def __call__(self, block: EventBlock[SlimEvent]) -> tuple[bytes, int]:
         moved = self.plan.tracks.part(block.offset)
+        renamed = self.plan.tracks.renamed
+        anchors: dict[Track, tuple[object, Track]] = {}
+        plain: list[bytes] = []
+        texts: list[bytes] = []
+        flows = 0
+        for index, (event, inner) in enumerate(zip(block.events, block.inner_texts, strict=True)):
+            own = (event.pid, event.tid)
+            track = moved.get(index)
+            if track:
+                anchors[own] = (event.ts, track)
+            elif event.ph in FLOW_PHASES:
+                time, anchored = anchors.get(own, (None, None))
+                track = anchored if time == event.ts else None
+            elif event.ph == "M" and (event.name.startswith("process_") or not fits_perfetto(own)):
+                # `merge` names these itself; what it leaves out is in the metadata.
+                continue
+            if track or own in renamed or type(event.pid) is not int:
+                texts.append(self._rewrite(event, b"{%b}" % inner, track))
+            else:
+                plain.append(inner)
+                flows += event.ph in FLOW_PHASES
+        joined = self._rewrite_together(plain, flows)
+        if joined is None:
+            return self._one_by_one(block, moved)
+        if texts:
+            joined = joined + b",\n  " + join(texts) if joined else join(texts)
+        return joined, len(plain) + len(texts)
+
+    def _rewrite_together(self, plain: list[bytes], flows: int) -> bytes | None:
+        """Many events at once; None if they are not written as Kineto writes them."""
+        seen = {"pid": 0, "id": 0, "link": 0, "ts": 0}
+        pids, shift = self._pids, self._shift
+        count, number = self.plan.count, self.plan.number
+        limit = _LARGEST_ID // count
+
+        def new(match: re.Match[bytes]) -> bytes:
+            kind = match.lastgroup
+            assert kind is not None
+            seen[kind] += 1
+            if kind == "pid":
+                return pids[match[1]]
+            if kind == "ts":
+                ns = ns_of_text(match["ts"].decode())
+                return match[0] if ns is None else b'"ts": ' + text_of_ns(ns + shift).encode()
+            value = int(match[kind])
+            changed = (
+                b"%d" % (value * count + number)
+                if value < limit
+                else json.dumps(self.plan.id_of(value)).encode()
+            )
+            if kind == "id":
+                return b'"ph": "%b", "id": %b' % (match["phase"], changed)
+            return b'"%b": %b' % (match["key"], changed)
+
+        pattern = _NUMBERS_AND_TIMES if shift else _NUMBERS
+        text = pattern.sub(new, join_inner(plain))
+        whole = seen["pid"] == len(plain) and seen["id"] == flows
+        return text if whole and (not shift or seen["ts"] == len(plain)) else None
+
+    def _one_by_one(
+        self, block: EventBlock[SlimEvent], moved: dict[int, Track]
+    ) -> tuple[bytes, int]:
         anchors: dict[Track, tuple[object, Track | None]] = {}
         texts = []
         for index, (event, text) in enumerate(zip(block.events, block.texts, strict=True)):
@@ -171,7 +249,6 @@ class BlockMerger:
                 time, anchored = anchors.get(own, (None, None))
                 track = anchored if time == event.ts else None
             elif event.ph == "M" and (event.name.startswith("process_") or not fits_perfetto(own)):
-                # `merge` names these itself; what it leaves out is in the metadata.
                 continue
             texts.append(self._rewrite(event, text, track))
         return join(texts), len(texts)
@@ -188,7 +265,7 @@ class BlockMerger:
             entries["tid"] = json.dumps(tid).encode()
         if event.id is not None:
             entries["id"] = json.dumps(plan.id_of(event.id)).encode()
-        if self._shift and "ts" in entries and event.ph != "M":
+        if self._shift and "ts" in entries:
             ns = ns_of_text(entries["ts"].decode())
             if ns is not None:
                 entries["ts"] = text_of_ns(ns + self._shift).encode()

@@ -154,6 +154,7 @@ def _write(
         for part in trace.map(slimmer, SlimEvent, workers=workers):
             writer.add_joined(part.text)
             spool.add(part.waiting)
+            spool.add_arrows(part.arrow_ends, part.arrows)
             for space, (known, inside) in part.launches.items():
                 launched.add(space, known, inside)
             _include(result, part)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from megatron.torch_trace.filters import Selection, join_object
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.spool import Gate, Waiting, flow_number
+from megatron.torch_trace.spool import Arrows, Gate, Waiting, flow_number, pack
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
 from megatron.torch_trace.vocabulary import ANNOTATIONS, FLOW_PHASES, GPU_WORK, LAUNCHES, category
@@ -33,6 +33,8 @@ class SlimPart:
 
     text: bytes = b""
     waiting: list[Waiting] = field(default_factory=list)
+    arrow_ends: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    arrows: bytes = b""
     before: Account = field(default_factory=dict)
     after: Account = field(default_factory=dict)
     launches: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
@@ -110,6 +112,7 @@ class _BlockPass:
         self.moved = slimmer.plan.part(block.offset) if slimmer.plan else {}
         self.renamed = slimmer.plan.renamed if slimmer.plan else {}
         self.gates: dict[int, Gate] = {}
+        self.arrows: dict[str, Arrows] = {}
 
     def run(self) -> SlimPart:
         codes: dict[tuple[str, str], int] = {}
@@ -123,6 +126,7 @@ class _BlockPass:
         new = self._changed(kept)
         for index in flows.tolist():
             self._flow(index, kept, new)
+        self.part.arrow_ends, self.part.arrows = pack(self.arrows)
         gated = [index for index in self.gates if kept[index]]
         for index in gated:
             text = new.get(index, self.inner[index])
@@ -250,8 +254,20 @@ class _BlockPass:
         text = new.get(index, self.inner[index])
         if anchor in self.moved:
             text = _placed(text, self.moved[anchor])
-        flow = (f"{name}\0{event.name}", flow_number(event.id), event.ph)
-        self.part.waiting.append(Waiting(b"{%b}" % text, name, gate, flow))
+        kind, number = f"{name}\0{event.name}", flow_number(event.id)
+        if gate is not None:
+            flow = (kind, number, event.ph)
+            self.part.waiting.append(Waiting(b"{%b}" % text, name, gate, flow))
+            return
+        arrows = self.arrows.get(kind)
+        if arrows is None:
+            arrows = self.arrows[kind] = Arrows(name)
+        if event.ph == "s":
+            arrows.starts.append(number)
+        elif event.ph == "f":
+            arrows.finishes.append(number)
+        arrows.ids.append(number)
+        arrows.texts.append(b"{%b}" % text)
 
     def _anchor(self, index: int, event: SlimEvent) -> int | None:
         """The slice that an arrow belongs to: the one before it, if place and time agree."""

@@ -46,7 +46,7 @@ class _Rank:
             entries["tid"] = json.dumps(tid).encode()
         if event.id is not None:
             entries["id"] = json.dumps(own_id(event.id, self.count)[0]).encode()
-        if self.shift and "ts" in entries and event.ph != "M":
+        if self.shift and "ts" in entries:
             ns = ns_of_text(entries["ts"].decode())
             if ns is not None:
                 entries["ts"] = text_of_ns(ns - self.shift).encode()

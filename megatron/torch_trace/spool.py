@@ -70,6 +70,22 @@ class Launched:
         return gate.by_clock and gate.id not in self.known.get(gate.space, ())
 
 
+@dataclass(slots=True)
+class Arrows:
+    """Ends of arrows of one kind whose slices are kept, waiting only for their other ends.
+
+    Attributes:
+        starts, finishes: ids of the ends in this batch.
+        ids, texts: of all ends, in order.
+    """
+
+    category: str
+    starts: list[int] = field(default_factory=list)
+    finishes: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+
+
 class Spool:
     """Events that wait, in a nameless file."""
 
@@ -78,6 +94,18 @@ class Spool:
             max_size=_IN_MEMORY_BYTES, dir=None if folder is None else str(folder)
         )
         self._batches = 0
+        self._packed = 0
+        self._ends: dict[str, tuple[BitMap64, BitMap64]] = {}
+
+    def add_arrows(self, ends: dict[str, tuple[list[int], list[int]]], packed: bytes) -> None:
+        """Add what `pack` made of a block's arrows, without unpacking it."""
+        for kind, (starts, finishes) in ends.items():
+            known = self._ends.setdefault(kind, (BitMap64(), BitMap64()))
+            known[0].update(starts)
+            known[1].update(finishes)
+        if packed:
+            self._file.write(packed)
+            self._packed += 1
 
     def add(self, batch: list[Waiting]) -> None:
         if batch:
@@ -86,7 +114,7 @@ class Spool:
 
     def decided(self, launched: Launched) -> Iterator[list[Waiting]]:
         """What is kept, batch by batch: gates that open, arrows of which both ends are kept."""
-        ends: dict[str, tuple[BitMap64, BitMap64]] = {}
+        ends = self._ends
         for batch in self._read():
             for waiting in batch:
                 if waiting.flow and _passes(waiting, launched):
@@ -97,6 +125,15 @@ class Spool:
                     elif phase == "f":
                         finishes.add(number)
         whole = {kind: starts & finishes for kind, (starts, finishes) in ends.items()}
+        for arrows in self._read_packed():
+            whole_texts = [
+                Waiting(text, one.category, None, None)
+                for kind, one in arrows.items()
+                for number, text in zip(one.ids, one.texts, strict=True)
+                if number in whole[kind]
+            ]
+            if whole_texts:
+                yield whole_texts
         for batch in self._read():
             kept = [
                 waiting
@@ -108,12 +145,32 @@ class Spool:
                 yield kept
 
     def _read(self) -> Iterator[list[Waiting]]:
+        for batch in self._read_all():
+            if isinstance(batch, list):
+                yield batch
+
+    def _read_packed(self) -> Iterator[dict[str, Arrows]]:
+        for batch in self._read_all():
+            if isinstance(batch, dict):
+                yield batch
+
+    def _read_all(self) -> Iterator[list[Waiting] | dict[str, Arrows]]:
         self._file.seek(0)
-        for _ in range(self._batches):
+        for _ in range(self._batches + self._packed):
             yield pickle.load(self._file)
 
     def close(self) -> None:
         self._file.close()
+
+
+def pack(arrows: dict[str, Arrows]) -> tuple[dict[str, tuple[list[int], list[int]]], bytes]:
+    """A block's arrows as `Spool.add_arrows` takes them: ids of the ends, and the rest as bytes."""
+    if not arrows:
+        return {}, b""
+    ends = {kind: (one.starts, one.finishes) for kind, one in arrows.items()}
+    for one in arrows.values():
+        one.starts, one.finishes = [], []
+    return ends, pickle.dumps(arrows, protocol=5)
 
 
 def _passes(waiting: Waiting, launched: Launched) -> bool:

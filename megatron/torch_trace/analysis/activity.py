@@ -205,13 +205,13 @@ class _Gathered:
                 parts[column].append(maps[column][array] if column in maps else array)
 
     def finish(self, trace: Trace) -> Activity:
-        tables = {
-            table: {
-                c: np.concatenate(arrays) if arrays else ints([]) for c, arrays in parts.items()
-            }
-            for table, parts in self.parts.items()
-        }
-        self.parts.clear()
+        tables: dict[str, dict[str, Ints]] = {}
+        for table, parts in self.parts.items():
+            tables[table] = {}
+            for column in _COLUMNS[table]:
+                # One column after the other, so that no more than one is there twice.
+                arrays = parts.pop(column)
+                tables[table][column] = np.concatenate(arrays) if arrays else ints([])
         odd, unfinished = _mend(tables)
         gpu, calls, ops, overhead = (tables[t] for t in (GPU, CALL, OP, OVERHEAD))
         return Activity(

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands import options
 from megatron.torch_trace.errors import DamagedTraceError
 
 
@@ -65,11 +66,16 @@ def command(
         advance = {}
 
         def on_start(files: list[Path]) -> None:
+            if not sys.stderr.isatty():
+                return
+            # Only a progress bar needs rich, which takes as long to import as numpy.
+            from megatron.torch_trace.commands import terminal
+
             progress = terminal.progress_of_many("analyze", files)
             advance["by"] = stack.enter_context(progress)
 
         def on_done(file: Path) -> None:
-            if file.is_file():
+            if advance and file.is_file():
                 advance["by"](file.stat().st_size)
 
         analysis = analyze(

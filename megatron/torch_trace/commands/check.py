@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.info import problems, rank
@@ -15,6 +14,9 @@ from megatron.torch_trace.errors import DamagedTraceError, StrictError
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.sources import find_traces
 from megatron.torch_trace.survey import Survey, survey
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command("check")

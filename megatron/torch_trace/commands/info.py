@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError
@@ -18,6 +17,9 @@ from megatron.torch_trace.survey import Survey, survey
 
 _EASY_BYTES = 500_000_000
 _LARGEST_BYTES = 2_000_000_000
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command("info")

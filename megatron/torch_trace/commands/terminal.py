@@ -7,16 +7,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _LOG_WIDTH = 120
 
 
 def console() -> Console:
     """Standard output; in a log plain, and as wide as a line of a log may be."""
+    from rich.console import Console
+
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=_LOG_WIDTH, color_system=None)
@@ -24,6 +27,8 @@ def console() -> Console:
 
 def table(*columns: str, right: Sequence[int] = ()) -> Table:
     """A table without lines; columns whose numbers are in `right` are aligned there."""
+    from rich.table import Table
+
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, column in enumerate(columns):
         result.add_column(column, justify="right" if number in right else "left", overflow="fold")
@@ -71,6 +76,7 @@ def progress_of_many(
     if not sys.stderr.isatty() or not all(path.is_file() for path in paths):
         yield _nothing
         return
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
