@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the code that a machine can check: who may import whom, and what starting costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import megatron.torch_trace
+
+PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
+# A module imports only what stands above it.
+ORDER = (
+    "layout errors vocabulary reader times events writer filters lanes tracks spool slimming slim "
+    "sources repair survey alignment merging merge splitting"
+).split()
+INSIDE_READER = (
+    "damage bytestream lenient event salvage cutter block metadata workers trace".split()
+)
+
+
+def imported(path: Path, prefix: str) -> set[str]:
+    """First names below `prefix` that a module imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(prefix):
+            rest = node.module.removeprefix(prefix).strip(".").split(".")[0]
+            found |= {rest} if rest else {alias.name for alias in node.names}
+    return found
+
+
+def test_every_module_imports_only_modules_above_it() -> None:
+    for number, name in enumerate(ORDER):
+        path = PACKAGE / f"{name}.py"
+        if path.exists():
+            above = set(ORDER[:number])
+            assert imported(path, "megatron.torch_trace") <= above, name
+    for number, name in enumerate(INSIDE_READER):
+        path = PACKAGE / "reader" / f"{name}.py"
+        assert imported(path, "megatron.torch_trace.reader") <= set(INSIDE_READER[:number]), name
+        assert imported(path, "megatron.torch_trace") <= {"reader", "errors", "layout"}, name
+
+
+def test_nothing_on_the_read_side_imports_the_training_side() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert not imported(path, "megatron.torch_profile"), path
+        assert not imported(path, "torch"), path
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    code = (
+        "import sys, megatron.torch_trace, megatron.torch_trace.commands\n"
+        "heavy = {'torch', 'numpy', 'polars', 'msgspec', 'rich', 'isal', 'jinja2'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_file_is_licensed_and_below_300_lines() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        lines = path.read_text().splitlines()
+        assert lines[0] == "# SPDX-License-Identifier: Apache-2.0", path
+        if path.relative_to(PACKAGE).parts[0] in (*[f"{n}.py" for n in ORDER], "reader"):
+            assert len(lines) <= 320, (path, len(lines))
