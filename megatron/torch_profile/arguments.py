@@ -94,7 +94,7 @@ def _watch(
     after_parsing: Sequence[Callable[[argparse.Namespace], None]],
 ) -> None:
     # Set on this one parser, not on the class: nobody else's parser is touched.
-    parse, error = parser.parse_known_args, parser.error
+    parse, error, format_help = parser.parse_known_args, parser.error, parser.format_help
 
     def parse_and_check(*args: Any, **kwargs: Any) -> tuple[argparse.Namespace, list[str]]:
         namespace, rest = parse(*args, **kwargs)
@@ -109,8 +109,25 @@ def _watch(
             exit_with(UsageError(_with_suggestion(message)))
         error(message)
 
+    def help_that_formats() -> str:
+        try:
+            return format_help()
+        except (KeyError, TypeError, ValueError):
+            # Some versions of Megatron write a bare % in a help text, on which --help dies.
+            for action in parser._actions:
+                _escape_bare_percent(action)
+            return format_help()
+
+    parser.format_help = help_that_formats  # type: ignore[method-assign]
     parser.parse_known_args = parse_and_check  # type: ignore[method-assign,assignment]
     parser.error = short_error  # type: ignore[method-assign]
+
+
+def _escape_bare_percent(action: argparse.Action) -> None:
+    try:
+        (action.help or "") % dict(vars(action), prog="", type="", choices="")
+    except (KeyError, TypeError, ValueError):
+        action.help = (action.help or "").replace("%", "%%")
 
 
 def _check(namespace: argparse.Namespace) -> None:

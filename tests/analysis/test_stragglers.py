@@ -6,9 +6,10 @@ from typing import Any
 
 from analysis_builder import NCCL, TraceBuilder, collective_args
 
+from megatron.torch_trace.analysis.clocks import Clock
 from megatron.torch_trace.analysis.collectives import attribute
 from megatron.torch_trace.analysis.matching import MatchedCalls, RankCalls, match, rank_calls
-from megatron.torch_trace.analysis.stragglers import Clock, Straggler, find_stragglers, waits_by_row
+from megatron.torch_trace.analysis.stragglers import Straggler, find_stragglers, waits_by_row
 
 US = 1000
 LATE = 500 * US
@@ -54,10 +55,48 @@ def test_clocks_that_differ_change_nothing_and_are_stated(tmp_path: Path) -> Non
     together = find_stragglers(match(ranks(tmp_path / "same", [2, 2, 0])))
     assert apart.stragglers == together.stragglers
     assert apart.clocks == (
-        Clock(0, 0, 0, 3),
-        Clock(1, -7_000_000, 0, 3),
-        Clock(2, 3_000_000, 0, 3),
+        Clock(0, 0, 0, 3, reference=0),
+        Clock(1, -7_000_000, 0, 3, reference=0),
+        Clock(2, 3_000_000, 0, 3, reference=0),
     )
+
+
+def test_ranks_that_share_no_group_with_the_lowest_have_a_clock_of_their_own(
+    tmp_path: Path,
+) -> None:
+    found = {}
+    for rank, group, clock in ((0, 0, 0), (1, 0, 500), (2, 2, 9_000), (3, 2, 2_000), (4, 4, 0)):
+        members = [group, group + 1]
+        groups = [{"pg_name": "dp", "pg_desc": "DATA_PARALLEL_GROUP_WITH_CP", "ranks": members}]
+        trace = TraceBuilder(rank, 5, groups=groups, clock=clock).step(1, 0, 10_000_000)
+        for number in range(1, 4):
+            trace.collective(number * 1_000_000, number * 1_000_000 + 9_000)
+        found[rank] = calls(trace, tmp_path / str(rank))
+    assert find_stragglers(match(found)).clocks == (
+        Clock(0, 0, 0, 3, reference=0),
+        Clock(1, -500, 0, 3, reference=0),
+        Clock(2, 0, 0, 3, reference=2),
+        Clock(3, 7_000, 0, 3, reference=2),
+        Clock(4, None, None, 0, reference=4),
+    )
+
+
+def test_ranks_are_aligned_through_ranks_in_between(tmp_path: Path) -> None:
+    found = {}
+    for rank, clock in ((0, 0), (1, 100), (2, 300)):
+        trace = TraceBuilder(rank, 3, clock=clock).step(1, 0, 10_000_000)
+        for number in range(1, 4):
+            for dimension in {0: ["tp"], 1: ["tp", "dp"], 2: ["dp"]}[rank]:
+                at = number * 1_000_000 + (500_000 if dimension == "dp" else 0)
+                trace.collective(at, at + 9_000, dimension=dimension)
+        found[rank] = calls(trace, tmp_path / str(rank))
+    assert [clock.offset_ns for clock in find_stragglers(match(found)).clocks] == [0, -100, -300]
+
+
+def test_clocks_of_days_apart_are_aligned_to_the_nanosecond(tmp_path: Path) -> None:
+    far = 91 * 86_400 * 10**9 + 1
+    found = ranks(tmp_path, [0, 1, 0], count=2, clocks=(0, far))
+    assert [clock.offset_ns for clock in find_stragglers(match(found)).clocks] == [0, -far]
 
 
 def test_the_error_of_the_clocks_is_how_far_ends_are_apart(tmp_path: Path) -> None:
@@ -97,7 +136,7 @@ def test_a_single_rank_has_nobody_to_wait_for(tmp_path: Path) -> None:
     found = ranks(tmp_path, late=[0, 0, 0])
     waits = find_stragglers(match({0: found[0]}))
     assert (waits.stragglers, waits.matched_calls) == ((), 0)
-    assert waits.clocks == (Clock(0, None, None, 0),)
+    assert waits.clocks == (Clock(0, None, None, 0, reference=0),)
 
 
 def test_calls_are_matched_by_sequence_number_where_there_is_one(tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_every_flag_is_in_the_help_with_its_default() -> None:
     assert "Default: cpu cuda." in text
 
 
+def test_help_survives_a_bare_percent_in_somebody_elses_text() -> None:
+    parser = megatron_parser()
+    parser.add_argument("--share", help="90% (of all)", default=3)
+    parser.add_argument("--fine", help="default %(default)s", default=4)
+    text = arguments.add_group(parser).format_help()
+    assert "90% (of all)" in text
+    assert "default 4" in text
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
