@@ -4,8 +4,8 @@
     python benchmarks/read_side.py ../shared/data/h200/dp4-large/rank-0.json.gz
     python benchmarks/read_side.py --grow 3.2 ../shared/data/h200/dp4-large/rank-0.json.gz
 
-Prints a Markdown table: seconds, MB of uncompressed JSON a second, and the largest sum of the
-resident sizes of the process and its children (proportional, so that shared pages count once).
+Prints a Markdown table: seconds, MB of uncompressed JSON a second, the same by the seconds that
+processors worked (which a busy machine disturbs less), and the largest sum of the resident sizes of the process and its children (proportional, so that shared pages count once).
 `--grow GB` first writes a larger trace, the same events over and over with later times and other
 ids, and measures only what works in constant memory. HTA and orjson are left out where they are
 not installed; give the Python of an environment that has HTA with --hta.
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -30,9 +31,10 @@ READ = """
 import sys
 from benchmarks.read_side import count_events
 from megatron.torch_trace.reader import Event, Trace, available_cores
-print(sum(Trace(sys.argv[1]).map(count_events, Event, workers=available_cores())))
+trace = Trace(sys.argv[1])
+print(sum(trace.map(count_events, Event, workers=available_cores(), small_results=True)))
 """
-READ_ALONE = READ.replace("available_cores())", "1)")
+READ_ALONE = READ.replace("available_cores(),", "1,")
 COLUMNS = """
 import sys
 from megatron.torch_trace.events import read_table
@@ -40,7 +42,10 @@ from megatron.torch_trace.reader import available_cores
 print(len(read_table(sys.argv[1], without=(), workers=available_cores()).slices))
 """
 JSON = "import gzip, json, sys; print(len(json.load(gzip.open(sys.argv[1]))['traceEvents']))"
-ORJSON = "import gzip, orjson, sys; print(len(orjson.loads(gzip.open(sys.argv[1]).read())['traceEvents']))"
+ORJSON = """
+import gzip, orjson, sys
+print(len(orjson.loads(gzip.open(sys.argv[1]).read())["traceEvents"]))
+"""
 HTA = (
     "import sys; from hta.trace_analysis import TraceAnalysis; TraceAnalysis(trace_dir=sys.argv[1])"
 )
@@ -54,6 +59,7 @@ def count_events(block: object) -> int:
 @dataclass
 class Measurement:
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     status: int
 
@@ -63,13 +69,20 @@ def measure(command: list[str], output: Path | None = None) -> Measurement:
     sink = output.open("wb") if output else subprocess.DEVNULL
     root = Path(__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    start = time.perf_counter()
+    start, used = time.perf_counter(), cpu_of_children()
     process = subprocess.Popen(command, stdout=sink, stderr=subprocess.DEVNULL, env=environment)
     peak = 0
     while process.poll() is None:
         peak = max(peak, sum(map(resident, tree(process.pid))))
         time.sleep(0.02)
-    return Measurement(time.perf_counter() - start, peak, process.returncode)
+    seconds = time.perf_counter() - start
+    return Measurement(seconds, cpu_of_children() - used, peak, process.returncode)
+
+
+def cpu_of_children() -> float:
+    """User and system seconds of all processes waited for so far, theirs included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def tree(pid: int) -> list[int]:
@@ -138,8 +151,8 @@ def run(trace: Path, folder: Path, arguments: argparse.Namespace) -> None:
     raw = sum(map(len, ByteStream(trace)))
     load = os.getloadavg()[0]
     print(f"{raw / 1e6:.1f} MB of JSON, {available_cores()} cores, load before: {load:.1f}\n")
-    print("| what | seconds | MB/s | peak MiB |")
-    print("|---|---|---|---|")
+    print("| what | seconds | CPU seconds | MB/s | MB a CPU second | peak MiB |")
+    print("|---|---|---|---|---|---|")
     out = folder / "out.json"
     tool = [*TOOL]
     rows: list[tuple[str, list[str], Path | None]] = [
@@ -169,21 +182,28 @@ def run(trace: Path, folder: Path, arguments: argparse.Namespace) -> None:
             ("orjson.loads", [sys.executable, "-c", ORJSON, str(trace)], None),
         ]
     for label, command, output in rows:
-        row(label, command, raw, output)
+        row(label, command, raw, output, times=1 if arguments.grow else 2)
     if not arguments.grow:
         merge_and_hta(trace, folder, raw, arguments)
 
 
-def row(label: str, command: list[str], raw: int, output: Path | None = None) -> None:
-    best = min((measure(command, output) for _ in range(2)), key=lambda m: m.seconds)
+def row(
+    label: str, command: list[str], raw: int, output: Path | None = None, *, times: int = 2
+) -> None:
+    best = min((measure(command, output) for _ in range(times)), key=lambda m: m.seconds)
     if best.status:
-        print(f"| {label} | failed with status {best.status} | | |", flush=True)
+        print(f"| {label} | failed with status {best.status} | | | | |", flush=True)
         return
-    speed = raw / 1e6 / best.seconds
-    print(
-        f"| {label} | {best.seconds:.2f} | {speed:.0f} | {best.peak_bytes / 2**20:.0f} |",
-        flush=True,
+    megabytes = raw / 1e6
+    cells = (
+        label,
+        f"{best.seconds:.2f}",
+        f"{best.cpu_seconds:.2f}",
+        f"{megabytes / best.seconds:.0f}",
+        f"{megabytes / best.cpu_seconds:.0f}",
+        f"{best.peak_bytes / 2**20:.0f}",
     )
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def merge_and_hta(trace: Path, folder: Path, raw: int, arguments: argparse.Namespace) -> None:
@@ -197,6 +217,7 @@ def merge_and_hta(trace: Path, folder: Path, raw: int, arguments: argparse.Names
         f"torch-trace merge, {arguments.ranks} ranks",
         [*TOOL, "merge", str(ranks), "-o", *merged],
         raw * arguments.ranks,
+        times=1,
     )
     if arguments.hta:
         alone = folder / "hta"
@@ -204,7 +225,7 @@ def merge_and_hta(trace: Path, folder: Path, raw: int, arguments: argparse.Names
         shutil.copy(trace, alone / "rank-0.json.gz")
         row("HTA: TraceAnalysis(...)", [arguments.hta, "-c", HTA, str(alone)], raw)
     help_seconds = measure([*TOOL, "--help"]).seconds
-    print(f"| torch-trace --help | {help_seconds:.2f} | | |")
+    print(f"| torch-trace --help | {help_seconds:.2f} | | | | |")
     print(json.dumps({"raw_bytes": raw, "trace": trace.name}), file=sys.stderr)
 
 

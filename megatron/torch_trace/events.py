@@ -24,69 +24,28 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.reader import Args, Damage, Event, EventBlock, Metadata, Trace
-from megatron.torch_trace.times import NO_TIME, block_times
-from megatron.torch_trace.vocabulary import GPU_WORK, category
+from megatron.torch_trace.columns import (
+    COLLECTIVE_ARGS,
+    COLLECTIVE_NUMBERS,
+    INTEGER_ARGS,
+    MISSING,
+    BlockColumns,
+    Codes,
+    Track,
+    columns_of,
+)
+from megatron.torch_trace.reader import Damage, Event, Metadata, Trace
+from megatron.torch_trace.vocabulary import GPU_WORK
 
 if TYPE_CHECKING:
     import polars as pl
 
-Track = tuple[int | str | None, int | str | None]
-
-_INTEGER_ARGS = (
-    "stream",
-    "device",
-    "correlation",
-    "external_id",
-    "ev_idx",
-    "sequence_number",
-    "fwd_thread_id",
-    "python_id",
-    "python_parent_id",
-)
-_COLLECTIVE_ARGS = (
-    "collective",
-    "in_nelems",
-    "out_nelems",
-    "group_size",
-    "dtype",
-    "group_name",
-    "group_description",
-    "group_ranks",
-    "in_split",
-    "out_split",
-    "seq",
-    "src_rank",
-    "dst_rank",
-)
-_COLLECTIVE_NUMBERS = frozenset(
-    {"in_nelems", "out_nelems", "group_size", "seq", "src_rank", "dst_rank"}
-)
-_MISSING = NO_TIME
-_CALL = ("correlation", "external_id")
-_GPU = (*_CALL, "stream", "device")
-_OPERATOR = ("external_id", "ev_idx", "sequence_number", "fwd_thread_id")
-_ARGS_OF = {
-    "kernel": _GPU,
-    "gpu_memcpy": _GPU,
-    "gpu_memset": _GPU,
-    "cuda_runtime": _CALL,
-    "cuda_driver": _CALL,
-    "cpu_op": _OPERATOR,
-    "user_annotation": _OPERATOR,
-    "python_function": ("ev_idx", "python_id", "python_parent_id"),
-}
-"""What events of the usual categories have; of all others every argument is looked for."""
-_NO_ARGS = Args()
-_TRACK = attrgetter("pid", "tid")
-_COLLECTIVE = attrgetter(*_COLLECTIVE_ARGS)
 # An event this many times the width of the trace away from its middle is not of this trace.
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000
@@ -148,128 +107,20 @@ def read_table(
     """
     trace = Trace(path, strict=strict)
     gathered = _Gathered()
-    for columns in trace.map(partial(_columns, frozenset(without)), Event, workers=workers):
+    for columns in trace.map(partial(columns_of, frozenset(without)), Event, workers=workers):
         gathered.add(columns)
     return gathered.table(trace)
-
-
-@dataclass(slots=True)
-class _Columns:
-    """What a worker returns of one block: small arrays with codes of its own."""
-
-    numbers: dict[str, NDArray[np.int64]]
-    names: list[str]
-    categories: list[str]
-    tracks: list[Track]
-    collectives: list[tuple[Any, ...]]
-    track_names: dict[Track, str]
-    missing: int
-
-
-class _Codes:
-    """Values -> 0, 1, 2, ... in the order in which they are first seen."""
-
-    def __init__(self) -> None:
-        self.codes: dict[Any, int] = {}
-
-    def of(self, values: list[Any]) -> NDArray[np.int64]:
-        codes = self.codes
-        return np.array([codes.setdefault(v, len(codes)) for v in values], dtype=np.int64)
-
-
-def _columns(without: frozenset[str], block: EventBlock[Event]) -> _Columns:
-    starts, durations = block_times(block)
-    events: list[Event] = []
-    rows: list[int] = []
-    track_names: dict[Track, str] = {}
-    for row, event in enumerate(block.events):
-        if event.ph == "X":
-            if category(event.cat) not in without:
-                events.append(event)
-                rows.append(row)
-        elif event.ph == "M" and event.name == "thread_name":
-            name = _name_argument(block.texts[row])
-            if name:
-                track_names[event.pid, event.tid] = name
-    ts, dur = starts[rows], durations[rows]
-    dur[dur == NO_TIME] = 0
-    timed = ts != NO_TIME
-    missing = int((~timed).sum())
-    if missing:
-        events = [event for event, keep in zip(events, timed.tolist(), strict=True) if keep]
-        ts, dur = ts[timed], dur[timed]
-
-    names, categories, tracks = _Codes(), _Codes(), _Codes()
-    numbers = {
-        "ts": ts,
-        "dur": dur,
-        "name": names.of([event.name for event in events]),
-        "category": categories.of([event.cat for event in events]),
-        "track": tracks.of(list(map(_TRACK, events))),
-    }
-    arguments = [event.args or _NO_ARGS for event in events]
-    present = [category(written) for written in categories.codes]
-    for key in _INTEGER_ARGS:
-        asked = np.array([key in _ARGS_OF.get(c, _INTEGER_ARGS) for c in present], dtype=bool)
-        numbers[key] = np.full(len(events), _MISSING, dtype=np.int64)
-        where = np.flatnonzero(asked[numbers["category"]]) if present else np.empty(0, np.intp)
-        get = attrgetter(key)
-        numbers[key][where] = _integers([get(arguments[row]) for row in where.tolist()])
-    numbers["bytes"] = _integers([_integer(a.bytes_) for a in arguments])
-    collectives: list[tuple[Any, ...]] = []
-    rows_of = np.full(len(events), _MISSING, dtype=np.int64)
-    for row, args in enumerate(arguments):
-        if args.collective is not None:
-            rows_of[row] = len(collectives)
-            collectives.append(_COLLECTIVE(args))
-    numbers["args"] = rows_of
-    return _Columns(
-        numbers,
-        list(names.codes),
-        present,
-        list(tracks.codes),
-        collectives,
-        track_names,
-        missing,
-    )
-
-
-def _name_argument(text: bytes) -> str | None:
-    import json
-
-    args = json.loads(text).get("args")
-    name = args.get("name") if isinstance(args, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _integer(value: int | str | None) -> int | None:
-    try:
-        return None if value is None else int(value)
-    except ValueError:
-        return None
-
-
-def _integers(values: list[int | None]) -> NDArray[np.int64]:
-    try:
-        return np.array([_MISSING if v is None else v for v in values], dtype=np.int64)
-    except OverflowError:
-        # No id of torch is that large; whatever it is, it links nothing.
-        limit = 1 << 63
-        return np.array(
-            [_MISSING if v is None or not -limit <= v < limit else v for v in values],
-            dtype=np.int64,
-        )
 
 
 class _Gathered:
     def __init__(self) -> None:
         self.parts: dict[str, list[NDArray[np.int64]]] = {}
-        self.names, self.categories, self.tracks = _Codes(), _Codes(), _Codes()
+        self.names, self.categories, self.tracks = Codes(), Codes(), Codes()
         self.collectives: list[tuple[Any, ...]] = []
         self.track_names: dict[Track, str] = {}
         self.odd = OddTimes()
 
-    def add(self, columns: _Columns) -> None:
+    def add(self, columns: BlockColumns) -> None:
         numbers = columns.numbers
         for key, codes, values in (
             ("name", self.names, columns.names),
@@ -278,7 +129,7 @@ class _Gathered:
         ):
             numbers[key] = codes.of(values)[numbers[key]] if values else numbers[key]
         rows = numbers["args"]
-        rows[rows != _MISSING] += len(self.collectives)
+        rows[rows != MISSING] += len(self.collectives)
         for key, array in numbers.items():
             self.parts.setdefault(key, []).append(array)
         self.collectives.extend(columns.collectives)
@@ -290,7 +141,7 @@ class _Gathered:
 
         numbers = {key: np.concatenate(parts) for key, parts in self.parts.items()}
         if not numbers:
-            keys = ("ts", "dur", "name", "category", "track", *_INTEGER_ARGS, "bytes", "args")
+            keys = ("ts", "dur", "name", "category", "track", *INTEGER_ARGS, "bytes", "args")
             numbers = {key: np.empty(0, dtype=np.int64) for key in keys}
         categories = list(self.categories.codes)
         on_gpu = np.array([c in GPU_WORK for c in categories], dtype=bool)
@@ -305,12 +156,12 @@ class _Gathered:
                 series = series.cast(pl.UInt32)
             elif key not in ("ts", "dur"):
                 series = series.to_frame().select(
-                    pl.when(pl.col(key) != _MISSING).then(pl.col(key))
+                    pl.when(pl.col(key) != MISSING).then(pl.col(key))
                 )[key]
             columns.append(series)
         slices = pl.DataFrame(columns).with_columns(pl.col("args").cast(pl.UInt32))
         schema: dict[str, Any] = {
-            key: pl.Int64 if key in _COLLECTIVE_NUMBERS else pl.String for key in _COLLECTIVE_ARGS
+            key: pl.Int64 if key in COLLECTIVE_NUMBERS else pl.String for key in COLLECTIVE_ARGS
         }
         return EventTable(
             path=trace.path,

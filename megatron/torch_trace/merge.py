@@ -160,7 +160,7 @@ def _align(
     for trace, plan in zip(traces, plans, strict=True):
         gathered = CollectiveEnds()
         file = Trace(trace.path, on_read=on_read)
-        for part in file.map(collective_ends, Event, workers=workers):
+        for part in file.map(collective_ends, Event, workers=workers, small_results=True):
             gathered.named += part.named
             gathered.anonymous += part.anonymous
         ends[trace.rank] = {k: end + plan.shift_ns for k, end in gathered.by_key().items()}

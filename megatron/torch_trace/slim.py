@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_trace.accounts import Account
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.filters import Selection
 from megatron.torch_trace.reader import (
@@ -23,7 +24,7 @@ from megatron.torch_trace.reader import (
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.reader.metadata import OWN_KEY
-from megatron.torch_trace.slimming import Account, BlockSlimmer, Ranges, SlimPart
+from megatron.torch_trace.slimming import BlockSlimmer, Ranges, SlimPart
 from megatron.torch_trace.spool import Launched, Spool
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan, plan_tracks
@@ -251,5 +252,5 @@ def _first_start(block: EventBlock[SlimEvent]) -> int | None:
 
 def find_start(path: Path | str, *, workers: int = 1) -> int:
     """The start of the earliest slice, in ns as in the file; 0 if there is none."""
-    starts = Trace(path).map(_first_start, SlimEvent, workers=workers)
+    starts = Trace(path).map(_first_start, SlimEvent, workers=workers, small_results=True)
     return min((start for start in starts if start is not None), default=0)

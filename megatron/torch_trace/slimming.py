@@ -8,13 +8,14 @@ from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.accounts import Account, count
 from megatron.torch_trace.filters import Selection, join_object
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.rewriting import entries_of, placed, replaced
 from megatron.torch_trace.spool import Arrows, Gate, Waiting, flow_number, pack
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
@@ -23,8 +24,6 @@ from megatron.torch_trace.writer import join_inner
 
 Ranges = tuple[tuple[int, int], ...]
 Track = tuple[Identity, Identity]
-Account = dict[str, list[int]]
-"""Category -> [events, bytes]."""
 
 
 @dataclass(slots=True)
@@ -215,22 +214,22 @@ class _BlockPass:
         """Index -> new text without braces, of the events that change; arrows not included."""
         new: dict[int, bytes] = {}
         for index, track in self.moved.items():
-            new[index] = _placed(self.inner[index], track)
+            new[index] = placed(self.inner[index], track)
         if self.renamed:
             for index, event in enumerate(self.events):
                 target = self.renamed.get((event.pid, event.tid))
                 # A process keeps its name: what it is called now is written elsewhere.
                 name_of_process = event.ph == "M" and event.name.startswith("process")
                 if target and index not in new and not name_of_process:
-                    new[index] = _placed(self.inner[index], target)
+                    new[index] = placed(self.inner[index], target)
         for index in self.negative.tolist():
             if self.events[index].ph == "X":
-                new[index] = _replaced(new.get(index, self.inner[index]), {"dur": b"0"})
+                new[index] = replaced(new.get(index, self.inner[index]), {"dur": b"0"})
         if self.selection.rewrites_args:
             for index in np.flatnonzero(kept).tolist():
                 text = new.get(index, self.inner[index])
                 if self.events[index].ph == "X" and b'"args"' in text:
-                    entries = _entries(text)
+                    entries = entries_of(text)
                     if "args" in entries:
                         entries["args"] = self.selection.slim_args(entries["args"])
                         new[index] = join_object(entries)[1:-1]
@@ -239,7 +238,7 @@ class _BlockPass:
     def _flow(self, index: int, kept: NDArray[np.bool_], new: dict[int, bytes]) -> None:
         event = self.events[index]
         name = category(event.cat)
-        _count(self.part.before, name, len(self.inner[index]) + 2)
+        count(self.part.before, name, len(self.inner[index]) + 2)
         if not kept[index]:
             return
         anchor = self._anchor(index, event)
@@ -253,7 +252,7 @@ class _BlockPass:
             gate = self.gates.get(anchor)
         text = new.get(index, self.inner[index])
         if anchor in self.moved:
-            text = _placed(text, self.moved[anchor])
+            text = placed(text, self.moved[anchor])
         kind, number = f"{name}\0{event.name}", flow_number(event.id)
         if gate is not None:
             flow = (kind, number, event.ph)
@@ -291,7 +290,7 @@ class _BlockPass:
         for number, kind in enumerate(kinds):
             if not flow[number]:
                 mine = code == number
-                _count(self.part.before, kind.name, int(sizes[mine].sum()), int(mine.sum()))
+                count(self.part.before, kind.name, int(sizes[mine].sum()), int(mine.sum()))
         if new:
             inner = list(inner)
             for index, text in new.items():
@@ -300,24 +299,11 @@ class _BlockPass:
         for number, kind in enumerate(kinds):
             mine = kept & (code == number)
             if mine.any():
-                _count(self.part.after, kind.name, int(sizes[mine].sum()), int(mine.sum()))
+                count(self.part.after, kind.name, int(sizes[mine].sum()), int(mine.sum()))
         self.part.text = join_inner(list(compress(inner, kept.tolist())))
 
 
 _PHASE_AND_CATEGORY = attrgetter("ph", "cat")
-
-
-def _entries(inner: bytes) -> dict[str, bytes]:
-    raw = msgspec.json.decode(b"{%b}" % inner, type=dict[str, msgspec.Raw])
-    return {key: bytes(value) for key, value in raw.items()}
-
-
-def _replaced(inner: bytes, values: dict[str, bytes]) -> bytes:
-    return join_object(_entries(inner) | values)[1:-1]
-
-
-def _placed(inner: bytes, track: Track) -> bytes:
-    return _replaced(inner, {"pid": str(track[0]).encode(), "tid": str(track[1]).encode()})
 
 
 def _overlaps(
@@ -328,12 +314,3 @@ def _overlaps(
     for low, high in ranges:
         found |= (starts < high) & ((ends > low) | (starts >= low))
     return found
-
-
-def _count(account: Account, name: str, size: int, events: int = 1) -> None:
-    entry = account.get(name)
-    if entry is None:
-        account[name] = [events, size]
-    else:
-        entry[0] += events
-        entry[1] += size

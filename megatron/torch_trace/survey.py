@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from pyroaring import BitMap64
 
+from megatron.torch_trace.accounts import Account
 from megatron.torch_trace.lanes import SliceSorter, assign_lanes
 from megatron.torch_trace.reader import Damage, EventBlock, Metadata, SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.slim import STEP_NAME
-from megatron.torch_trace.slimming import Account
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import slices_of
 from megatron.torch_trace.vocabulary import (
@@ -119,7 +119,7 @@ def survey(
     gathered = _Gathered(Survey(Path(path)))
     sorter = SliceSorter() if crossing else None
     try:
-        for part in trace.map(_Look(crossing), SlimEvent, workers=workers):
+        for part in trace.map(_Look(crossing), SlimEvent, workers=workers, small_results=True):
             gathered.add(part, sorter)
         gathered.finish(trace, sorter)
     finally:

@@ -167,7 +167,7 @@ def plan_tracks(trace: Trace, *, workers: int = 1, folder: Path | None = None) -
     """
     planner = _Planner(folder)
     try:
-        for part in trace.map(slices_of, SlimEvent, workers=workers):
+        for part in trace.map(slices_of, SlimEvent, workers=workers, small_results=True):
             planner.add(part)
         return planner.plan()
     finally:

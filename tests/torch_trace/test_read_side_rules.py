@@ -14,8 +14,8 @@ import megatron.torch_trace
 PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
-    "layout errors vocabulary accounts reader times columns events writer filters rewriting lanes tracks spool "
-    "slimming slim sources repair survey alignment merging merge splitting"
+    "layout errors vocabulary accounts reader times columns events writer filters rewriting lanes "
+    "tracks spool slimming slim sources repair survey alignment merging merge splitting"
 ).split()
 INSIDE_READER = (
     "damage bytestream lenient event salvage cutter block metadata workers stripes trace"
