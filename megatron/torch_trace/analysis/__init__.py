@@ -8,7 +8,7 @@ breakdown      compute, exposed, idle              names, dimensions         cla
 collectives    what each call was                  communication, bandwidth  by dimension
 kernels        by kernel, operator, shape          host, loader              the CPU side
 modules        by module                           pipeline                  bubble by stage
-matching       the same call on other ranks        stragglers                who is late
+matching       the same call on other ranks        clocks, stragglers        who is late
 mfu            utilisation of the model's FLOPs    findings                  what to do about it
 rank, pool     one rank; all of them in parallel   analyse, results, summary the whole answer
 frames         the same as polars frames

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.analysis.breakdown import Breakdown
+from megatron.torch_trace.analysis.clocks import Clock
 from megatron.torch_trace.analysis.communication import CommunicationRow, DimensionTotal
 from megatron.torch_trace.analysis.host import Host
 from megatron.torch_trace.analysis.kernels import Casts, FamilyRow, KernelRow, OperatorRow
@@ -15,7 +16,7 @@ from megatron.torch_trace.analysis.launches import LaunchStatistics
 from megatron.torch_trace.analysis.mfu import Mfu
 from megatron.torch_trace.analysis.modules import ModuleRow
 from megatron.torch_trace.analysis.pipeline import PipelineStep
-from megatron.torch_trace.analysis.stragglers import Clock, Straggler
+from megatron.torch_trace.analysis.stragglers import Straggler
 from megatron.torch_trace.analysis.summary import Summary
 
 if TYPE_CHECKING:

@@ -16,30 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.alignment import clock_offsets
+from megatron.torch_trace.analysis.clocks import Clock, align
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.matching import MatchedCalls
 
 _NOISE_NS = 20_000
 """Arrivals closer than this are together: nobody is called late for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """What is added to a rank's times so that they agree with the lowest rank's.
-
-    Args:
-        rank: the rank.
-        offset_ns: None if it shares too few collectives with the others.
-        error_ns: median distance of this rank's collective ends from the calls' median end, after
-            the offset; None if unknown.
-        calls: matched calls that say so.
-    """
-
-    rank: int
-    offset_ns: int | None
-    error_ns: int | None
-    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,55 +77,25 @@ def find_stragglers(matched: MatchedCalls) -> Waits:
     """Waits, clocks and stragglers over the ranks of `matched`."""
     if not len(matched):
         return Waits(
-            tuple(Clock(r, None, None, 0) for r in matched.ranks), (), 0, ints([]), ints([])
+            tuple(Clock(r, None, None, 0, r) for r in matched.ranks), (), 0, ints([]), ints([])
         )
     first = np.flatnonzero(np.diff(matched.call, prepend=-1))
     duration = matched.end - matched.start
     shortest = np.minimum.reduceat(duration, first)[matched.call]
     wait = np.where(matched.symmetric, duration - shortest, 0)
-    clocks = _clocks(matched, first)
+    clocks, offset = align(matched, first)
     return Waits(
         clocks=clocks,
-        stragglers=_stragglers(matched, first, wait, clocks),
+        stragglers=_stragglers(matched, first, wait, offset, clocks),
         matched_calls=len(first),
         wait=wait,
         shortest=shortest,
     )
 
 
-def _clocks(matched: MatchedCalls, first: Ints) -> tuple[Clock, ...]:
-    ends: dict[int, dict[tuple[str, str, int], int]] = {rank: {} for rank in matched.ranks}
-    use = matched.symmetric
-    for call, rank, end in zip(
-        matched.call[use].tolist(),
-        matched.rank[use].tolist(),
-        matched.end[use].tolist(),
-        strict=True,
-    ):
-        ends[matched.ranks[rank]]["", "", call] = end
-    offsets = clock_offsets(ends)
-    shift = ints([offsets[rank] or 0 for rank in matched.ranks])
-    known = np.array([offsets[rank] is not None for rank in matched.ranks])
-    aligned = matched.end + shift[matched.rank]
-    # The middle of each call's ends, of two the mean: as far from one as from the other.
-    order = np.lexsort((aligned, matched.call))
-    sizes = np.diff(np.append(first, len(aligned)))
-    low, high = first + (sizes - 1) // 2, first + sizes // 2
-    middle = (aligned[order][low] + (aligned[order][high] - aligned[order][low]) // 2)[matched.call]
-    clocks = []
-    for position, rank in enumerate(matched.ranks):
-        mine = use & (matched.rank == position)
-        error = None
-        if known[position] and mine.any():
-            error = int(np.median(np.abs(aligned[mine] - middle[mine])))
-        clocks.append(Clock(rank, offsets[rank], error, int(mine.sum())))
-    return tuple(clocks)
-
-
 def _stragglers(
-    matched: MatchedCalls, first: Ints, wait: Ints, clocks: tuple[Clock, ...]
+    matched: MatchedCalls, first: Ints, wait: Ints, offset: Ints, clocks: tuple[Clock, ...]
 ) -> tuple[Straggler, ...]:
-    offset = ints([clock.offset_ns or 0 for clock in clocks])
     error = max((clock.error_ns or 0 for clock in clocks), default=0)
     start = matched.start + offset[matched.rank]
     earliest = np.minimum.reduceat(start, first)

@@ -132,6 +132,9 @@ def stragglers(analysis: Analysis, width: int) -> list[str]:
             f" Clocks aligned on their ends: offsets up to {duration(max(offsets))}, error "
             f"{duration(max(errors))}."
         )
+    apart = {clock.reference for clock in analysis.clocks if clock.offset_ns is not None}
+    if len(apart) > 1:
+        text += f" {len(apart)} sets of ranks share no collective with each other."
     if lost:
         text += f" Not aligned (too few common calls): rank {', '.join(lost)}."
     return lines + paragraph(text, width, "  ", "  ")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the clocks of ranks differ by, from the ends of collectives that all leave together.
+
+The same idea as `alignment.clock_offsets`, on columns: thousands of ranks, with the error that is
+left, and for ranks that are not connected to the lowest one a common clock among themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.matching import MatchedCalls
+
+_LEAST_MATCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What is added to a rank's times so that they agree with those of another.
+
+    Args:
+        rank: the rank.
+        offset_ns: None if it shares fewer than three collectives with any other.
+        error_ns: median distance of this rank's collective ends from the calls' median end, after
+            the offset; None if unknown.
+        calls: matched calls that say so.
+        reference: the rank whose clock it is: the lowest that is connected by common collectives.
+    """
+
+    rank: int
+    offset_ns: int | None
+    error_ns: int | None
+    calls: int
+    reference: int
+
+
+def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
+    """Clocks of all ranks.
+
+    Args:
+        matched: at least one call.
+        first: the first row of each call.
+
+    Returns:
+        (clocks by rank, offset of each rank in ns, 0 where it is unknown).
+    """
+    use = matched.symmetric
+    offset, reference = _offsets(matched, use)
+    aligned = matched.end + offset[matched.rank]
+    # The middle of each call's ends, of two the mean: as far from one as from the other.
+    order = np.lexsort((aligned, matched.call))
+    sizes = np.diff(np.append(first, len(aligned)))
+    low, high = first + (sizes - 1) // 2, first + sizes // 2
+    middle = (aligned[order][low] + (aligned[order][high] - aligned[order][low]) // 2)[matched.call]
+    distance = np.abs(aligned - middle)
+    connected = np.bincount(reference[reference >= 0], minlength=len(reference))
+    clocks = []
+    for position, rank in enumerate(matched.ranks):
+        mine = use & (matched.rank == position)
+        to = int(reference[position])
+        known = to >= 0 and connected[to] > 1
+        clocks.append(
+            Clock(
+                rank=rank,
+                offset_ns=int(offset[position]) if known else None,
+                error_ns=int(np.median(distance[mine])) if known and mine.any() else None,
+                calls=int(mine.sum()),
+                reference=matched.ranks[to] if known else rank,
+            )
+        )
+    return tuple(clocks), offset
+
+
+def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Offset of each rank, and the position of the rank that it is relative to, -1 for none."""
+    count = len(matched.ranks)
+    offset, reference = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    call, rank, end = matched.call[use], matched.rank[use], matched.end[use]
+    calls = int(matched.call.max()) + 1
+    for origin in range(count):
+        if reference[origin] >= 0:
+            continue
+        reference[origin] = origin
+        while True:
+            known = reference[rank] == origin
+            base = np.zeros(calls, dtype=np.int64)
+            has_base = np.zeros(calls, dtype=bool)
+            # Written backwards, so that of several known ranks the lowest stays.
+            back = np.flatnonzero(known)[::-1]
+            base[call[back]] = end[back] + offset[rank[back]]
+            has_base[call[back]] = True
+            open_ = (reference[rank] < 0) & has_base[call]
+            if not _extend(rank[open_], base[call[open_]] - end[open_], offset, reference, origin):
+                break
+    return offset, reference
+
+
+def _extend(rank: Ints, difference: Ints, offset: Ints, reference: Ints, origin: int) -> bool:
+    """Align the ranks for which enough differences are there; whether there was one."""
+    order = np.lexsort((difference, rank))
+    ranks, difference = rank[order], difference[order]
+    found, first, counts = np.unique(ranks, return_index=True, return_counts=True)
+    enough = counts >= _LEAST_MATCHES
+    low = difference[first + (counts - 1) // 2]
+    high = difference[first + counts // 2]
+    offset[found[enough]] = ints(low + (high - low) // 2)[enough]
+    reference[found[enough]] = origin
+    return bool(enough.any())
