@@ -177,6 +177,16 @@ _COLUMNS = {
     OVERHEAD: ("start", "dur", "name", "track"),
 }  # fmt: skip
 
+# Codes and flags are small, and there are millions of them.
+_NARROW: dict[str, Any] = {
+    "name": np.int32,
+    "track": np.int32,
+    "shape": np.int32,
+    "collective": np.int32,
+    "annotation": np.bool_,
+    "kind": np.int8,
+}
+
 
 @dataclass(slots=True)
 class _Gathered:
@@ -202,7 +212,8 @@ class _Gathered:
         for table, columns in block.tables.items():
             parts = self.parts[table]
             for column, array in columns.items():
-                parts[column].append(maps[column][array] if column in maps else array)
+                coded = maps[column][array] if column in maps else array
+                parts[column].append(coded.astype(_NARROW.get(column, np.int64)))
 
     def finish(self, trace: Trace) -> Activity:
         tables: dict[str, dict[str, Ints]] = {}
@@ -211,7 +222,8 @@ class _Gathered:
             for column in _COLUMNS[table]:
                 # One column after the other, so that no more than one is there twice.
                 arrays = parts.pop(column)
-                tables[table][column] = np.concatenate(arrays) if arrays else ints([])
+                empty = np.zeros(0, dtype=_NARROW.get(column, np.int64))
+                tables[table][column] = np.concatenate(arrays) if arrays else empty
         odd, unfinished = _mend(tables)
         gpu, calls, ops, overhead = (tables[t] for t in (GPU, CALL, OP, OVERHEAD))
         return Activity(
@@ -221,7 +233,7 @@ class _Gathered:
             base_ns=trace.metadata.base_time_ns,
             gpu=GpuWork(**gpu),
             calls=Calls(**calls),
-            ops=Ops(**{**ops, "annotation": ops["annotation"].astype(bool)}),
+            ops=Ops(**ops),  # type: ignore[arg-type]
             overhead=Rows(**overhead),
             names=list(self.codes["name"]),
             shapes=list(self.codes["shape"]),
@@ -271,7 +283,8 @@ def _mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
             if name != GPU:
                 end[negative] = last
         table["end"] = end
-        if (start[1:] < start[:-1]).any() or name == OP:
+        behind = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] > end[:-1]))
+        if behind.any():
             order = np.lexsort((-end, start))
             for column in table:
                 table[column] = table[column][order]

@@ -160,7 +160,7 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
     name = np.where(op == NONE, -1, ops.name[op] if len(ops) else -1)
     name[timeline.launches.call[rows] == NONE] = -2
     shape = np.where(op == NONE, -1, ops.shape[op] if len(ops) else -1)
-    key = name * (len(activity.shapes) + 2) + shape if by_shape else name
+    key = ints(name) * (len(activity.shapes) + 2) + shape if by_shape else name
     found = []
     for members in _groups(key):
         mine = rows[members]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from megatron.torch_trace.analysis.codes import present
-from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.intervals import Ints
 
 _AROUND = (0, 1, 2, -1, -2)
 """Depths to look at, relative to the expected one; only where ranges cross is the first not it."""
@@ -32,7 +32,7 @@ class Nesting:
         self._tracks = {}
         for one in present(track):
             here = np.flatnonzero(track == one)
-            self._tracks[one] = _Track(start[here], end[here], ints(rows[here]))
+            self._tracks[one] = _Track(start[here], end[here], rows[here])
 
     def innermost(self, track: Ints, time: Ints) -> Ints:
         """Row of the shortest range on `track` that holds `time`; -1 if there is none."""
@@ -53,14 +53,14 @@ class Nesting:
 
 class _Track:
     def __init__(self, start: Ints, end: Ints, rows: Ints) -> None:
-        self.start, self.end, self.rows = start, end, rows
+        self.start, self.end, self.rows = start, end, rows.astype(np.int32)
         self.ends = np.sort(end)
         depth = np.arange(1, len(start) + 1) - np.searchsorted(self.ends, start, side="right")
         self.origin = int(start[0])
         # One ascending key for (depth, start), so that a single search finds both.
         self.stride = int(start[-1]) - self.origin + 2
         key = depth * self.stride + (start - self.origin)
-        self.order = np.argsort(key, kind="stable")
+        self.order = np.argsort(key, kind="stable").astype(np.int32)
         self.key = key[self.order]
 
     def find(self, time: Ints, outermost: bool) -> Ints:
