@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatron.torch_profile.compress import Written
+from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.host_memory import host_memory
-from megatron.torch_profile.limits import HELD_BYTES_PER_TRACE_BYTE, MB, short_of_space
+from megatron.torch_profile.limits import MB, short_of_space
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_compress
 
@@ -125,7 +126,7 @@ class Exporter:
         them if there is no room for one more."""
         if not self._flights or self.last is None:
             return
-        if host_memory().free < self.last.raw_bytes * HELD_BYTES_PER_TRACE_BYTE:
+        if host_memory().free < self.last.raw_bytes * HELD_MB_PER_TRACE_MB:
             logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
             self.wait()
 

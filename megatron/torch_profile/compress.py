@@ -6,7 +6,8 @@ with training:
 
     python -m megatron.torch_profile.compress RAW TARGET {gzip,zstd,none}
 
-isal's level 2 writes several times faster than zlib at about the same size (docs/benchmarks.md).
+zlib-ng at level 5 writes about the size of torch's own gzip (level 9), ten times as fast; isal would
+be four times faster still and half as large again (benchmarks/compression.py).
 """
 
 from __future__ import annotations
@@ -134,9 +135,9 @@ def _copy_and_count(source: IO[bytes], sink: IO[bytes] | None) -> dict[str, int]
 
 
 def _gzip(path: Path) -> IO[bytes]:
-    from isal import igzip
+    from zlib_ng import gzip_ng
 
-    writer: IO[bytes] = igzip.open(path, "wb", compresslevel=2)
+    writer: IO[bytes] = gzip_ng.open(path, "wb", compresslevel=5)
     return writer
 
 

@@ -13,11 +13,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.host_memory import host_memory, resident_bytes
 
 MB = 1_000_000
 TRACE_BYTES_PER_GROWN_BYTE = 2.0
-HELD_BYTES_PER_TRACE_BYTE = 5.0
 _RESERVE = 0.05
 """Share of the memory limit that a window leaves free."""
 
@@ -60,7 +60,7 @@ class WindowLimits:
                     f"take it past --torch-profile-max-trace-mb {self._max_trace_mb:g}"
                 )
         host = host_memory()
-        needed = estimate * HELD_BYTES_PER_TRACE_BYTE
+        needed = estimate * HELD_MB_PER_TRACE_MB
         if host.free / MB < host.limit / MB * _RESERVE + needed:
             return (
                 f"host memory is short: {host.free / MB:.0f} MB of {host.limit / MB:.0f} MB are "

@@ -19,6 +19,7 @@ from typing import Any
 
 from megatron.torch_profile import ranks, schedule, topology
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
+from megatron.torch_profile.estimate import Estimate, estimate
 from megatron.torch_profile.schedule import Schedule, Span, Window
 from megatron.torch_profile.topology import CPU, Topology
 from megatron.torch_trace.errors import UsageError
@@ -40,6 +41,8 @@ class CapturePlan:
     run_folder: Path
     unfinished: tuple[Path, ...] = ()
     """Traces in the same folder that dead runs did not finish, as rank 0 sees them."""
+    expected: Estimate | None = None
+    """Size of the first trace."""
 
     @property
     def records_here(self) -> bool:
@@ -89,6 +92,8 @@ class CapturePlan:
             + (f"; switched on: {', '.join(flag_of(name) for name in on)}" if on else ""),
             f"traces: {self.run_folder}",
         ]
+        if windows and self.expected:
+            lines.insert(-1, f"each trace: {self.expected}")
         if windows and windows[0].warmup == 0:
             lines.append(
                 "the first recorded iteration has no warm-up, so it will hold the profiler's own "
@@ -165,7 +170,11 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
         raise folder
     assert folder is not None
     unfinished = _unfinished(root, folder) if members.rank == 0 else ()
-    plan = CapturePlan(config, members, chosen, windows, folder, unfinished)
+    first = next(iter(windows), None)
+    length = first.last - first.first + 1 if first else 0
+    plan = CapturePlan(
+        config, members, chosen, windows, folder, unfinished, estimate(config, args, length)
+    )
     problems = topology.gather(_why_not_writable(folder) if plan.records_here else None)
     for member, problem in zip(members.members, problems, strict=True):
         if problem:

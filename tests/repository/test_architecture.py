@@ -18,6 +18,7 @@ READ_SIDE = ROOT / "megatron" / "torch_trace"
 CAPTURE_ORDER = (
     "log",
     "config",
+    "estimate",
     "ranks",
     "schedule",
     "topology",

@@ -12,6 +12,7 @@ import pytest
 
 from megatron.torch_profile import plan
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.estimate import estimate
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.ranks import Layout
 from megatron.torch_profile.schedule import Schedule, Span, Window
@@ -128,3 +129,21 @@ def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path:
         "saves what they hold"
     )
     assert dead.exists()
+
+
+def test_the_size_to_expect_is_guessed_from_layers_and_micro_batches() -> None:
+    args = arguments_of(
+        num_layers=24,
+        pipeline_model_parallel_size=1,
+        global_batch_size=128,
+        data_parallel_size=4,
+        micro_batch_size=1,
+    )
+    plain, stacks = (
+        estimate(TorchProfileConfig(with_stack=with_stack), args, 1) for with_stack in (False, True)
+    )
+    # Measured: 188 MB and 735 MB.
+    assert str(plain).startswith("about 192 MB raw (a guess")
+    assert str(stacks).startswith("about 749 MB raw (a guess")
+    assert str(stacks).endswith("3.7 GB of host memory until it is written")
+    assert estimate(TorchProfileConfig(), arguments_of(), 1) is None
