@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
+from analysis_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder
 
 from megatron.torch_trace.analysis.kernels import (
     BEFORE,
@@ -63,6 +63,14 @@ def test_one_launch_of_a_graph_is_many_kernels(tmp_path: Path) -> None:
         args = {"device": 0, "stream": 7, "correlation": trace.correlation}
         trace.add("kernel", GEMM, start, 10, pid=0, tid=7, args=args)
     assert operator_rows(trace.timeline(tmp_path)) == (OperatorRow("graph", None, 1, 3, 30, 0.3),)
+
+
+def test_pipeline_kernels_which_no_operator_launches_go_by_their_range(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).annotation("nccl:coalesced", 0, 20)
+    trace.gpu(SENDRECV, 30, 50, launch=10)
+    assert operator_rows(trace.timeline(tmp_path)) == (
+        OperatorRow("nccl:coalesced", None, 1, 1, 20, 0.2),
+    )
 
 
 def test_by_shape_calls_of_one_operator_are_told_apart(tmp_path: Path) -> None:

@@ -63,14 +63,14 @@ class LoaderSupply:
 
 
 def is_loader(name: str) -> bool:
-    """Whether an annotation is torch's own around the loader's `__next__`."""
+    """Whether a range is torch's own around the loader's `__next__`."""
     return "dataloader" in name.lower()
 
 
 def loader_intervals(timeline: Timeline) -> Intervals:
     """When the training loop's thread was inside the data loader."""
     ops = timeline.activity.ops
-    mine = timeline.activity.named(ops, is_loader) & ops.annotation
+    mine = timeline.activity.named(ops, is_loader)
     if timeline.window.track != NONE:
         mine &= ops.track == timeline.window.track
     union = Intervals.of(ops.start[mine], ops.end[mine])

@@ -180,5 +180,5 @@ def _microbatches(
         return None
     if 0 < stage < stages - 1:
         count //= 2
-    asked = int((activity.named(ops, is_loader) & ops.annotation & inside).sum())
+    asked = int((activity.named(ops, is_loader) & inside).sum())
     return asked if 0 < asked < count else count

@@ -84,11 +84,13 @@ class Timeline:
     def operators(self) -> Nesting:
         """Operators of the CPU; answers are rows of `activity.ops`.
 
-        Without record_param_comms, which is only torch's note of a collective.
+        Without record_param_comms, which is only torch's note of a collective, and with
+        nccl:coalesced, which no operator encloses.
         """
         ops = self.activity.ops
         notes = self.activity.named(ops, lambda name: name == "record_param_comms")
-        return nesting_of(ops, ~ops.annotation & ~notes)
+        coalesced = self.activity.named(ops, lambda name: name == "nccl:coalesced")
+        return nesting_of(ops, (~ops.annotation & ~notes) | (ops.annotation & coalesced))
 
     @cached_property
     def launching_operator(self) -> Ints:

@@ -20,7 +20,7 @@ _NAMES = {
     "etp": "expert tensor parallel",
     "mp": "model parallel",
     "default": "default group",
-    "unknown": "of unknown group",
+    "unknown": "unknown group",
 }
 _LEAST_SHARE = 0.0005
 _MARKS = {"high": "!!!", "medium": "!! ", "low": "!  ", "info": "i  "}
@@ -75,7 +75,8 @@ def _answer(analysis: Analysis, width: int) -> list[str]:
     if shares is None or idle is None:
         reason = next((rank.unknown for rank in analysis.ranks if rank.unknown), "")
         return paragraph(f"Where the time went is unknown. {reason}", width)
-    exposed = f"Exposed communication {percent(shares.exposed_communication)} of the iteration"
+    what = "iteration" if analysis.summary.steps else "window"
+    exposed = f"Exposed communication {percent(shares.exposed_communication)} of the {what}"
     of = [
         f"{_NAMES.get(name, name)} {percent(share)}"
         for name, share in analysis.summary.dimensions.items()
@@ -125,7 +126,8 @@ def _notes(analysis: Analysis, width: int) -> list[str]:
             f"({duration(mfu.iteration_ns)} x {mfu.gpus} GPUs x {mfu.peak_tflops:g} dense TFLOP/s)."
         )
     if analysis.missing_ranks:
-        notes.append(f"No trace of rank {ranks(analysis.missing_ranks)}.")
+        word = "ranks" if len(analysis.missing_ranks) > 1 else "rank"
+        notes.append(f"No trace of {word} {ranks(analysis.missing_ranks)}.")
     for rank in analysis.ranks:
         if rank.damage:
             notes.append(f"Rank {rank.rank}: damaged: {rank.damage}.")

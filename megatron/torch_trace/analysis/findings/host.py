@@ -25,6 +25,16 @@ _SYNC = 0.03
 _TINY = 0.5
 
 
+_UNSYNCHRONISE = (
+    "Take the synchronisation out of the loop: no `.item()` or print of a tensor in each "
+    "micro-batch, `--no-check-for-nan-in-loss-and-grad`, pinned memory for copies to the GPU."
+)
+_UNSYNCHRONISE_PIPELINE = (
+    "Megatron synchronises the device after each batched send and receive; with interleaving "
+    "(`--num-layers-per-virtual-pipeline-stage`) it overlaps them and does not."
+)
+
+
 def data_loader(analysis: Analysis) -> Iterator[Finding]:
     """The training loop waits in the data loader."""
     ranks = known(analysis)
@@ -176,8 +186,9 @@ def synchronisation(analysis: Analysis) -> Iterator[Finding]:
                 for (c, by), (n, t) in sorted(by_caller.items(), key=lambda item: -item[1][1])
             ],
         },
-        "Take the synchronisation out of the loop: no `.item()` or print of a tensor in each "
-        "micro-batch, `--no-check-for-nan-in-loss-and-grad`, pinned memory for copies to the GPU.",
+        _UNSYNCHRONISE_PIPELINE
+        if call == "cudaDeviceSynchronize" and any(rank.pipeline for rank in ranks)
+        else _UNSYNCHRONISE,
         share,
     )
 
