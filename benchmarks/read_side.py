@@ -5,7 +5,8 @@
     python benchmarks/read_side.py --grow 3.2 ../shared/data/h200/dp4-large/rank-0.json.gz
 
 Prints a Markdown table: seconds, MB of uncompressed JSON a second, the same by the seconds that
-processors worked (which a busy machine disturbs less), and the largest sum of the resident sizes of the process and its children (proportional, so that shared pages count once).
+processors worked (which a busy machine disturbs less), and the largest sum of the resident
+sizes of the process and its children (proportional, so that shared pages count once).
 `--grow GB` first writes a larger trace, the same events over and over with later times and other
 ids, and measures only what works in constant memory. HTA and orjson are left out where they are
 not installed; give the Python of an environment that has HTA with --hta.
