@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from megatron.torch_trace.analysis.host import IdleCauses, LoopThread, SyncRow, look_at_host
 from megatron.torch_trace.analysis.launches import LaunchStatistics, launch_statistics
 from megatron.torch_trace.analysis.loader import DataLoading, LoaderSupply
+from megatron.torch_trace.analysis.python_frames import PythonRow
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 MS = 1_000_000
@@ -149,3 +150,18 @@ def test_launches_without_kernels_make_utilisation_unknown(tmp_path: Path) -> No
         trace.call("cudaLaunchKernel", 30 + at, 31 + at, args={"correlation": 50 + at})
     found = statistics(trace, tmp_path)
     assert (found.launches, found.without_kernel, found.gpu_is_unknown) == (6, 5, True)
+
+
+def test_a_python_function_s_own_time_is_without_what_it_calls(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100 * MS).gpu(GEMM, 10, 20, launch=1)
+    trace.add("python_function", "train.py(7): train_step", 0, 24 * MS)
+    trace.add("python_function", "log.py(3): log_metrics", 5 * MS, 12 * MS)
+    trace.add("python_function", "log.py(9): too_short", 6 * MS, MS - 1)
+    trace.op("a", 3 * MS, 7 * MS).op("b", 13 * MS, 14 * MS).op("c", 19 * MS, 21 * MS)
+    timeline = trace.timeline(tmp_path)
+    assert timeline.activity.python_functions == 3
+    # 24 - 12 - [3, 5) - [19, 21) - the launch, and 12 - [5, 7) - [13, 14).
+    assert look_at_host(timeline).python == (
+        PythonRow("log.py(3): log_metrics", 1, 9 * MS),
+        PythonRow("train.py(7): train_step", 1, 8 * MS - 2),
+    )

@@ -6,7 +6,7 @@ nesting        what encloses a point in time       launches                  who
 steps          window and steps                    timeline                  everything placed
 breakdown      compute, exposed, idle              names, dimensions         classes and families
 collectives    what each call was                  communication, bandwidth  by dimension
-kernels        by kernel, operator, shape          host, loader              the CPU side
+kernels        by kernel, operator, shape          host, loader, python_frames  the CPU side
 modules        by module                           pipeline                  bubble by stage
 matching       the same call on other ranks        clocks, stragglers        who is late
 mfu            utilisation of the model's FLOPs    findings                  what to do about it

@@ -5,9 +5,10 @@
     activity.gpu        kernels, copies and memsets           one row each, times in integer ns
     activity.calls      runtime and driver calls              correlation says what they launched
     activity.ops        operators and annotations on the CPU  nested by time on their track
+    activity.frames     Python frames of 1 ms and more        nested by time on their track
 
-Python frames, arrows and everything else are looked at and let go, so memory grows only with what
-is analysed. Times are ns relative to `activity.base_ns`.
+Short Python frames, arrows and everything else are looked at and let go, so memory grows only with
+what is analysed. Times are ns relative to `activity.base_ns`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from megatron.torch_trace.analysis.block_columns import (
     CALL,
     COLLECTIVE_FIELDS,
+    FRAME,
     GPU,
     OP,
     OVERHEAD,
@@ -128,6 +130,7 @@ class Activity:
     calls: Calls
     ops: Ops
     overhead: Rows
+    frames: Rows
     names: list[str]
     shapes: list[str]
     tracks: list[tuple[Any, Any]]
@@ -175,6 +178,7 @@ _COLUMNS = {
     CALL: ("start", "dur", "name", "track", "correlation"),
     OP: ("start", "dur", "name", "track", "annotation", "shape", "collective"),
     OVERHEAD: ("start", "dur", "name", "track"),
+    FRAME: ("start", "dur", "name", "track"),
 }  # fmt: skip
 
 # Codes and flags are small, and there are millions of them.
@@ -225,7 +229,7 @@ class _Gathered:
                 empty = np.zeros(0, dtype=_NARROW.get(column, np.int64))
                 tables[table][column] = np.concatenate(arrays) if arrays else empty
         odd, unfinished = _mend(tables)
-        gpu, calls, ops, overhead = (tables[t] for t in (GPU, CALL, OP, OVERHEAD))
+        gpu, calls, ops = (tables[table] for table in (GPU, CALL, OP))
         return Activity(
             path=trace.path,
             metadata=trace.metadata,
@@ -234,7 +238,8 @@ class _Gathered:
             gpu=GpuWork(**gpu),
             calls=Calls(**calls),
             ops=Ops(**ops),  # type: ignore[arg-type]
-            overhead=Rows(**overhead),
+            overhead=Rows(**tables[OVERHEAD]),
+            frames=Rows(**tables[FRAME]),
             names=list(self.codes["name"]),
             shapes=list(self.codes["shape"]),
             tracks=list(self.codes["track"]),

@@ -20,7 +20,10 @@ from megatron.torch_trace.reader.event import decode_loosely
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.vocabulary import LAUNCHES, category
 
-GPU, CALL, OP, OVERHEAD = "gpu", "call", "op", "overhead"
+GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
+
+LEAST_FRAME_NS = 1_000_000
+"""Shorter Python frames are counted only: there are millions of them."""
 
 COLLECTIVE_FIELDS = (
     "name",
@@ -35,7 +38,6 @@ COLLECTIVE_FIELDS = (
 )
 
 _KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
-_PYTHON = "python_function"
 _COMMS = "record_param_comms"
 
 
@@ -87,7 +89,7 @@ class BlockColumns:
     """Columns of one block.
 
     Args:
-        tables: GPU, CALL, OP, OVERHEAD -> column -> int64 array.
+        tables: GPU, CALL, OP, OVERHEAD, FRAME -> column -> int64 array.
         values: "name", "track", "shape", "collective" -> what its codes stand for.
     """
 
@@ -110,7 +112,7 @@ class LookForActivity:
 
     def __call__(self, block: EventBlock[SlimEventWithArgs]) -> BlockColumns:
         columns = BlockColumns()
-        chosen = self._choose(block, columns)
+        chosen = self._choose(block)
         start, dur = block_times(block)
         dur[dur == NO_TIME] = 0
         missing = start == NO_TIME
@@ -121,6 +123,9 @@ class LookForActivity:
                 present = [row for row in rows if not missing[row]]
                 columns.without_start += len(rows) - len(present)
                 rows = present
+            if table == FRAME:
+                columns.python_functions += len(rows)
+                rows = [row for row in rows if dur[row] >= LEAST_FRAME_NS]
             if not rows:
                 continue
             some = [events[row] for row in rows]
@@ -145,9 +150,7 @@ class LookForActivity:
         }
         return columns
 
-    def _choose(
-        self, block: EventBlock[SlimEventWithArgs], columns: BlockColumns
-    ) -> dict[str, list[int]]:
+    def _choose(self, block: EventBlock[SlimEventWithArgs]) -> dict[str, list[int]]:
         """Rows of the block, by table."""
         events = block.events
         categories = _Codes()
@@ -159,10 +162,7 @@ class LookForActivity:
                 continue
             rows: list[int] = np.flatnonzero(codes == code).tolist()
             slices = [row for row in rows if events[row].ph == "X"]
-            if table == _PYTHON:
-                columns.python_functions += len(slices)
-            else:
-                chosen[table] = sorted(chosen[table] + slices) if table in chosen else slices
+            chosen[table] = sorted(chosen[table] + slices) if table in chosen else slices
         return chosen
 
 
@@ -174,7 +174,9 @@ def _table(written: str) -> str | None:
         return CALL
     if name in ("cpu_op", "user_annotation"):
         return OP
-    return name if name in (OVERHEAD, _PYTHON) else None
+    if name == "python_function":
+        return FRAME
+    return OVERHEAD if name == "overhead" else None
 
 
 _decoders: dict[type, Any] = {}

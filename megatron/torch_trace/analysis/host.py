@@ -26,6 +26,7 @@ from megatron.torch_trace.analysis.loader import (
     loader_intervals,
     loader_supply,
 )
+from megatron.torch_trace.analysis.python_frames import PythonRow, python_rows
 from megatron.torch_trace.analysis.timeline import Timeline
 
 _SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
@@ -104,6 +105,7 @@ class Host:
         data_loading: by step; empty when no data loader is in the trace.
         loader_supply: how fast batches are made; None if the trace does not show it.
         loop_thread: None for a trace without ProfilerStep.
+        python: functions of the loop's thread by their own time; empty without stacks.
         tiny_kernels, tiny_kernels_ns: compute kernels shorter than 5 us.
         overhead_ns: union of what the profiler itself reports as overhead, within the window.
     """
@@ -113,6 +115,7 @@ class Host:
     data_loading: tuple[DataLoading, ...]
     loader_supply: LoaderSupply | None
     loop_thread: LoopThread | None
+    python: tuple[PythonRow, ...]
     tiny_kernels: int
     tiny_kernels_ns: int
     overhead_ns: int
@@ -123,6 +126,7 @@ def look_at_host(timeline: Timeline) -> Host:
     activity, window = timeline.activity, timeline.window
     gaps = timeline.sets.busy.gaps(window.start, window.end)
     loader = loader_intervals(timeline)
+    elsewhere = not_python(timeline, loader)
     syncing = sync_rows_of(timeline)
     overhead = Intervals.of(activity.overhead.start, activity.overhead.end)
     short = timeline.is_compute & timeline.in_window
@@ -133,10 +137,23 @@ def look_at_host(timeline: Timeline) -> Host:
         data_loading=data_loading(timeline, gaps, loader),
         loader_supply=loader_supply(timeline, loader),
         loop_thread=_loop_thread(timeline, loader, syncing),
+        python=python_rows(timeline, elsewhere),
         tiny_kernels=int(short.sum()),
         tiny_kernels_ns=int(timeline.clipped[short].sum()),
         overhead_ns=overhead.clip(window.start, window.end).total,
     )
+
+
+def not_python(timeline: Timeline, loader: Intervals) -> Intervals:
+    """When the loop's thread was in operators, in calls of the runtime, or in the data loader."""
+    activity, track = timeline.activity, timeline.window.track
+    if track == NONE:
+        return Intervals.empty()
+    mine = ~activity.ops.annotation & activity.on_thread(activity.ops, track)
+    here = activity.on_thread(activity.calls, track)
+    operators = Intervals.of(activity.ops.start[mine], activity.ops.end[mine])
+    calls = Intervals.of(activity.calls.start[here], activity.calls.end[here])
+    return operators.union(calls).union(loader)
 
 
 def sync_rows_of(timeline: Timeline) -> Ints:

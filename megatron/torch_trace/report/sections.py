@@ -207,6 +207,7 @@ def host(analysis: Analysis, width: int) -> list[str]:
         ((row, rank) for rank in analysis.ranks for row in rank.host.syncs),
         key=lambda item: -item[0].time_ns,
     )
+    lines += _python(analysis, width)
     for row, rank in syncs[:3]:
         lines += paragraph(
             f"rank {rank.rank}: {row.call} by {row.caller}: {row.calls:,} times, "
@@ -216,6 +217,20 @@ def host(analysis: Analysis, width: int) -> list[str]:
             "    ",
         )
     return lines
+
+
+def _python(analysis: Analysis, width: int) -> list[str]:
+    """What of the loop's Python takes longest, of the first rank with stacks."""
+    rank = next((rank for rank in analysis.ranks if rank.host.python), None)
+    if rank is None:
+        return []
+    longest = [
+        f"{row.function.rsplit('/', 1)[-1]} {milliseconds(row.self_ns)}"
+        for row in rank.host.python[:4]
+    ]
+    return paragraph(
+        f"rank {rank.rank}: Python's own time, ms: {'; '.join(longest)}", width, "  ", "    "
+    )
 
 
 def _host_row(rank: RankResult) -> list[str]:
