@@ -89,7 +89,8 @@ def canonical(name: str) -> str:
     folded = name.lower()
     for word in _NOISE:
         folded = folded.replace(word, "")
-    folded = folded.replace("_", "").removeprefix("i") if folded != "i" else folded
+    # torch's `isend` and `irecv` are `send` and `recv`.
+    folded = folded.replace("_", "").removeprefix("i")
     return _CANONICAL.get(folded, name.lower().strip("_") or UNKNOWN)
 
 
