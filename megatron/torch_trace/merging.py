@@ -15,9 +15,10 @@ import msgspec
 from megatron.torch_trace.filters import join_object
 from megatron.torch_trace.reader import EventBlock, Metadata, SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.slices import Track, fits_perfetto
 from megatron.torch_trace.sources import RankedTrace
 from megatron.torch_trace.times import ns_of_text, text_of_ns
-from megatron.torch_trace.tracks import Track, TrackPlan, fits_perfetto, plan_tracks
+from megatron.torch_trace.tracks import TrackPlan, plan_tracks
 from megatron.torch_trace.vocabulary import FLOW_PHASES
 from megatron.torch_trace.writer import join, join_inner
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.accounts import Account, count
 from megatron.torch_trace.filters import Selection, join_object
+from megatron.torch_trace.kinds import BlockKinds, KindTable
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewriting import entries_of, placed, replaced
 from megatron.torch_trace.spool import Arrows, Gate, Waiting, flow_number, pack
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
-from megatron.torch_trace.vocabulary import ANNOTATIONS, FLOW_PHASES, GPU_WORK, LAUNCHES, category
+from megatron.torch_trace.vocabulary import category
 from megatron.torch_trace.writer import join_inner
 
 Ranges = tuple[tuple[int, int], ...]
@@ -37,17 +36,6 @@ class SlimPart:
     before: Account = field(default_factory=dict)
     after: Account = field(default_factory=dict)
     launches: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-
-
-class _Kind(NamedTuple):
-    """All events of one phase and category."""
-
-    name: str
-    kept: bool
-    is_gpu: bool = False
-    is_launch: bool = False
-    is_annotation: bool = False
-    is_flow: bool = False
 
 
 class BlockSlimmer:
@@ -74,28 +62,10 @@ class BlockSlimmer:
         self.steps = steps
         self.pids = pids
         self.plan = plan
-        self._kinds: dict[str, _Kind] = {}
-        self._flows: dict[str, bool] = {}
+        self.kinds = KindTable(selection)
 
     def __call__(self, block: EventBlock[SlimEvent]) -> SlimPart:
         return _BlockPass(self, block).run()
-
-    def kind(self, written: str) -> _Kind:
-        if written not in self._kinds:
-            name = category(written)
-            self._kinds[written] = _Kind(
-                name,
-                self.selection.keeps_category(name),
-                name in GPU_WORK,
-                name in LAUNCHES,
-                name in ANNOTATIONS,
-            )
-        return self._kinds[written]
-
-    def keeps_flow(self, name: str) -> bool:
-        if name not in self._flows:
-            self._flows[name] = self.selection.keeps_flow(name)
-        return self._flows[name]
 
 
 class _BlockPass:
@@ -114,14 +84,11 @@ class _BlockPass:
         self.arrows: dict[str, Arrows] = {}
 
     def run(self) -> SlimPart:
-        codes: dict[tuple[str, str], int] = {}
-        written = list(map(_PHASE_AND_CATEGORY, self.events))
-        code = np.array([codes.setdefault(key, len(codes)) for key in written], dtype=np.intp)
-        kinds = [self._kind(*key) for key in codes]
-        kept = self._kept(code, kinds)
-        flows = np.flatnonzero(np.array([k.is_flow for k in kinds], dtype=bool)[code])
+        self.kinds = BlockKinds(self.events, self.slimmer.kinds)
+        kept = self._kept()
+        flows = np.flatnonzero(self.kinds.where("is_flow"))
         if self.slimmer.steps:
-            self._find_gates(code, kinds, kept)
+            self._find_gates(kept)
         new = self._changed(kept)
         for index in flows.tolist():
             self._flow(index, kept, new)
@@ -129,31 +96,20 @@ class _BlockPass:
         gated = [index for index in self.gates if kept[index]]
         for index in gated:
             text = new.get(index, self.inner[index])
-            name = kinds[code[index]].name
+            name = self.kinds.of(index).name
             self.part.waiting.append(Waiting(b"{%b}" % text, name, self.gates[index], None))
         kept[flows] = False
         kept[gated] = False
-        self._write(kept, new, code, kinds)
+        self._write(kept, new)
         return self.part
 
-    def _kind(self, phase: str, written: str) -> _Kind:
-        if phase == "X":
-            return self.slimmer.kind(written)
-        name = category(written)
-        if phase == "M":
-            return _Kind("metadata", True)
-        if phase in FLOW_PHASES:
-            return _Kind(name, self.slimmer.keeps_flow(name), is_flow=True)
-        return _Kind(name, not name or self.selection.keeps_category(name))
-
-    def _kept(self, code: NDArray[np.intp], kinds: list[_Kind]) -> NDArray[np.bool_]:
+    def _kept(self) -> NDArray[np.bool_]:
         """Everything but conditions on launches, and arrows' on their slices."""
-        slimmer, selection = self.slimmer, self.selection
+        slimmer, selection, kinds = self.slimmer, self.selection, self.kinds
         count = len(self.events)
-        kept: NDArray[np.bool_] = np.array([k.kept for k in kinds], dtype=bool)[code]
-        free = np.array([k.name == "metadata" for k in kinds], dtype=bool)[code]
+        kept, free = kinds.where("kept"), kinds.where("is_metadata")
         # An arrow goes with its slice; the clock decides only if it has none.
-        arrow = np.array([k.is_flow for k in kinds], dtype=bool)[code]
+        arrow = kinds.where("is_flow")
         self.in_range = self.in_steps = self.begins = np.ones(count, dtype=bool)
         self.negative: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         if slimmer.ranges or slimmer.steps or selection.min_dur_ns or slimmer.plan:
@@ -163,8 +119,8 @@ class _BlockPass:
             if slimmer.plan:
                 self.negative = np.flatnonzero(~absent & (dur < 0))
             if selection.min_dur_ns:
-                stays = np.array([k.is_annotation for k in kinds], dtype=bool)[code]
-                kept &= absent | (dur >= selection.min_dur_ns) | stays
+                stays = absent | kinds.where("is_annotation")
+                kept &= stays | (dur >= selection.min_dur_ns)
             if slimmer.ranges:
                 self.in_range = free | _overlaps(ts, ends, slimmer.ranges)
                 kept &= self.in_range | arrow
@@ -172,8 +128,7 @@ class _BlockPass:
                 self.in_steps = free | _overlaps(ts, ends, slimmer.steps)
                 self.begins = _overlaps(ts, ts, slimmer.steps)
         if selection.streams is not None:
-            gpu = np.flatnonzero(np.array([k.is_gpu for k in kinds], dtype=bool)[code])
-            for index in gpu.tolist():
+            for index in np.flatnonzero(kinds.where("is_gpu")).tolist():
                 args = self.events[index].args
                 if args is None or args.stream not in selection.streams:
                     kept[index] = False
@@ -181,17 +136,15 @@ class _BlockPass:
             kept &= np.array([event.pid in slimmer.pids for event in self.events], dtype=bool)
         return kept
 
-    def _find_gates(
-        self, code: NDArray[np.intp], kinds: list[_Kind], kept: NDArray[np.bool_]
-    ) -> None:
+    def _find_gates(self, kept: NDArray[np.bool_]) -> None:
         """Note what was launched inside the steps, and the conditions on what was launched."""
         launches: dict[str, tuple[list[int], list[int]]] = {
             "correlation": ([], []),
             "external id": ([], []),
         }
-        linked = np.array([k.is_gpu or k.is_launch or k.is_annotation for k in kinds], dtype=bool)
-        for index in np.flatnonzero(linked[code]).tolist():
-            kind, args = kinds[code[index]], self.events[index].args
+        linked = self.kinds.where("is_gpu", "is_launch", "is_annotation")
+        for index in np.flatnonzero(linked).tolist():
+            kind, args = self.kinds.of(index), self.events[index].args
             if args is None:
                 continue
             space = "external id" if kind.is_annotation else "correlation"
@@ -206,7 +159,7 @@ class _BlockPass:
             if self.begins[index]:
                 inside.append(number)
         self.part.launches = launches
-        by_clock = ~np.array([k.is_flow for k in kinds], dtype=bool)[code]
+        by_clock = ~self.kinds.where("is_flow")
         by_clock[list(self.gates)] = False
         kept &= self.in_steps | ~by_clock
 
@@ -277,18 +230,12 @@ class _BlockPass:
                 return before if same else None
         return None
 
-    def _write(
-        self,
-        kept: NDArray[np.bool_],
-        new: dict[int, bytes],
-        code: NDArray[np.intp],
-        kinds: list[_Kind],
-    ) -> None:
+    def _write(self, kept: NDArray[np.bool_], new: dict[int, bytes]) -> None:
+        code, kinds = self.kinds.code, self.kinds.kinds
         inner = self.inner
         sizes = np.fromiter(map(len, inner), dtype=np.int64, count=len(inner)) + 2
-        flow = np.array([k.is_flow for k in kinds], dtype=bool)
         for number, kind in enumerate(kinds):
-            if not flow[number]:
+            if not kind.is_flow:
                 mine = code == number
                 count(self.part.before, kind.name, int(sizes[mine].sum()), int(mine.sum()))
         if new:
@@ -301,9 +248,6 @@ class _BlockPass:
             if mine.any():
                 count(self.part.after, kind.name, int(sizes[mine].sum()), int(mine.sum()))
         self.part.text = join_inner(list(compress(inner, kept.tolist())))
-
-
-_PHASE_AND_CATEGORY = attrgetter("ph", "cat")
 
 
 def _overlaps(

@@ -12,22 +12,12 @@ from pyroaring import BitMap64
 
 from megatron.torch_trace.accounts import Account
 from megatron.torch_trace.lanes import SliceSorter, assign_lanes
-from megatron.torch_trace.reader import Damage, EventBlock, Metadata, SlimEvent, Trace
+from megatron.torch_trace.reader import Damage, Metadata, SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.slim import STEP_NAME
-from megatron.torch_trace.times import NO_TIME, block_times
-from megatron.torch_trace.tracks import slices_of
-from megatron.torch_trace.vocabulary import (
-    ANNOTATIONS,
-    FLOW_PHASES,
-    GPU_WORK,
-    LAUNCHES,
-    category,
-    is_launch,
-)
-
-_FAR_NS = 86_400 * 1_000_000_000
-_LONG_NS = 86_400 * 1_000_000_000
+from megatron.torch_trace.slices import BlockSlices
+from megatron.torch_trace.surveying import BlockLook, SurveyPart
+from megatron.torch_trace.times import NO_TIME
+from megatron.torch_trace.vocabulary import ANNOTATIONS
 
 
 @dataclass(slots=True)
@@ -119,113 +109,13 @@ def survey(
     gathered = _Gathered(Survey(Path(path)))
     sorter = SliceSorter() if crossing else None
     try:
-        for part in trace.map(_Look(crossing), SlimEvent, workers=workers, small_results=True):
+        for part in trace.map(BlockLook(crossing), SlimEvent, workers=workers, small_results=True):
             gathered.add(part, sorter)
         gathered.finish(trace, sorter)
     finally:
         if sorter:
             sorter.close()
     return gathered.survey
-
-
-@dataclass(slots=True)
-class _Part:
-    account: Account
-    low: int
-    high: int
-    middle: int
-    steps: dict[int, tuple[int, int]]
-    launches: list[int]
-    calls: list[int]
-    gpu: list[int]
-    devices: set[int]
-    flows: dict[str, tuple[list[int], list[int]]]
-    odd: dict[str, tuple[int, int]]
-    slices: object
-
-
-class _Look:
-    """What one block contributes."""
-
-    def __init__(self, crossing: bool) -> None:
-        self.crossing = crossing
-
-    def __call__(self, block: EventBlock[SlimEvent]) -> _Part:
-        ts, dur = block_times(block)
-        part = _Part({}, 0, 0, 0, {}, [], [], [], set(), {}, {}, None)
-        account = part.account
-        names: dict[tuple[str, str], str] = {}
-        slices: list[int] = []
-        for index, (event, text) in enumerate(zip(block.events, block.texts, strict=True)):
-            kind = (event.ph, event.cat)
-            name = names.get(kind)
-            if name is None:
-                name = names[kind] = "metadata" if event.ph == "M" else category(event.cat)
-            entry = account.get(name)
-            if entry is None:
-                entry = account[name] = [0, 0]
-            entry[0] += 1
-            entry[1] += len(text)
-            if event.ph == "X":
-                slices.append(index)
-                args = event.args
-                if name in GPU_WORK:
-                    part.gpu.append(-1 if args is None else args.correlation or 0)
-                    if args is not None and args.stream is not None and type(event.pid) is int:
-                        part.devices.add(event.pid)
-                elif name in LAUNCHES:
-                    if args is not None and args.correlation:
-                        part.calls.append(args.correlation)
-                        if is_launch(event.name):
-                            part.launches.append(args.correlation)
-                elif name == "user_annotation" and event.name.startswith("ProfilerStep"):
-                    match = STEP_NAME.fullmatch(event.name)
-                    if match:
-                        part.steps[int(match[1])] = (int(ts[index]), max(0, int(dur[index])))
-            elif event.ph in FLOW_PHASES:
-                self._flow(part, event, name)
-        self._times(part, block, ts[slices], dur[slices], np.array(slices, dtype=np.int64))
-        if self.crossing:
-            part.slices = slices_of(block)
-        return part
-
-    def _flow(self, part: _Part, event: SlimEvent, name: str) -> None:
-        from megatron.torch_trace.spool import flow_number
-
-        starts, ends = part.flows.setdefault(f"{name}\0{event.name}", ([], []))
-        if event.ph == "s":
-            starts.append(flow_number(event.id))
-        elif event.ph == "f":
-            ends.append(flow_number(event.id))
-
-    def _times(
-        self,
-        part: _Part,
-        block: EventBlock[SlimEvent],
-        ts: np.ndarray,
-        dur: np.ndarray,
-        index: np.ndarray,
-    ) -> None:
-        present = ts != NO_TIME
-        middle = int(np.median(ts[present])) if present.any() else 0
-        near = present & (np.abs(ts - middle) < _FAR_NS)
-        sane = near & (dur != NO_TIME) & (dur < _LONG_NS)
-        kinds = {
-            "without a start": ~present,
-            "without a duration": present & (dur == NO_TIME),
-            "with a negative duration": present & (dur < 0) & (dur != NO_TIME),
-            "longer than a day": present & (dur >= _LONG_NS),
-            "more than a day away from the rest": present & ~near,
-        }
-        for kind, odd in kinds.items():
-            count = int(odd.sum())
-            if count:
-                first = int(index[int(np.argmax(odd))])
-                part.odd[kind] = (count, block.event_offset(first))
-        part.middle = middle
-        if sane.any():
-            part.low = int(ts[sane].min())
-            part.high = int((ts + np.maximum(dur, 0))[sane].max())
 
 
 class _Gathered:
@@ -235,7 +125,7 @@ class _Gathered:
         self.flows: dict[str, tuple[BitMap64, BitMap64]] = {}
         self.tracks: dict[tuple[tuple[Identity, Identity], bool], int] = {}
 
-    def add(self, part: _Part, sorter: SliceSorter | None) -> None:
+    def add(self, part: SurveyPart, sorter: SliceSorter | None) -> None:
         survey = self.survey
         for name, (events, size) in part.account.items():
             entry = survey.account.setdefault(name, [0, 0])
@@ -256,13 +146,10 @@ class _Gathered:
             known[1].update(ends)
         for kind, (count, offset) in part.odd.items():
             survey.odd.setdefault(kind, OddTime()).add(count, offset)
-        if sorter is not None:
+        if sorter is not None and part.slices is not None:
             self._sort(part.slices, sorter)
 
-    def _sort(self, slices: object, sorter: SliceSorter) -> None:
-        from megatron.torch_trace.tracks import BlockSlices
-
-        assert isinstance(slices, BlockSlices)
+    def _sort(self, slices: BlockSlices, sorter: SliceSorter) -> None:
         known = [self.tracks.setdefault(key, len(self.tracks)) for key in slices.tracks]
         if not known:
             return
