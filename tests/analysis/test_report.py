@@ -93,6 +93,27 @@ def test_a_step_and_a_rank_without_communication_have_no_empty_tables(tmp_path: 
     assert "FINDINGS\n  None." in text
 
 
+def test_of_many_ranks_the_least_and_the_most_idle_are_shown(tmp_path: Path) -> None:
+    for rank in range(20):
+        trace = TraceBuilder(rank, 20).step(1, 0, 1_000_000)
+        trace.gpu(GEMM, 0, 100_000 + 1_000 * rank, launch=0)
+        trace.collective(900_000 - 30_000 * rank, 950_000, size=20, launch=10)
+        trace.write(tmp_path / f"rank-{rank:02d}.json")
+    analysis = analyze(tmp_path)
+    assert analysis.summary.extremes == (*range(8), *range(12, 20))
+    text = render(analysis, width=80)
+    assert "The least and the most idle; 4 ranks more" in text
+    assert "... and 4 ranks more that imposed less." in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_flops_in_the_trace_beat_those_of_the_command_line(tmp_path: Path) -> None:
+    trace = TraceBuilder(0, 1, own={"model_flops_per_iteration": int(989.4e9 * 0.25)})
+    path = trace.step(1, 0, 1_000_000).gpu(GEMM, 0, 10, launch=0).write(tmp_path / "r.json")
+    mfu = analyze(path, model_flops=1.0).mfu
+    assert (mfu.source, round(mfu.value or 0, 6)) == ("trace", 0.25)
+
+
 def test_flops_of_the_model_give_mfu(tmp_path: Path) -> None:
     path = (
         TraceBuilder().step(1, 0, 1_000_000).gpu(GEMM, 0, 10, launch=0).write(tmp_path / "r.json")

@@ -12,6 +12,8 @@ from megatron.torch_trace.analysis.dimensions import order_of
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results import RankResult
 
+_MOST_RANKS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -90,6 +92,7 @@ class Summary:
         window_ns, iteration_ns: means; `iteration_ns` is None without ProfilerStep.
         steps: numbers of the steps.
         communication, kernels, families, operators, shapes: tables, by time.
+        extremes: of more than 16 ranks the 8 least and the 8 most idle, ascending; else all.
     """
 
     shares: Shares | None
@@ -103,6 +106,7 @@ class Summary:
     families: tuple[WorkSummary, ...]
     operators: tuple[WorkSummary, ...]
     shapes: tuple[WorkSummary, ...]
+    extremes: tuple[int, ...]
 
 
 def summarise(ranks: Sequence[RankResult]) -> Summary:
@@ -133,7 +137,20 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
         shapes=_work(
             ranks, lambda r: [(o.operator, o.shape or "", o.kernels, o.time_ns) for o in r.shapes]
         ),
+        extremes=_extremes(ranks),
     )
+
+
+def _extremes(ranks: Sequence[RankResult]) -> tuple[int, ...]:
+    if len(ranks) <= _MOST_RANKS:
+        return tuple(rank.rank for rank in ranks)
+    # Ranks of unknown utilisation count as the most idle: they want looking at.
+    idle = sorted(
+        (rank.breakdown.idle / rank.window_ns if rank.breakdown else 2.0, rank.rank)
+        for rank in ranks
+    )
+    half = _MOST_RANKS // 2
+    return tuple(sorted(rank for _, rank in idle[:half] + idle[-half:]))
 
 
 def _mean(values: Iterable[float]) -> float:

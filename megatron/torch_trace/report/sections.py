@@ -27,7 +27,7 @@ def breakdown(analysis: Analysis, width: int) -> list[str]:
     """By rank, and by step where there are several."""
     several = len(analysis.ranks) <= _FEW_RANKS and any(len(r.steps) > 1 for r in analysis.ranks)
     rows = []
-    for rank in analysis.ranks[:_MOST_RANKS]:
+    for rank in _shown(analysis):
         where = " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in ("tp", "pp", "dp"))
         rows.append([str(rank.rank), where, *_parts(rank.breakdown, rank.window_ns)])
         if several:
@@ -41,7 +41,7 @@ def breakdown(analysis: Analysis, width: int) -> list[str]:
         rows,
         width,
     )
-    return lines + _more(len(analysis.ranks))
+    return lines + _not_shown(analysis)
 
 
 def _parts(parts: Breakdown | None, length: int) -> list[str]:
@@ -55,10 +55,15 @@ def _parts(parts: Breakdown | None, length: int) -> list[str]:
     ]
 
 
-def _more(number: int) -> list[str]:
-    if number <= _MOST_RANKS:
+def _shown(analysis: Analysis) -> list[RankResult]:
+    return [rank for rank in analysis.ranks if rank.rank in analysis.summary.extremes]
+
+
+def _not_shown(analysis: Analysis) -> list[str]:
+    more = len(analysis.ranks) - len(analysis.summary.extremes)
+    if not more:
         return []
-    return [f"  ... and {number - _MOST_RANKS} ranks more; --rank R or --json shows them."]
+    return [f"  The least and the most idle; {more:,} ranks more: --rank R or --json shows them."]
 
 
 def communication(analysis: Analysis, width: int) -> list[str]:
@@ -122,7 +127,8 @@ def stragglers(analysis: Analysis, width: int) -> list[str]:
     ]
     lines = ["STRAGGLERS (ms; imposed is the sum over the ranks that waited)"]
     lines += table(("rank", "arrives last", "imposed", "own waiting", "<mostly in"), rows, width)
-    lines += _more(len(analysis.stragglers))
+    more = len(analysis.stragglers) - _MOST_RANKS
+    lines += [f"  ... and {more:,} ranks more that imposed less."] if more > 0 else []
     errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
     lost = [str(clock.rank) for clock in analysis.clocks if clock.offset_ns is None]
     offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
@@ -183,7 +189,7 @@ def pipeline(analysis: Analysis, width: int) -> list[str]:
 
 def host(analysis: Analysis, width: int) -> list[str]:
     """Launches, causes of idle time, the loop's thread, synchronisations."""
-    rows = [_host_row(rank) for rank in analysis.ranks[:_MOST_RANKS]]
+    rows = [_host_row(rank) for rank in _shown(analysis)]
     lines = ["CPU SIDE (ms): launches | why the GPU was idle | what the loop's thread did"]
     lines += table(
         (
@@ -202,7 +208,7 @@ def host(analysis: Analysis, width: int) -> list[str]:
         rows,
         width,
     )
-    lines += _more(len(analysis.ranks))
+    lines += _not_shown(analysis)
     syncs = sorted(
         ((row, rank) for rank in analysis.ranks for row in rank.host.syncs),
         key=lambda item: -item[0].time_ns,
