@@ -10,12 +10,14 @@ and its arguments are its own.
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import megatron.torch_profile
+from megatron.torch_profile import slurm
 from megatron.torch_profile.log import exit_with
 from megatron.torch_profile.patches import OLDEST_CORE, version_in
 from megatron.torch_trace.errors import UsageError
@@ -57,6 +59,7 @@ def main(argv: list[str]) -> None:
         # In front, as Python does; the rest stays, because this package may lie there.
         sys.path.insert(0, str(script.parent.absolute()))
     _refuse_old_megatron()
+    os.environ.update(slurm.rank_environment(os.environ))
     megatron.torch_profile.install()
     with ExitStack() as stack:
         if cpu:

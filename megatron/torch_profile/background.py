@@ -100,9 +100,8 @@ class Exporter:
             )
             return
         began = time.monotonic()
-        if self._mode == "background":
-            process: Writer = fork(profiler, what)
-        else:
+        process = self._try_to_fork(profiler, what) if self._mode == "background" else None
+        if process is None:
             try:
                 process = save_and_compress(profiler, what)
             except SAVE_ERRORS as error:
@@ -179,6 +178,17 @@ class Exporter:
                 flight.what.raw,
             )
         self._flights.clear()
+
+    def _try_to_fork(self, profiler: Any, what: Export) -> Writer | None:
+        try:
+            return fork(profiler, what)
+        except OSError as error:  # a process limit, or memory that may not be overcommitted
+            logger.warning(
+                "rank %d cannot fork (%s) and saves the trace from training instead",
+                what.rank,
+                error.strerror,
+            )
+            return None
 
     def _give_up_if_stuck(self, flight: _Flight) -> None:
         """A child that does not move may wait for a lock that a vanished thread held."""

@@ -6,8 +6,8 @@ with training:
 
     python -m megatron.torch_profile.compress RAW TARGET {gzip,zstd,none}
 
-zlib-ng at level 5 writes about the size of torch's own gzip (level 9), ten times as fast; isal would
-be four times faster still and half as large again (benchmarks/compression.py).
+zlib-ng at level 5 writes about the size of torch's own gzip (level 9), ten times as fast; isal
+would be four times faster still, and its files half as large again (benchmarks/compression.py).
 """
 
 from __future__ import annotations

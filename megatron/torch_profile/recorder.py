@@ -171,7 +171,8 @@ class Recorder:
             self.exporter.wait()
 
     def abandon(self) -> None:
-        """Let go of the profiler after a failure, quietly."""
+        """Let go of the profiler and the signals after a failure, quietly."""
+        self.signals.remove()
         for stack in (self._step, self._spans):
             if stack is not None:
                 stack.close()

@@ -39,6 +39,7 @@ CAPTURE_ORDER = (
     "patches",
     "cpu_device",
     "cpu",
+    "slurm",
     "__init__",
     "__main__",
 )

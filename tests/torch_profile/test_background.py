@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import logging
@@ -156,6 +157,22 @@ def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
     assert any("still writes the trace of iterations 3-4" in line for line in said)
     assert names(tmp_path) == []
     exporter.wait()
+    assert steps(tmp_path / TARGET) == 1
+
+
+def test_a_process_that_may_not_fork_saves_the_trace_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    def no_fork() -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[0] == (
+        "rank 0 cannot fork (Cannot allocate memory) and saves the trace from training instead"
+    )
     assert steps(tmp_path / TARGET) == 1
 
 
