@@ -26,9 +26,11 @@ _PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 def breakdown(analysis: Analysis, width: int) -> list[str]:
     """By rank, and by step where there are several."""
     several = len(analysis.ranks) <= _FEW_RANKS and any(len(r.steps) > 1 for r in analysis.ranks)
+    # A dimension in which all ranks are at 0 tells nothing.
+    used = {k for rank in analysis.ranks for k, v in rank.coordinates.items() if v}
     rows = []
     for rank in _shown(analysis):
-        where = " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in ("tp", "pp", "dp"))
+        where = " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in used)
         rows.append([str(rank.rank), where, *_parts(rank.breakdown, rank.window_ns)])
         if several:
             rows += [
