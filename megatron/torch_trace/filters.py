@@ -41,6 +41,9 @@ _DROPPED_CATEGORIES = {
     "runtime": set(LAUNCHES),
     "overhead": {"overhead", "Trace"},
 }
+WRITTEN_DURATION = "dur before clipping"
+"""Argument with the duration that was written, of a slice that overran the next one."""
+
 _SHAPE_ARGS = frozenset({"Input Dims", "Input Strides", "Input type", "Concrete Inputs"})
 _LINKING_ARGS = frozenset(
     {
@@ -62,8 +65,12 @@ _LINKING_ARGS = frozenset(
         "Dst Rank",
         "Sequence number",
         "Fwd thread id",
+        WRITTEN_DURATION,
     }
 )
+SHORTEST_NAME = 24
+"""Of a name that is cut: ten characters of its beginning beside what keeps it distinct."""
+
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -79,7 +86,9 @@ class Selection:
         streams: GPU streams to keep; None keeps all.
         ranks: of a merged file, ranks to keep; None keeps all.
         drop: names from `DROPS`.
-        separate_tracks: put annotations and crossing slices on tracks of their own.
+        separate_tracks: put annotations and crossing slices on tracks of their own, and cut GPU
+            work that overruns the next one implausibly.
+        max_name: cut longer names to so many characters, keeping them distinct; 0 for none.
     """
 
     steps: frozenset[int] | None = None
@@ -91,6 +100,7 @@ class Selection:
     ranks: frozenset[int] | None = None
     drop: frozenset[str] = field(default_factory=frozenset)
     separate_tracks: bool = False
+    max_name: int = 0
 
     def __post_init__(self) -> None:
         unknown = self.drop - set(DROPS)
@@ -98,6 +108,8 @@ class Selection:
             raise UsageError(
                 f"--drop {','.join(sorted(unknown))}: unknown; choose from {', '.join(DROPS)}."
             )
+        if 0 < self.max_name < SHORTEST_NAME:
+            raise UsageError(f"--max-name {self.max_name}: must be at least {SHORTEST_NAME}.")
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
             raise UsageError("--from: must be before --to.")
 
@@ -157,7 +169,7 @@ class Selection:
             value = getattr(self, key)
             if value:
                 record[key] = sorted(value)
-        for key in ("start_ns", "end_ns", "min_dur_ns"):
+        for key in ("start_ns", "end_ns", "min_dur_ns", "max_name"):
             value = getattr(self, key)
             if value:
                 record[key] = value

@@ -177,14 +177,3 @@ class LaneFinder:
                 return lane
         self._stacks.append([end])
         return len(self._stacks) - 1
-
-
-def assign_lanes(sorter: SliceSorter) -> Iterator[tuple[int, Ints, dict[int, int]]]:
-    """(track, a piece of its sorted slices, {position in the piece: lane}) for all slices.
-
-    The dictionary holds only slices that must leave lane 0; no two slices of a lane cross.
-    """
-    for track, pieces in sorter.tracks():
-        finder = LaneFinder()
-        for piece in pieces:
-            yield track, piece, finder.lanes(piece[1], piece[2])

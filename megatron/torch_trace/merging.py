@@ -140,6 +140,7 @@ def _name(plan: RankPlan) -> None:
             order += plan.count * _PIDS_PER_RANK
         for kind, args in (
             ("process_name", {"name": f"{title} {what}".strip()}),
+            ("process_labels", {"labels": what}),
             ("process_sort_index", {"sort_index": order}),
         ):
             event = {"name": kind, "ph": "M", "pid": new, "tid": 0, "args": args}

@@ -6,10 +6,15 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+from hashlib import blake2b
+
 import msgspec
 
-from megatron.torch_trace.filters import join_object
+from megatron.torch_trace.filters import WRITTEN_DURATION, join_object
 from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.times import text_of_ns
 
 Track = tuple[Identity, Identity]
 
@@ -28,3 +33,25 @@ def replaced(inner: bytes, values: dict[str, bytes]) -> bytes:
 def placed(inner: bytes, track: Track) -> bytes:
     """The event on another track, whose ids are numbers."""
     return replaced(inner, {"pid": str(track[0]).encode(), "tid": str(track[1]).encode()})
+
+
+def clipped(inner: bytes, ns: int) -> bytes:
+    """The event with another duration; its arguments keep the one that was written."""
+    entries = entries_of(inner)
+    args = entries.get("args", b"{}")
+    if args.startswith(b"{"):
+        kept = entries_of(args.strip()[1:-1]) | {WRITTEN_DURATION: entries["dur"]}
+        entries["args"] = join_object(kept)
+    return join_object(entries | {"dur": text_of_ns(ns).encode()})[1:-1]
+
+
+def renamed(inner: bytes, name: str, most: int) -> bytes:
+    """The event with its name cut to `most` characters."""
+    return replaced(inner, {"name": json.dumps(short_name(name, most)).encode()})
+
+
+@lru_cache(maxsize=1 << 16)
+def short_name(name: str, most: int) -> str:
+    """A name's beginning and a number made of all of it: different names stay different."""
+    number = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
+    return f"{name[: most - len(number) - 1]}#{number}"

@@ -33,7 +33,7 @@ class BlockSlices:
     sort_indices: dict[Track, int]
     process_names: dict[Identity, str]
     labels: dict[Identity, str]
-    gpus: set[Identity]
+    gpu_tracks: set[Track]
     others: set[Track]
     process_events: list[bytes]
     named: set[Identity]
@@ -56,7 +56,7 @@ def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
         sort_indices={},
         process_names={},
         labels={},
-        gpus=set(),
+        gpu_tracks=set(),
         others=set(),
         process_events=[],
         named=set(),
@@ -67,7 +67,7 @@ def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
             name = category(event.cat)
             key = (track, name in ANNOTATIONS)
             if name in GPU_WORK:
-                found.gpus.add(event.pid)
+                found.gpu_tracks.add(track)
             row_codes.append(codes.setdefault(key, len(codes)))
             rows.append(index)
         elif event.ph == "M":

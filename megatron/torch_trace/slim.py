@@ -44,6 +44,7 @@ class SlimResult:
         written_bytes: uncompressed size of the output.
         damage: what was wrong with the input.
         moved_annotations, moved_crossing: slices that were given a track of their own.
+        clipped: GPU work that overran the next one of its stream by more than a second.
     """
 
     before: Account = field(default_factory=dict)
@@ -53,6 +54,7 @@ class SlimResult:
     damage: Damage = field(default_factory=Damage)
     moved_annotations: int = 0
     moved_crossing: int = 0
+    clipped: int = 0
 
 
 def slim(
@@ -91,6 +93,7 @@ def slim(
     if slimmer.plan:
         result.moved_annotations = slimmer.plan.annotations
         result.moved_crossing = slimmer.plan.crossing
+        result.clipped = sum(map(len, slimmer.plan.clipped.values()))
     with sink:
         _write(trace, sink, slimmer, selection, result, workers, folder)
     result.raw_bytes = trace.raw_bytes
@@ -123,7 +126,8 @@ def _slimmer(
         ranges = ((low, high),)
     plan: TrackPlan | None = None
     if selection.separate_tracks:
-        plan = plan_tracks(Trace(path, on_read=on_read), workers=workers, folder=folder)
+        trace = Trace(path, on_read=on_read)
+        plan = plan_tracks(trace, workers=workers, folder=folder, clip=True)
     pids = _pids_of(selection.ranks, metadata, path) if selection.ranks is not None else None
     return BlockSlimmer(selection, ranges, steps, pids, plan)
 

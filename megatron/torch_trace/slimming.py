@@ -14,7 +14,7 @@ from megatron.torch_trace.filters import Selection, join_object
 from megatron.torch_trace.kinds import BlockKinds, KindTable
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.rewriting import entries_of, placed, replaced
+from megatron.torch_trace.rewriting import clipped, entries_of, placed, renamed, replaced
 from megatron.torch_trace.spool import Arrows, Gate, Waiting, flow_number, pack
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
@@ -80,6 +80,7 @@ class _BlockPass:
         self.part = SlimPart()
         self.moved = slimmer.plan.part(block.offset) if slimmer.plan else {}
         self.renamed = slimmer.plan.renamed if slimmer.plan else {}
+        self.clipped = slimmer.plan.clipped.get(block.offset, {}) if slimmer.plan else {}
         self.gates: dict[int, Gate] = {}
         self.arrows: dict[str, Arrows] = {}
 
@@ -114,6 +115,8 @@ class _BlockPass:
         self.negative: NDArray[np.intp] = np.empty(0, dtype=np.intp)
         if slimmer.ranges or slimmer.steps or selection.min_dur_ns or slimmer.plan:
             ts, dur = block_times(self.block)
+            for index, ns in self.clipped.items():
+                dur[index] = ns
             absent = dur == NO_TIME
             ends = ts + np.where(absent, 0, np.maximum(dur, 0))
             if slimmer.plan:
@@ -178,6 +181,14 @@ class _BlockPass:
         for index in self.negative.tolist():
             if self.events[index].ph == "X":
                 new[index] = replaced(new.get(index, self.inner[index]), {"dur": b"0"})
+        for index, ns in self.clipped.items():
+            new[index] = clipped(new.get(index, self.inner[index]), ns)
+        if self.selection.max_name:
+            for index in np.flatnonzero(kept).tolist():
+                event = self.events[index]
+                if len(event.name) > self.selection.max_name and event.ph != "M":
+                    text = new.get(index, self.inner[index])
+                    new[index] = renamed(text, event.name, self.selection.max_name)
         if self.selection.rewrites_args:
             for index in np.flatnonzero(kept).tolist():
                 text = new.get(index, self.inner[index])

@@ -11,13 +11,24 @@ import numpy as np
 from pyroaring import BitMap64
 
 from megatron.torch_trace.accounts import Account
-from megatron.torch_trace.lanes import SliceSorter, assign_lanes
-from megatron.torch_trace.reader import Damage, Metadata, SlimEvent, Trace
-from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.slices import BlockSlices
+from megatron.torch_trace.lanes import SliceSorter
+from megatron.torch_trace.overruns import assign_lanes
+from megatron.torch_trace.reader import (
+    ByteStream,
+    Damage,
+    EventBlock,
+    Metadata,
+    SlimEvent,
+    Trace,
+)
+from megatron.torch_trace.reader.cutter import Cutter
+from megatron.torch_trace.slices import BlockSlices, Track
 from megatron.torch_trace.surveying import BlockLook, SurveyPart
 from megatron.torch_trace.times import NO_TIME
 from megatron.torch_trace.vocabulary import ANNOTATIONS
+
+OVERRUN = "on a GPU overrunning the next one of their stream by more than a second"
+"""Kind of odd time that only shows when slices are sorted."""
 
 
 @dataclass(slots=True)
@@ -103,7 +114,8 @@ def survey(
     """Look over a trace once.
 
     Args:
-        crossing: also find slices that cross; sorts all slices, on disk if they are many.
+        crossing: also find slices that cross, and GPU work that overruns the next one; sorts all
+            slices, on disk if they are many.
     """
     trace = Trace(path, strict=strict, on_read=on_read)
     gathered = _Gathered(Survey(Path(path)))
@@ -123,7 +135,8 @@ class _Gathered:
         self.survey = survey
         self.launches, self.calls, self.gpu = BitMap64(), BitMap64(), BitMap64()
         self.flows: dict[str, tuple[BitMap64, BitMap64]] = {}
-        self.tracks: dict[tuple[tuple[Identity, Identity], bool], int] = {}
+        self.tracks: dict[tuple[Track, bool], int] = {}
+        self.gpu_tracks: set[Track] = set()
 
     def add(self, part: SurveyPart, sorter: SliceSorter | None) -> None:
         survey = self.survey
@@ -153,6 +166,7 @@ class _Gathered:
         known = [self.tracks.setdefault(key, len(self.tracks)) for key in slices.tracks]
         if not known:
             return
+        self.gpu_tracks |= slices.gpu_tracks
         present = slices.ts != NO_TIME
         codes = np.array(known, dtype=np.int64)[slices.codes]
         sorter.add(
@@ -175,13 +189,41 @@ class _Gathered:
         survey.gpu_events_without_launch = len(self.gpu - self.calls)
         survey.flows_with_one_end = sum(len(s ^ f) for s, f in self.flows.values())
         if sorter is not None:
-            survey.crossing = sum(len(lanes) for _, _, lanes in assign_lanes(sorter))
-            mixed = {track for track, annotation in self.tracks if not annotation}
-            survey.annotations_on_tracks = (
-                sum(survey.account.get(name, [0, 0])[0] for name in ANNOTATIONS)
-                if any(a and track in mixed for track, a in self.tracks)
-                else 0
-            )
+            self._look_at_tracks(sorter)
+
+    def _look_at_tracks(self, sorter: SliceSorter) -> None:
+        survey = self.survey
+        on_gpu = {
+            code
+            for (track, mark), code in self.tracks.items()
+            if track in self.gpu_tracks and not mark
+        }
+        survey.crossing = 0
+        overruns: list[tuple[int, int]] = []
+        count = 0
+        for assigned in assign_lanes(sorter, on_gpu):
+            survey.crossing += len(assigned.lanes)
+            count += len(assigned.cut)
+            places = ((int(b), int(i)) for b, i in assigned.piece[3:, assigned.cut].T)
+            overruns = sorted([*overruns, *places])[:1]
+        if overruns:
+            offset = _event_offset(survey.path, *overruns[0])
+            survey.odd.setdefault(OVERRUN, OddTime()).add(count, offset)
+        mixed = {track for track, annotation in self.tracks if not annotation}
+        survey.annotations_on_tracks = (
+            sum(survey.account.get(name, [0, 0])[0] for name in ANNOTATIONS)
+            if any(a and track in mixed for track, a in self.tracks)
+            else 0
+        )
+
+
+def _event_offset(path: Path, block: int, index: int) -> int:
+    """Byte of an event of which only the block is known: reads up to it once more."""
+    if str(path) != "-":
+        for raw in Cutter(ByteStream(path)):
+            if raw.offset == block:
+                return EventBlock(raw, SlimEvent).event_offset(index)
+    return block
 
 
 def _ids(numbers: list[int]) -> list[int]:

@@ -10,13 +10,13 @@ such ids are given free ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from megatron.torch_trace.lanes import SliceSorter, assign_lanes
+from megatron.torch_trace.lanes import SliceSorter
+from megatron.torch_trace.overruns import Assigned, assign_lanes
 from megatron.torch_trace.reader import SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.slices import BlockSlices, Track, fits, fits_perfetto, slices_of
@@ -35,6 +35,8 @@ class TrackPlan:
         metadata: events that name the new tracks, as JSON.
         crossing: slices that crossed others, by category; annotations that moved not included.
         annotations: annotations that moved.
+        clipped: offset of a block -> {index of an event in it: duration in ns} of GPU work that
+            overruns the next one implausibly.
         origins: new track -> the track that its events come from.
         processes: processes that have events, be it only metadata.
         labels: process -> what Kineto calls it: `CPU`, `GPU 0`.
@@ -49,6 +51,7 @@ class TrackPlan:
     metadata: list[bytes] = field(default_factory=list)
     crossing: int = 0
     annotations: int = 0
+    clipped: dict[int, dict[int, int]] = field(default_factory=dict)
     origins: dict[Track, Track] = field(default_factory=dict)
     processes: set[Identity] = field(default_factory=set)
     labels: dict[Identity, str] = field(default_factory=dict)
@@ -71,18 +74,21 @@ class TrackPlan:
         return self.moved.get(block, {})
 
 
-def plan_tracks(trace: Trace, *, workers: int = 1, folder: Path | None = None) -> TrackPlan:
+def plan_tracks(
+    trace: Trace, *, workers: int = 1, folder: Path | None = None, clip: bool = False
+) -> TrackPlan:
     """Read the whole trace once and decide which events must move.
 
     Args:
         trace: not read yet.
+        clip: also find GPU work that overruns the next one implausibly.
         folder: where to put what does not fit into memory.
     """
     planner = _Planner(folder)
     try:
         for part in trace.map(slices_of, SlimEvent, workers=workers, small_results=True):
             planner.add(part)
-        return planner.plan()
+        return planner.plan(clip)
     finally:
         planner.sorter.close()
 
@@ -96,7 +102,7 @@ class _Planner:
         self.process_names: dict[Identity, str] = {}
         self.others: set[Track] = set()
         self.labels: dict[Identity, str] = {}
-        self.gpus: set[Identity] = set()
+        self.gpu_tracks: set[Track] = set()
         self.first_ns = 0
         self.process_events: list[bytes] = []
         self.named: set[Identity] = set()
@@ -121,14 +127,15 @@ class _Planner:
         self.process_events += part.process_events
         self.named |= part.named
         self.labels.update(part.labels)
-        self.gpus |= part.gpus
+        self.gpu_tracks |= part.gpu_tracks
         starts = part.ts[part.ts > 0]
         if len(starts):
             first = int(starts.min())
             self.first_ns = min(self.first_ns, first) if self.first_ns else first
 
-    def plan(self) -> TrackPlan:
-        plan = TrackPlan(labels=self.labels, gpus=self.gpus, first_ns=self.first_ns)
+    def plan(self, clip: bool) -> TrackPlan:
+        gpus = {pid for pid, _ in self.gpu_tracks}
+        plan = TrackPlan(labels=self.labels, gpus=gpus, first_ns=self.first_ns)
         taken = {number for track, _ in self.codes for number in track}
         while any(number in taken for number in range(self._next, self._next + 4096)):
             self._next += 4096
@@ -137,35 +144,41 @@ class _Planner:
         plan.process_events = self.process_events
         plan.active = tracks
         self._rename(plan, tracks)
-        mixed = {track for track in tracks if (track, False) in self.codes}
         keys = list(self.codes)
+        on_gpu = {
+            code for code, (track, mark) in enumerate(keys) if track in self.gpu_tracks and not mark
+        }
         targets: dict[tuple[int, int], Track] = {}
-        for code, block, index, lane in self._moves(keys, mixed):
+        for assigned in assign_lanes(self.sorter, on_gpu if clip else ()):
+            for position in assigned.cut:
+                block, index = assigned.piece[3:, position].tolist()
+                plan.clipped.setdefault(block, {})[index] = int(assigned.piece[2, position])
+            self._move(plan, assigned, keys, targets)
+        return plan
+
+    def _move(
+        self,
+        plan: TrackPlan,
+        assigned: Assigned,
+        keys: list[tuple[Track, bool]],
+        targets: dict[tuple[int, int], Track],
+    ) -> None:
+        """Annotations leave a track that holds other slices too; on their own they stay."""
+        code, piece, lanes, _ = assigned
+        track, is_annotation = keys[code]
+        leaving = is_annotation and (track, False) in self.codes
+        for position in range(piece.shape[1]) if leaving else lanes:
+            lane = lanes.get(position, 0)
             target = targets.get((code, lane))
             if target is None:
-                track, is_annotation = keys[code]
                 target = self._new_track(plan, track, is_annotation, lane)
                 targets[code, lane] = target
+            block, index = piece[3:, position].tolist()
             plan.moved.setdefault(block, {})[index] = target
             if lane:
                 plan.crossing += 1
             else:
                 plan.annotations += 1
-        return plan
-
-    def _moves(
-        self, keys: list[tuple[Track, bool]], mixed: set[Track]
-    ) -> Iterator[tuple[int, int, int, int]]:
-        """(code, block, index, lane) of every slice that moves.
-
-        Annotations leave a track that holds other slices too; on a track of their own they stay.
-        """
-        leaving = {c for c, (track, annotation) in enumerate(keys) if annotation and track in mixed}
-        for code, piece, lanes in assign_lanes(self.sorter):
-            moving = range(piece.shape[1]) if code in leaving else lanes
-            for position in moving:
-                place = piece[3, position], piece[4, position]
-                yield code, int(place[0]), int(place[1]), lanes.get(position, 0)
 
     def _rename(self, plan: TrackPlan, tracks: set[Track]) -> None:
         processes: dict[Identity, int] = {}

@@ -199,6 +199,22 @@ def test_impossible_times_are_a_fault_with_their_place(tmp_path: Path, odd: str,
     assert found == {kind: {"count": 1, "offset": data.index(odd.encode())}}
 
 
+def test_a_kernel_that_overruns_the_next_by_seconds_is_a_fault(tmp_path: Path) -> None:
+    overrun = kernel("A", "0.000", "5000000.000", 1)
+    fine = [kernel("B", "10.000", "5.000", 2), kernel("C", "14.000", "5.000", 3)]
+    launches = [launch("0.000", "1.000", number) for number in (1, 2, 3)]
+    data = text(*launches, *fine, overrun)
+    path = write(tmp_path / "rank-0.json", data)
+    result = run("check", path, "--json")
+    assert result.returncode == 3
+    assert json.loads(result.stdout)["traces"][0]["odd_times"] == {
+        "on a GPU overrunning the next one of their stream by more than a second": {
+            "count": 1,
+            "offset": data.index(overrun.encode()),
+        }
+    }
+
+
 def test_strangers_in_a_folder_are_skipped_with_a_reason(clean: Path) -> None:
     folder = clean.parent
     write(folder / "README.gz", b"read me")

@@ -15,8 +15,8 @@ PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
     "layout errors vocabulary accounts reader times columns events writer filters rewriting kinds "
-    "lanes slices tracks spool slimming slim sources repair surveying survey alignment merging "
-    "merge splitting"
+    "lanes overruns slices tracks spool slimming slim sources repair surveying survey alignment "
+    "merging merge splitting"
 ).split()
 INSIDE_READER = (
     "damage bytestream lenient event salvage cutter block metadata workers stripes trace"

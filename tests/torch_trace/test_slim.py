@@ -15,8 +15,9 @@ from trace_builder import arrow, event, kernel, launch, named, names, step, stri
 
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.filters import Selection, parse_duration, parse_numbers
-from megatron.torch_trace.lanes import LaneFinder, SliceSorter, assign_lanes
-from megatron.torch_trace.slim import slim
+from megatron.torch_trace.lanes import LaneFinder, SliceSorter
+from megatron.torch_trace.overruns import assign_lanes
+from megatron.torch_trace.slim import SlimResult, slim
 
 TWO_STEPS = [
     step(5, "100.000", "100.000"),
@@ -213,6 +214,49 @@ def test_an_unfinished_slice_is_mended_for_perfetto(tmp_path: Path) -> None:
     assert data["traceEvents"][0]["dur"] == 0
 
 
+def test_a_kernel_that_overruns_the_next_by_seconds_is_cut_there(tmp_path: Path) -> None:
+    data = text(
+        kernel("A", "0.000", "5000000.000", 1),
+        event("B", "10.000", "2000000.5", cat="kernel", pid=0, tid=7),
+        kernel("C", "15.000", "999000.000", 3),
+        kernel("D", "20.000", "5.000", 4),
+        kernel("on another stream", "0.000", "5000000.000", 5, stream=8),
+        event("host", "0.000", "5000000.000"),
+        event("inside", "10.000", "5.000"),
+    )
+    result, document = perfetto_slim(tmp_path, data)
+    slices = {e["name"]: e for e in document["traceEvents"] if e["ph"] == "X"}
+    assert {name: e["dur"] for name, e in slices.items()} == {
+        "A": 10.0, "B": 5.0, "C": 999000.0, "D": 5.0,
+        "on another stream": 5000000.0, "host": 5000000.0, "inside": 5.0,
+    }  # fmt: skip
+    written = json.loads(kernel("A", "0.000", "5000000.000", 1))["args"]
+    assert slices["A"]["args"] == {**written, "dur before clipping": 5000000.0}
+    assert slices["B"]["args"] == {"dur before clipping": 2000000.5}
+    assert slices["C"]["args"].keys() == written.keys()
+    assert result.clipped == 2
+
+
+def perfetto_slim(tmp_path: Path, data: bytes) -> tuple[SlimResult, dict[str, Any]]:
+    path, out = write(tmp_path / "in.json", data), tmp_path / "out.json"
+    result = slim(path, out, Selection(separate_tracks=True))
+    return result, strict(out.read_bytes())
+
+
+def test_names_are_cut_and_stay_distinct(tmp_path: Path) -> None:
+    long = ["void cutlass::Kernel<" + "x" * 20_000 + end for end in ("A>", "B>")]
+    data = text(*map(event, [long[0], long[1], long[0], "short", "n" * 32]))
+    once = slimmed(tmp_path, data, Selection(max_name=32))
+    cut = names(once)
+    assert cut[3:] == ["short", "n" * 32]
+    assert [len(name) for name in cut] == [32, 32, 32, 5, 32]
+    assert all(name.startswith("void cutlass::Kernel<#") for name in cut[:3])
+    assert cut[0] == cut[2] != cut[1]
+    assert strict(once)["torch_profile"] == {"slim": {"max_name": 32}}
+    with pytest.raises(UsageError, match="--max-name 9: must be at least 24"):
+        Selection(max_name=9)
+
+
 SELECTIONS = [
     Selection(),
     Selection(steps=frozenset({5})),
@@ -221,6 +265,7 @@ SELECTIONS = [
     Selection(start_ns=50_000, end_ns=160_000),
     Selection(steps=frozenset({6}), categories=frozenset({"kernel"})),
     Selection(separate_tracks=True),
+    Selection(max_name=24),
     Selection().with_preset("overlap"),
 ]
 
@@ -269,7 +314,7 @@ def test_on_no_lane_does_a_slice_cross_another(
             sorter.add(*one, 0, np.array([number], dtype=np.int64))
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
         seen = []
-        for track, piece, moved in assign_lanes(sorter):
+        for track, piece, moved, _ in assign_lanes(sorter):
             for position in range(piece.shape[1]):
                 start = int(piece[1, position])
                 seen.append(int(piece[4, position]))

@@ -36,6 +36,13 @@ def _listed(entries: dict[str, str]) -> str:
 @click.option(
     "--min-dur", metavar="TIME", help="No slices shorter than this (5us); annotations stay."
 )
+@click.option(
+    "--max-name",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Cut names longer than N characters; different ones stay different.",
+)
 @click.option("--stream", "streams", metavar="N[,N]", help="GPU work of these streams only.")
 @click.option("--rank", "ranks", metavar="N[,N]", help="Of a merged trace, only these ranks.")
 @click.option("--drop", "drops", multiple=True, metavar="WHAT[,WHAT]", help=f"{_listed(DROPS)}.")
@@ -51,6 +58,7 @@ def command(
     end: str | None,
     categories: str | None,
     min_dur: str | None,
+    max_name: int,
     streams: str | None,
     ranks: str | None,
     drops: tuple[str, ...],
@@ -75,6 +83,7 @@ def command(
         end_ns=parse_duration(end, "--to") if end else None,
         categories=_categories(categories),
         min_dur_ns=parse_duration(min_dur, "--min-dur") if min_dur else 0,
+        max_name=max_name,
         streams=parse_numbers(streams, "--stream") if streams else None,
         ranks=parse_numbers(ranks, "--rank") if ranks else None,
         drop=frozenset(word.strip() for drop in drops for word in drop.split(",")),
@@ -121,6 +130,11 @@ def _report(output: str, result: SlimResult) -> None:
         console.print(
             f"Moved to tracks of their own: {result.moved_annotations:,} annotations, "
             f"{result.moved_crossing:,} slices that crossed others."
+        )
+    if result.clipped:
+        console.print(
+            f"Cut {result.clipped:,} kernels that overran the next one of their stream by more "
+            f"than a second; their arguments keep the duration that was written."
         )
     on_disk = Path(output).stat().st_size
     console.print(
