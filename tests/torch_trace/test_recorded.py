@@ -119,7 +119,8 @@ def test_perfetto_loses_nothing_of_a_slimmed_trace(path: Path, tmp_path: Path) -
 
 @needs_perfetto
 def test_perfetto_loses_nothing_of_a_merged_trace(tmp_path: Path) -> None:
-    traces = ranked(find_traces([ROOT / "tests" / "data" / "tp2pp2"]).traces)
+    # The first rank of the first stage and the last one of the last: half of the work of all four.
+    traces = ranked(find_traces([ROOT / "tests" / "data" / "tp2pp2"]).traces)[::3]
     merge(traces, tmp_path / "all.json", align=True)
     events = json.loads((tmp_path / "all.json").read_bytes())["traceEvents"]
     total = sum(round(e["dur"] * 1000) for e in events if e["ph"] == "X")
@@ -131,6 +132,6 @@ def test_perfetto_loses_nothing_of_a_merged_trace(tmp_path: Path) -> None:
     )
     assert answers == [
         [[total]],
-        [[f"rank {2 * p + t} (tp{t} pp{p} dp0) CPU"] for p in (0, 1) for t in (0, 1)],
+        [["rank 0 (tp0 pp0 dp0) CPU"], ["rank 3 (tp1 pp1 dp0) CPU"]],
         [],
     ]
