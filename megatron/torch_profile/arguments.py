@@ -18,12 +18,19 @@ from dataclasses import Field, fields
 from typing import Any, NoReturn
 
 from megatron.torch_profile import plan
-from megatron.torch_profile.config import FLAG, TorchProfileConfig, argument_of, flag_of
+from megatron.torch_profile.config import (
+    FLAG,
+    MetricsConfig,
+    TorchProfileConfig,
+    argument_of,
+    flag_of,
+)
 from megatron.torch_profile.log import exit_with
 from megatron.torch_trace.errors import UsageError
 
 _parsed: TorchProfileConfig | None = None
 """The command line's flags, for `--yaml-cfg`: it replaces Megatron's namespace after parsing."""
+_parsed_metrics = MetricsConfig()
 
 
 def add_group(
@@ -52,7 +59,7 @@ def add_group(
         )
     group = parser.add_argument_group(title="torch profile")
     for field in fields(TorchProfileConfig):
-        _add_argument(group, field)
+        _add_argument(group, field, flag_of(field.name), argument_of(field.name))
     _watch(parser, after_parsing)
     return parser
 
@@ -65,7 +72,7 @@ def config_of(args: Any) -> TorchProfileConfig:
     base = _parsed or TorchProfileConfig()
     values = {f.name: getattr(args, argument_of(f.name), getattr(base, f.name)) for f in _FIELDS}
     # YAML and programs write lists of numbers where the command line gives words.
-    for name in ("ranks", "iterations", "activities"):
+    for name in ("ranks", "iterations", "activities", "spans"):
         value = values[name]
         if value is not None:
             words = value if isinstance(value, (list, tuple)) else [value]
@@ -73,20 +80,59 @@ def config_of(args: Any) -> TorchProfileConfig:
     return TorchProfileConfig(**values).with_preset()
 
 
-def _add_argument(group: argparse._ArgumentGroup, field: Field[Any]) -> None:
+def metrics_of(args: Any) -> MetricsConfig:
+    """What a namespace asks for in numbers of the run; what it lacks, the command line's."""
+    base = _parsed_metrics
+    return MetricsConfig(
+        **{f.name: getattr(args, f.name, getattr(base, f.name)) for f in fields(MetricsConfig)}
+    )
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> list[str]:
+    """Add the flags of `MetricsConfig` that this Megatron lacks, and return their arguments.
+
+    Only a parser that parses is complete: Megatron adds groups after the one ours follow.
+    """
+    group = parser.add_argument_group(title="metrics of the run")
+    ours = []
+    for field in fields(MetricsConfig):
+        flag = f"--{field.name.replace('_', '-')}"
+        if flag not in parser._option_string_actions:
+            _add_argument(group, field, flag, field.name)
+            ours.append(field.name)
+    return ours
+
+
+def _check_metrics(namespace: argparse.Namespace, ours: Sequence[str]) -> None:
+    global _parsed_metrics
+    config = _parsed_metrics = metrics_of(namespace)
+    for name in ours:
+        value = getattr(config, name)
+        if value is not None and value is not False and not value > 0:
+            exit_with(UsageError(f"--{name.replace('_', '-')} {value}: must be more than 0."))
+        # Without the flag Megatron's arguments are upstream's.
+        if not value:
+            delattr(namespace, name)
+
+
+def _add_argument(
+    group: argparse._ArgumentGroup, field: Field[Any], flag: str, argument: str
+) -> None:
     options = dict(field.metadata["argparse"])
-    default = getattr(TorchProfileConfig(), field.name)
+    default = field.default_factory() if callable(field.default_factory) else field.default
     if field.type == "bool":
         options["action"] = "store_true"
     else:
         options["default"] = default
         if field.type in ("int", "int | None"):
             options["type"] = int
+        elif field.type == "float | None":
+            options["type"] = float
     text = field.metadata["help"].replace("%", "%%")
     if default is not None and default is not False:
         shown = " ".join(default) if isinstance(default, list) else default
         text += f" Default: {shown}."
-    group.add_argument(flag_of(field.name), dest=argument_of(field.name), help=text, **options)
+    group.add_argument(flag, dest=argument, help=text, **options)
 
 
 def _watch(
@@ -95,10 +141,17 @@ def _watch(
 ) -> None:
     # Set on this one parser, not on the class: nobody else's parser is touched.
     parse, error, format_help = parser.parse_known_args, parser.error, parser.format_help
+    ours: list[str] = []
+    complete = False
 
     def parse_and_check(*args: Any, **kwargs: Any) -> tuple[argparse.Namespace, list[str]]:
+        nonlocal complete
+        if not complete:
+            complete = True
+            ours.extend(_add_metrics(parser))
         namespace, rest = parse(*args, **kwargs)
         _check(namespace)
+        _check_metrics(namespace, ours)
         for callback in after_parsing:
             callback(namespace)
         return namespace, rest

@@ -17,15 +17,15 @@ from typing import Any
 FLAG = "--torch-profile"
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "overlap": {"key_averages": True},
-    "modules": {"with_modules": True, "record_shapes": True, "key_averages": True},
+    "overlap": {"spans": ["phases"], "key_averages": True},
+    "modules": {"spans": ["phases", "modules"], "record_shapes": True, "key_averages": True},
     "memory": {"profile_memory": True, "record_shapes": True, "with_stack": True},
     "full": {
         "record_shapes": True,
         "profile_memory": True,
         "with_stack": True,
         "with_flops": True,
-        "with_modules": True,
+        "spans": ["phases", "modules"],
         "key_averages": True,
     },
 }
@@ -85,8 +85,8 @@ class TorchProfileConfig:
     )
     with_modules: bool = _flag(
         False,
-        "Name modules in the trace: a span for each module's forward, such as "
-        "'decoder.layers.3.mlp: MLP'. (torch's own with_modules does nothing in eager mode.)",
+        "Name modules in the trace, as --torch-profile-spans modules does. (torch's own "
+        "with_modules does nothing in eager mode.)",
     )
     dir: str | None = _flag(
         None,
@@ -110,6 +110,19 @@ class TorchProfileConfig:
     )
     activities: list[str] = _flag(
         ["cpu", "cuda"], "What to record.", nargs="+", choices=["cpu", "cuda"]
+    )
+    spans: list[str] | None = _flag(
+        None,
+        "Name in the trace what Megatron does: phases (micro-batches, timers, optimizer, logging, "
+        "evaluation), modules (forward, backward and recomputation of each module, such as "
+        "'decoder.layers.3.mlp: MLP').",
+        nargs="+",
+        choices=["phases", "modules"],
+    )
+    spans_depth: int | None = _flag(
+        None,
+        "Deepest module path that gets a span (decoder.layers.3 has depth 3); all by default.",
+        metavar="N",
     )
     export: str = _flag(
         "background",
@@ -153,7 +166,18 @@ class TorchProfileConfig:
 
     def with_preset(self) -> TorchProfileConfig:
         """The same configuration with what its preset switches on."""
-        return replace(self, **PRESETS[self.preset]) if self.preset else self
+        if not self.preset:
+            return self
+        switched_on = dict(PRESETS[self.preset])
+        if self.spans and "spans" in switched_on:
+            switched_on["spans"] = sorted({*self.spans, *switched_on["spans"]})
+        return replace(self, **switched_on)
+
+    @property
+    def wanted_spans(self) -> frozenset[str]:
+        """Kinds of spans, however they were asked for."""
+        implied = ["modules"] if self.with_modules else []
+        return frozenset([*(self.spans or []), *implied])
 
 
 def flag_of(field_name: str) -> str:
@@ -164,3 +188,47 @@ def flag_of(field_name: str) -> str:
 def argument_of(field_name: str) -> str:
     """The argument of a field in Megatron's namespace: `ranks` -> `torch_profile_ranks`."""
     return "torch_profile" if field_name == "enabled" else f"torch_profile_{field_name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """Flags about numbers of the whole run, which need no `--torch-profile`.
+
+    A field is a flag and an argument of the same name. What the installed Megatron defines itself
+    stays Megatron's, and is only read here.
+    """
+
+    log_timers_to_wandb: bool = _flag(
+        False,
+        "Log timers (timers/<name>-time) and the split of the step time per log interval to the "
+        "W&B run, to TensorBoard and to the profile's metrics.jsonl, whichever there are.",
+    )
+    log_timers_to_tensorboard: bool = _flag(False, "The same as --log-timers-to-wandb.")
+    log_gpu_stats_interval: float | None = _flag(
+        None,
+        "Read every GPU through NVML so often, and log utilisation, power, clocks, temperature "
+        "and memory per log interval.",
+        metavar="SECONDS",
+    )
+    log_memory_interval: int | None = _flag(
+        None,
+        "Log allocated, reserved and peak GPU memory of all ranks every N iterations; a multiple "
+        "of --log-interval.",
+        metavar="N",
+    )
+
+    @property
+    def timers(self) -> bool:
+        """Whether timers and the split of the step time are logged."""
+        return self.log_timers_to_wandb or self.log_timers_to_tensorboard
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is."""
+        return self.timers or bool(self.log_gpu_stats_interval or self.log_memory_interval)
+
+    def memory_at(self, iteration: int) -> bool:
+        """Whether memory is logged at this (logged) iteration."""
+        if self.log_memory_interval:
+            return iteration % self.log_memory_interval == 0
+        return self.log_gpu_stats_interval is not None

@@ -40,7 +40,7 @@ from megatron.torch_profile.pace import Pace
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.signals import FlushOnSignal
-from megatron.torch_profile.spans import module_spans
+from megatron.torch_profile.spans import Spans
 
 P = ParamSpec("P")
 METADATA_KEY = "torch_profile"
@@ -104,7 +104,7 @@ class Recorder:
         self._limits: WindowLimits | None = None
         self._pace = Pace()
         self._step: ExitStack | None = None
-        self._spans: ExitStack | None = None
+        self._spans: Spans | None = None
         self.signals.install()
 
     @_never_raises
@@ -132,6 +132,8 @@ class Recorder:
         if iteration >= window.first:
             if not self._recorded:
                 self._start(window)
+            if self._spans is not None:
+                self._spans.begin_step()
             self._recorded.append(iteration)
             self._step = ExitStack()
             self._step.enter_context(record_function(f"ProfilerStep#{iteration}"))
@@ -202,9 +204,8 @@ class Recorder:
         self._profiler.start_trace()
         metadata = {**self._metadata, "window": {"first": window.first, "last": window.last}}
         self._profiler.add_metadata_json(METADATA_KEY, json.dumps(metadata))
-        if self._plan.config.with_modules:
-            self._spans = ExitStack()
-            self._spans.enter_context(module_spans(self._model))
+        if self._plan.config.wanted_spans:
+            self._spans = Spans(self._plan.config, self._model)
 
     def _end_step(self) -> None:
         if self._step is not None:

@@ -60,6 +60,9 @@ class Idle:
         """Nothing."""
 
 
+planned: CapturePlan | None = None
+"""What the training that runs now records, on every rank; None when nobody asked."""
+
 current: StepFollower = Idle()
 """Who follows the steps of the training that runs now; `Idle` when nobody records."""
 
@@ -73,7 +76,7 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         model: Megatron's list of model chunks.
         count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
     """
-    global current
+    global current, planned
     config = arguments.config_of(args)
     if not config.enabled:
         yield
@@ -84,17 +87,25 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         capture = plan.agree(config, args)
     except UsageError as error:
         exit_with(error)
+    planned = capture
     flops = count_flops()
     if capture.topology.rank == 0:
         logger.info("%s", capture.describe())
+        if getattr(args, "timing_log_level", 0):
+            logger.warning(
+                "--timing-log-level %d: Megatron's timers synchronise the GPU at every start and "
+                "stop, so the trace will show less overlap than training has; drop it (the trace "
+                "names the same phases with --torch-profile-spans phases)",
+                args.timing_log_level,
+            )
         _write_run_file(capture, args, flops)
     if capture.records_here:
         _prepare_cupti(args)
-        current = Recorder(capture, model, _metadata(capture, flops))
+        current = Recorder(capture, model, _metadata(capture, args, flops))
     try:
         yield
     finally:
-        follower, current = current, Idle()
+        follower, current, planned = current, Idle(), None
         follower.close()
 
 
@@ -112,7 +123,7 @@ def _prepare_cupti(args: Any) -> None:
         )
 
 
-def _metadata(capture: CapturePlan, flops: int | None) -> dict[str, Any]:
+def _metadata(capture: CapturePlan, args: Any, flops: int | None) -> dict[str, Any]:
     me = capture.topology.me
     return {
         "schema": 1,
@@ -126,6 +137,8 @@ def _metadata(capture: CapturePlan, flops: int | None) -> dict[str, Any]:
         "device": me.device,
         "argv": sys.argv,
         "model_flops_per_iteration": flops,
+        # At 1 and 2 Megatron's timers synchronise, and overlap is not what it was.
+        "timing_log_level": getattr(args, "timing_log_level", None),
     }
 
 

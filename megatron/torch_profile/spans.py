@@ -1,60 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names in the trace that Megatron does not put there: a span for each module's forward."""
+"""Names in the trace that Megatron does not put there, inside a window and nowhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Any
 
-from torch.profiler import record_function
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.module_spans import ModuleSpans, module_spans
+from megatron.torch_profile.phase_spans import Phases, phase_spans
 
-# What Megatron wraps a model chunk in; the paths users know begin below them.
-_WRAPPER_ATTRIBUTE = "module"
 
-
-@contextmanager
-def module_spans(chunks: Any) -> Iterator[None]:
-    """While open, every forward of a submodule is a span `decoder.layers.3.mlp: MLP`.
+class Spans:
+    """The spans of one window.
 
     Args:
-        chunks: Megatron's list of model chunks; DDP and precision wrappers are looked through.
-            With several chunks (interleaved pipeline) the path begins with `chunk<i>.`.
+        config: which kinds are wanted.
+        model: Megatron's list of model chunks.
     """
-    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
-    handles: list[Any] = []
-    try:
-        for index, chunk in enumerate(chunks):
-            prefix = f"chunk{index}." if len(chunks) > 1 else ""
-            for path, module in _unwrapped(chunk).named_modules():
-                if path:
-                    handles += _hooks(module, f"{prefix}{path}: {type(module).__name__}")
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
+    def __init__(self, config: TorchProfileConfig, model: Any) -> None:
+        self._stack = ExitStack()
+        self._phases: Phases | None = None
+        self._modules: ModuleSpans | None = None
+        if "phases" in config.wanted_spans:
+            self._phases = self._stack.enter_context(phase_spans())
+        if "modules" in config.wanted_spans:
+            self._modules = self._stack.enter_context(module_spans(model, config.spans_depth))
 
-def _unwrapped(chunk: Any) -> Any:
-    while hasattr(chunk, _WRAPPER_ATTRIBUTE):
-        chunk = getattr(chunk, _WRAPPER_ATTRIBUTE)
-    return chunk
+    def begin_step(self) -> None:
+        """An iteration begins."""
+        if self._phases:
+            self._phases.begin_step()
+        if self._modules:
+            self._modules.close_backward()
 
-
-def _hooks(module: Any, name: str) -> list[Any]:
-    # A stack, because recomputation and reuse can enter a module that is already open.
-    open_spans: list[Any] = []
-
-    def enter(*_: Any) -> None:
-        span = record_function(name)
-        span.__enter__()
-        open_spans.append(span)
-
-    def leave(*_: Any) -> None:
-        if open_spans:
-            open_spans.pop().__exit__(None, None, None)
-
-    return [
-        module.register_forward_pre_hook(enter, prepend=True),
-        module.register_forward_hook(leave, always_call=True),
-    ]
+    def close(self) -> None:
+        """Take everything back."""
+        self._stack.close()

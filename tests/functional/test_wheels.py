@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import MODEL, ROOT, WHEELS, Launch, Run, read_trace, steps, trace_files
@@ -99,7 +101,8 @@ def test_the_forks_flag_block_works_unchanged(
     trace = read_trace(tmp_path, "rank-1.pt.trace.json.gz")
     assert steps(trace) == ["ProfilerStep#3"]
     names = [event.get("name", "") for event in trace["traceEvents"]]
-    assert names.count("decoder.layers.3.mlp: MLP") == 4, "a span for each micro-batch"
+    for span in ("decoder.layers.3.mlp: MLP", "decoder.layers.3.mlp: MLP (backward)"):
+        assert names.count(span) == 4, "one for each micro-batch"
     assert trace["with_stack"] == trace["profile_memory"] == trace["with_flops"] == 1
     assert "[memory]" in names
 
@@ -131,7 +134,8 @@ def test_pipeline_and_tensor_parallel_with_ranks_by_coordinates(
     run = launch(
         f"{MODEL} --global-batch-size 4 --train-iters 5 --tensor-model-parallel-size 2 "
         f"--pipeline-model-parallel-size 2 --torch-profile --torch-profile-ranks tp=0,dp=0 "
-        f"--torch-profile-repeat 2 --torch-profile-skip-first 0 --torch-profile-dir {tmp_path}",
+        f"--torch-profile-repeat 2 --torch-profile-skip-first 0 --torch-profile-dir {tmp_path} "
+        "--torch-profile-spans phases",
         version=version,
         processes=4,
     )
@@ -143,8 +147,23 @@ def test_pipeline_and_tensor_parallel_with_ranks_by_coordinates(
     ]
     for name, stage in (("rank-0.pt.trace.json.gz", 0), ("rank-2.pt.trace.json.gz", 1)):
         (first, _) = sorted(tmp_path.rglob(name))
-        coordinates = read_trace(first.parent, name)["torch_profile"]["coordinates"]
-        assert coordinates["pp"] == stage
+        trace = read_trace(first.parent, name)
+        assert trace["torch_profile"]["coordinates"]["pp"] == stage
+        assert microbatches(trace) == ONE_F_ONE_B[stage]
+
+
+# Four micro-batches on two stages: f and b with their number, and w(armup), s(teady), c(ooldown).
+ONE_F_ONE_B = ["f0w f1s b0s f2s b1s f3s b2s b3c", "f0s b0s f1s b1s f2s b2s f3s b3s"]
+
+
+def microbatches(trace: dict[str, Any]) -> str:
+    """The phases of a trace in short: `forward micro-batch 0 (warmup)` is f0w."""
+    found = []
+    for event in trace["traceEvents"]:
+        match = re.fullmatch(r"(\w)\w+ micro-batch (\d+) \((\w)\w+\)", str(event.get("name")))
+        if match and event.get("cat") == "user_annotation":
+            found.append((float(event["ts"]), "".join(match.groups())))
+    return " ".join(short for _, short in sorted(found))
 
 
 # What Megatron's parser says before install(), with it, and after uninstall().
