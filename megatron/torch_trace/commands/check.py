@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.info import problems, rank
+from megatron.torch_trace.commands.facts import problems, rank
 from megatron.torch_trace.errors import DamagedTraceError, StrictError
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.sources import find_traces

@@ -28,7 +28,7 @@ def _listed(entries: dict[str, str]) -> str:
 @click.command("slim")
 @click.argument("path", metavar="FILE")
 @options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
-@click.option("--preset", "presets", multiple=True, help=f"{_listed(PRESETS)}.")
+@click.option("--preset", "presets", multiple=True, metavar="NAME", help=f"{_listed(PRESETS)}.")
 @click.option("--step", "steps", metavar="N[-M]", help="Only these ProfilerStep numbers.")
 @click.option("--from", "start", metavar="TIME", help="From this time after the first event: 1.5s.")
 @click.option("--to", "end", metavar="TIME", help="Up to this time after the first event: 800ms.")

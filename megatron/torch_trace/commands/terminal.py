@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +23,23 @@ def console() -> Console:
 
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, width=_LOG_WIDTH, color_system=None)
+    file: Any = _WithoutTrailingBlanks()
+    return Console(highlight=False, width=_LOG_WIDTH, color_system=None, file=file)
+
+
+class _WithoutTrailingBlanks:
+    """Standard output for tables, whose last column rich fills up with blanks."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def sentence(console: Console, markup: str) -> None:
+    """Print a sentence: folded on a terminal, on one line in a log, where it can be searched."""
+    console.print(markup, soft_wrap=not console.is_terminal)
 
 
 def table(*columns: str, right: Sequence[int] = ()) -> Table:
@@ -81,6 +98,7 @@ def progress_of_many(
         BarColumn,
         DownloadColumn,
         Progress,
+        TaskProgressColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
@@ -88,7 +106,8 @@ def progress_of_many(
     bar = Progress(
         "{task.description}",
         BarColumn(),
-        DownloadColumn(),
+        # Read several times, a file would seem larger than it is.
+        DownloadColumn() if passes == 1 else TaskProgressColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
