@@ -92,9 +92,72 @@ def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
+def _train_metrics(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile import arguments
+
+    megatron_args = import_module(_TRAINING).get_args()
+    config = arguments.metrics_of(megatron_args)
+    if not config.wanted:
+        return wrapped(*args, **kwargs)
+    session: Any = sys.modules.get("megatron.torch_profile.session")
+    plan = session.planned if session else None
+    try:
+        from megatron.torch_profile import metrics
+
+        follower = metrics.start(
+            config,
+            megatron_args,
+            run_folder=plan.run_folder if plan else None,
+            windows=plan.schedule if plan else (),
+            count_flops=lambda: _flops_per_iteration(megatron_args),
+        )
+    except Exception as error:
+        # The same on every rank, since it is installed so: nobody waits for this one.
+        logger.warning("training goes on without metrics: %s: %s", type(error).__name__, error)
+        return wrapped(*args, **kwargs)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        metrics.stop(follower)
+
+
+def _metrics(method: str) -> Wrapper:
+    """Hands a call to this method of the metrics of the training that runs, if it has any."""
+
+    def hand_over(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        metrics: Any = sys.modules.get("megatron.torch_profile.metrics")
+        if metrics is None or metrics.current is None:
+            return wrapped(*args, **kwargs)
+        return getattr(metrics.current, method)(wrapped, args, kwargs)
+
+    return hand_over
+
+
 _TRAINING = "megatron.training.training"
+_TIMERS = "megatron.core.timers"
+
+METRICS_PATCHES = (
+    # A name that some version lacks costs its number, never the training: hence "since".
+    Patch(_TRAINING, "train", _train_metrics),
+    Patch(_TRAINING, "train_step", _metrics("train_step")),
+    Patch(_TRAINING, "evaluate_and_print_results", _metrics("pause"), OLDEST_CORE),
+    Patch(_TRAINING, "save_checkpoint_and_time", _metrics("pause"), OLDEST_CORE),
+    Patch(_TRAINING, "training_log", _metrics("training_log"), OLDEST_CORE),
+    Patch(_TRAINING, "print_rank_last", _metrics("print_line"), OLDEST_CORE),
+    Patch(
+        "megatron.core.rerun_state_machine",
+        "RerunDataIterator.__next__",
+        _metrics("next_batch"),
+        (0, 10),
+    ),
+    Patch(_TIMERS, "Timers.log", _metrics("log_timers"), OLDEST_CORE),
+    Patch(_TIMERS, "Timers.write", _metrics("write_timers"), OLDEST_CORE),
+    Patch(_TIMERS, "Timers._get_elapsed_time_all_ranks", _metrics("gather_timers"), OLDEST_CORE),
+)
+"""The same name may be wrapped twice: what is listed first is the inner one."""
 
 PATCHES = (
+    *METRICS_PATCHES,
     Patch("megatron.training.arguments", "_add_logging_args", _add_arguments),
     Patch(_TRAINING, "train", _train),
     Patch(_TRAINING, "train_step", _train_step),

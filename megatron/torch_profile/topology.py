@@ -77,7 +77,7 @@ def discover() -> Topology:
     import torch
 
     rank, world_size = 0, 1
-    if _distributed():
+    if distributed():
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     me = Member(
         rank=rank,
@@ -111,7 +111,7 @@ def layout_from_arguments(args: Any) -> Layout:
 
 def gather(value: T) -> list[T]:
     """Every rank's value, by rank, on every rank. Collective."""
-    if not _distributed():
+    if not distributed():
         return [value]
     import torch
 
@@ -122,7 +122,7 @@ def gather(value: T) -> list[T]:
 
 def from_rank_0(value: T) -> T:
     """Rank 0's value on every rank. Collective."""
-    if not _distributed():
+    if not distributed():
         return value
     import torch
 
@@ -132,7 +132,8 @@ def from_rank_0(value: T) -> T:
     return result
 
 
-def _distributed() -> bool:
+def distributed() -> bool:
+    """Whether there are ranks to talk to."""
     import torch
 
     distributed = torch.distributed

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of one call of Megatron's `train`, from timers, clock and GPUs to every sink.
+
+Every rank does the same at the same places: `training_log` of an iteration that Megatron logs is
+one all-gather of ours, whoever is profiled, whoever has a W&B run, and whatever failed before. A
+rank whose measuring fails says so once and sends NaN from then on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from megatron.torch_profile import across_ranks, sinks, step_split, telemetry, timers
+from megatron.torch_profile.config import MetricsConfig
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.nvml import GIB
+from megatron.torch_profile.schedule import Window
+from megatron.torch_profile.step_split import ProfiledIterations, StepClock, StepSplit
+
+T = TypeVar("T")
+_MEMORY = ("allocated_gib", "reserved_gib", "peak_gib")
+
+
+class Metrics:
+    """What the wrapped names of Megatron call; see `patches.PATCHES`.
+
+    Args:
+        config: what the user asked for.
+        args: Megatron's arguments, which Megatron keeps up to date.
+        outputs: who takes the numbers here.
+        rank: of this process.
+        gpus: world size.
+        windows: what will be profiled, on any rank.
+        count_flops: Megatron's formula for one iteration, None if unknown.
+        peak_tflops: dense bf16 peak of one GPU, None if unknown.
+        sampler: GPU telemetry of this rank, if it was asked for and there is any.
+        clock: for iterations.
+    """
+
+    def __init__(
+        self,
+        config: MetricsConfig,
+        args: Any,
+        outputs: sinks.Sinks,
+        *,
+        rank: int = 0,
+        gpus: int = 1,
+        windows: Iterable[Window] = (),
+        count_flops: Callable[[], float | None] = lambda: None,
+        peak_tflops: float | None = None,
+        sampler: telemetry.Sampler | None = None,
+        clock: StepClock | None = None,
+    ) -> None:
+        self._config = config
+        self._args = args
+        self._sinks = outputs
+        self._rank = rank
+        self._gpus = gpus
+        self._profiled = ProfiledIterations(windows)
+        self._count_flops = count_flops
+        self._peak_tflops = peak_tflops
+        self._sampler = sampler
+        self._clock = clock or StepClock()
+        self._timer_log = timers.TimerLog()
+        self._fleet = telemetry.Fleet()
+        self._failed = False
+        self._in_step = False
+        self._logging = False
+        self._iteration = int(getattr(args, "iteration", 0) or 0)
+        self._consumed = self._consumed_now()
+        self._samples = 0
+        self._values: dict[str, float] = {}
+        self._line = ""
+        self._signature: inspect.Signature | None = None
+
+    # What Megatron calls, in the order of an iteration.
+
+    def train_step(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `train_step`."""
+        self._safely(self._clock.begin_step)
+        self._in_step = True
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._in_step = False
+
+    def next_batch(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `next` of Megatron's data iterator."""
+        if not self._in_step:  # evaluation
+            return wrapped(*args, **kwargs)
+        start = self._clock.clock()
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._clock.add_data(self._clock.clock() - start)
+
+    def pause(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around evaluation and checkpoints, which belong to no iteration."""
+        start = self._clock.clock()
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._clock.add_pause(self._clock.clock() - start)
+
+    def training_log(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `training_log`, which runs after every iteration on every rank."""
+        iteration, first = self._iteration_of(wrapped, args, kwargs)
+        if iteration is None:  # a fork's own signature, so on every rank
+            return wrapped(*args, **kwargs)
+        self._iteration = iteration
+        self._safely(self._end_step)
+        if first or iteration % self._args.log_interval == 0:
+            # Megatron logs a process's first iteration alone, and again in its interval.
+            self._tick(reset=not first)
+        self._logging = True
+        try:
+            result = wrapped(*args, **kwargs)
+        finally:
+            self._logging = False
+        values, self._values, self._line = self._values, {}, ""
+        self._safely(lambda: self._sinks.write(iteration, values))
+        return result
+
+    def print_line(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `print_rank_last`: ours follows what Megatron says about the iteration."""
+        if self._line and args and isinstance(args[0], str) and " iteration " in args[0]:
+            args = (args[0] + self._line, *args[1:])
+            self._line = ""
+        return wrapped(*args, **kwargs)
+
+    def log_timers(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `Timers.log`."""
+        if not self._config.timers:
+            return wrapped(*args, **kwargs)
+        result, reading = self._timer_log.log(wrapped, args, kwargs, per_iteration=self._logging)
+        values = self._safely(lambda: timers.summarise(reading)) if reading else None
+        if values and self._logging:
+            self._values |= values
+        elif values:  # evaluation, a checkpoint
+            self._safely(lambda: self._sinks.write(self._iteration, values))
+        return result
+
+    def gather_timers(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `Timers._get_elapsed_time_all_ranks(names, ...)`."""
+        gathered = wrapped(*args, **kwargs)
+        names = args[0] if args else kwargs.get("names", ())
+        self._safely(lambda: self._timer_log.keep(names, gathered) if self._sinks.here else None)
+        return gathered
+
+    def write_timers(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Around `Timers.write`: it never resets, `Timers.log` will."""
+        if self._config.timers and self._logging:
+            args, kwargs = timers.without_reset(wrapped, args, kwargs)
+        return wrapped(*args, **kwargs)
+
+    def stop(self) -> None:
+        """Training has ended, however it ended."""
+        if self._sampler:
+            self._safely(self._sampler.stop)
+
+    # Ours.
+
+    def _iteration_of(
+        self, wrapped: Callable[..., Any], args: Any, kwargs: Any
+    ) -> tuple[int | None, bool]:
+        try:
+            self._signature = self._signature or inspect.signature(wrapped)
+            given = self._signature.bind(*args, **kwargs).arguments
+            return int(given["iteration"]), bool(given.get("is_first_iteration", False))
+        except (TypeError, ValueError, KeyError):
+            return None, False
+
+    def _end_step(self) -> None:
+        profiled = self._iteration in self._profiled
+        self._clock.end_step(profiled=profiled)
+        self._timer_log.count_iteration()
+        before, self._consumed = self._consumed, self._consumed_now()
+        if not profiled:
+            self._samples += self._consumed - before
+
+    def _consumed_now(self) -> int:
+        return int(getattr(self._args, "consumed_train_samples", 0) or 0)
+
+    def _tick(self, *, reset: bool) -> None:
+        row = self._safely(lambda: self._row(reset))
+        unknown = [math.nan] * (len(step_split.FIELDS) + len(_MEMORY) + len(telemetry.FIELDS))
+        # Outside of `_safely`: on every rank, or on none.
+        rows = across_ranks.gather(row or unknown)
+        self._safely(lambda: self._digest(rows))
+        if reset:
+            self._clock.reset()
+            self._samples = 0
+
+    def _row(self, reset: bool) -> list[float]:
+        gpu = self._sampler.row(reset=reset) if self._sampler else telemetry.unknown()
+        return [*self._clock.row(), *_memory(), *gpu]
+
+    def _digest(self, rows: list[list[float]]) -> None:
+        if not self._sinks.here and self._rank not in (0, self._gpus - 1):
+            return
+        memory, gpu = len(step_split.FIELDS), len(step_split.FIELDS) + len(_MEMORY)
+        values: dict[str, float] = {}
+        if self._config.timers:
+            seconds, data_seconds = step_split.over_ranks(rows)
+            values |= StepSplit(
+                iterations=self._clock.iterations,
+                profiled=self._clock.profiled,
+                seconds=seconds,
+                data_seconds=data_seconds,
+                samples=self._samples,
+                sequence_length=int(getattr(self._args, "seq_length", 0) or 0),
+                flops=self._count_flops(),
+                gpus=self._gpus,
+                peak_tflops=self._peak_tflops,
+            ).values()
+            self._line = step_split.line(values)
+        if self._config.memory_at(self._iteration):
+            for index, name in enumerate(_MEMORY):
+                column = [row[memory + index] for row in rows]
+                values |= across_ranks.spread(f"memory/{name}", column)
+        gpus = [row[gpu:] for row in rows]
+        values |= self._fleet.values(gpus)
+        for line in self._fleet.complaints(gpus) if self._rank == 0 else ():
+            logger.warning("iteration %d: %s", self._iteration, line)
+        self._values = values
+
+    def _safely(self, do: Callable[[], T]) -> T | None:
+        if self._failed:
+            return None
+        try:
+            return do()
+        except Exception as error:
+            self._failed = True
+            logger.warning(
+                "rank %d: no more metrics: %s: %s", self._rank, type(error).__name__, error
+            )
+            return None
+
+
+def _memory() -> list[float]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return [math.nan] * len(_MEMORY)
+    cuda = torch.cuda
+    sizes = (cuda.memory_allocated(), cuda.memory_reserved(), cuda.max_memory_allocated())
+    return [size / GIB for size in sizes]
