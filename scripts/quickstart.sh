@@ -51,7 +51,7 @@ PROFILE_ARGS=(
   --torch-profile
   --torch-profile-ranks all
   --torch-profile-active 2
-  --torch-profile-with-modules
+  --torch-profile-spans phases modules
   --torch-profile-dir quickstart/traces
 )
 
@@ -78,5 +78,8 @@ echo "Traces of this run (whole log: quickstart/train.log):"
 find "$RUN" -type f -printf '  %p  %k KiB\n' | sort
 echo
 echo "Look at them:"
+if ((GPUS > 0)); then
+  echo "  .venv/bin/torch-trace analyze $RUN"
+fi
 echo "  .venv/bin/torch-trace info $RUN"
 echo "  or drop a .pt.trace.json.gz onto https://ui.perfetto.dev"
