@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One number for every timer: stdout, a real event file, a real W&B offline run, metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MODEL, Launch, Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+# Log intervals end in iterations 5 and 10; the last two iterations are never logged.
+TRAIN = (
+    f"{MODEL.replace('--log-interval 1 ', '')} --log-interval 5 --global-batch-size 8 "
+    "--train-iters 12 --timing-log-level 1 --logging-level 20"
+)
+WANDB = "--log-timers-to-wandb --wandb-project project --wandb-exp-name name --wandb-save-dir"
+
+Numbers = dict[int, dict[str, float]]
+"""Iteration -> key -> value."""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+def wandb_numbers(folder: Path) -> Numbers:
+    """The history of the offline run in a folder, as its transaction log has it."""
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = folder.rglob("run-*.wandb")
+    numbers: Numbers = {}
+    for data in records(file.read_bytes()):
+        record: Any = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = {"/".join(i.nested_key) or i.key: i for i in record.history.item}
+            numbers.setdefault(record.history.step.num, {}).update(
+                {key: json.loads(item.value_json) for key, item in items.items()}
+            )
+    return numbers
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    """Whole records of a LevelDB log: pieces of (checksum, length, kind) in blocks of 32 KiB."""
+    position, record = 7, b""  # after W&B's own header
+    while position < len(log):
+        if (left := 32768 - position % 32768) < 7:
+            position += left
+            continue
+        length = int.from_bytes(log[position + 4 : position + 6], "little")
+        kind = log[position + 6]
+        record += log[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, last
+            yield record
+            record = b""
+
+
+def json_numbers(folder: Path) -> Numbers:
+    """What stands in the only metrics.jsonl."""
+    (file,) = folder.rglob("metrics.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    numbers: Numbers = {}
+    for line in lines:
+        numbers.setdefault(line.pop("iteration"), {}).update(line)
+    return numbers
+
+
+def event_numbers(folder: Path) -> Numbers:
+    """Scalars of the event file, float32 as it holds them."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    numbers: Numbers = {}
+    for key in events.Tags()["scalars"]:
+        for event in events.Scalars(key):
+            numbers.setdefault(event.step, {})[key] = event.value
+    return numbers
+
+
+def printed_milliseconds(run: Run) -> list[dict[str, str]]:
+    """The largest time of every timer in each of Megatron's blocks, as printed."""
+    blocks = re.findall(r"time across ranks \(ms\):\n((?: {4}\S+ \.*: .*\n)+)", run.output)
+    timer = r" {4}(\S+) \.*: \([\d.]+, ([\d.]+)\)"
+    return [dict(re.findall(timer, block)) for block in blocks]
+
+
+def ours(numbers: Numbers) -> Numbers:
+    prefixes = ("timers/", "train/", "gpu/", "memory/")
+    kept = {
+        i: {key: value for key, value in of.items() if key.startswith(prefixes)}
+        for i, of in numbers.items()
+    }
+    return {i: of for i, of in kept.items() if of}
+
+
+def as_float32(numbers: Numbers) -> Numbers:
+    return {i: {k: float(np.float32(v)) for k, v in of.items()} for i, of in numbers.items()}
+
+
+def timer_times(numbers: dict[str, float]) -> dict[str, str]:
+    """`timers/<name>-time` as Megatron prints them."""
+    times = {key: re.fullmatch(r"timers/(.*)-time", key) for key in numbers}
+    return {m[1]: f"{numbers[key] * 1000.0:.2f}" for key, m in times.items() if m}
+
+
+@pytest.fixture(scope="module")
+def plain(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Without a flag of ours; leaves a checkpoint of iteration 8."""
+    folder = tmp_path_factory.mktemp("plain")
+    run = launch(
+        f"{TRAIN} --save {folder}/checkpoints --save-interval 8 --ckpt-format torch", processes=2
+    )
+    assert run.status == 0, run.output
+    run.folder = folder  # type: ignore[attr-defined]
+    return run
+
+
+def test_every_sink_has_what_megatron_prints_and_the_loss_is_the_same(
+    launch: Launch, plain: Run, tmp_path: Path
+) -> None:
+    run = launch(
+        f"{TRAIN} {WANDB} {tmp_path}/wandb --log-timers-to-tensorboard --tensorboard-dir "
+        f"{tmp_path}/events --torch-profile --torch-profile-iterations 8 --torch-profile-ranks 1 "
+        f"--torch-profile-dir {tmp_path}/traces --log-gpu-stats-interval 1",
+        processes=2,
+    )
+    assert run.status == 0, run.output
+    assert run.losses == plain.losses
+
+    numbers = json_numbers(tmp_path)
+    assert list(numbers) == [1, 5, 10]
+    assert ours(wandb_numbers(tmp_path)) == numbers
+    assert ours(event_numbers(tmp_path / "events")) == as_float32(numbers)
+    # Before training it prints two more blocks, of its start.
+    assert printed_milliseconds(run)[-3:] == [timer_times(of) for of in numbers.values()]
+    assert all("forward-backward" in timer_times(of) for of in numbers.values())
+
+    assert [of["train/profiled_iterations"] for of in numbers.values()] == [0, 0, 3]
+    assert re.findall(r"iteration +(\d+)/.*\| tokens/s: \d+ \|(.*)", run.output) == [
+        ("1", ""),
+        ("5", ""),
+        ("10", " profiled iterations: 3 |"),
+    ]
+    # This machine may or may not have NVML; without, one line says so.
+    told = any(key.startswith("gpu/") for key in numbers[5])
+    assert sum("no GPU telemetry" in line for line in run.said) == (0 if told else 1)
+
+
+def test_wandb_needs_no_tensorboard_and_a_resume_counts_the_iterations_it_ran(
+    launch: Launch, plain: Run, tmp_path: Path
+) -> None:
+    folder: Path = plain.folder  # type: ignore[attr-defined]
+    (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("8")
+    run = launch(
+        f"{TRAIN} {WANDB} {tmp_path}/wandb --load {folder}/checkpoints --ckpt-format torch",
+        processes=2,
+    )
+    assert run.status == 0, run.output
+    numbers = ours(wandb_numbers(tmp_path))
+    # 9 is the first of this process; 10 covers 9 and 10, where Megatron would divide by 5.
+    assert list(numbers) == [9, 10]
+    assert printed_milliseconds(run)[-2:] == [timer_times(of) for of in numbers.values()]
+    for of in numbers.values():
+        # One timer spans nearly all of an iteration, so a wrong divisor would show.
+        assert of["timers/forward-backward-time"] * 1000.0 < of["train/step_time_ms"]
+        assert of["timers/forward-backward-time"] * 1000.0 > of["train/step_time_ms"] / 2
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_wandb_that_fails_ends_nothing(launch: Launch, plain: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BROKEN_WANDB)
+    run = launch(
+        f"{TRAIN} {WANDB} {tmp_path}/wandb --torch-profile --torch-profile-dir {tmp_path}/traces",
+        processes=2,
+        script=str(script),
+    )
+    assert run.status == 0, run.output
+    assert run.losses == plain.losses
+    assert [line for line in run.said if "no more metrics" in line] == [
+        "warning: no more metrics to W&B: ConnectionError: W&B is down"
+    ]
+    assert list(json_numbers(tmp_path)) == [1, 5, 10]
+
+
+# Megatron's own calls nobody could save, so only ours fail.
+BROKEN_WANDB = """
+import runpy, sys
+from wandb.sdk import wandb_run
+
+log = wandb_run.Run.log
+
+def broken(self, data, *args, **kwargs):
+    if "train/step_time_ms" in data:
+        raise ConnectionError("W&B is down")
+    return log(self, data, *args, **kwargs)
+
+wandb_run.Run.log = broken
+sys.argv[0] = "pretrain_gpt.py"
+runpy.run_path("pretrain_gpt.py", run_name="__main__")
+"""
