@@ -94,8 +94,8 @@ def adjust_arguments(args: Any) -> None:
         if old != value:
             setattr(args, name, value)
             changed.append(f"{name} {getattr(value, 'name', value)}")
-    # Megatron parses more than once.
-    if changed and changed != _said and environment_rank() == 0:
+    # Megatron parses more than once: what it trains with is what the first parse says.
+    if changed and not _said and environment_rank() == 0:
         _said[:] = changed
         logger.info("on the CPU: %s", ", ".join(changed))
 
