@@ -79,17 +79,22 @@ class CapturePlan:
         more = ", ..." if len(windows) > _SHOWN_WINDOWS else ""
         warmup = f" (warm-up {windows[0].warmup} before each)" if windows else ""
         on = [
-            field.name
+            flag_of(field.name)
             for field in fields(self.config)
-            if field.name != "enabled" and getattr(self.config, field.name) is True
+            if field.name not in ("enabled", "with_modules")
+            and getattr(self.config, field.name) is True
         ]
+        if self.config.wanted_spans:
+            on.append(
+                f"{flag_of('spans')} {' '.join(sorted(self.config.wanted_spans, reverse=True))}"
+            )
         lines = [
             f"ranks: {_numbers(self.ranks)} ({self.topology.layout})",
             f"iterations: {shown}{more}{warmup}; this process runs {self.schedule.span}"
             if windows
             else f"iterations: none, this process has none left to run ({self.schedule.span})",
             f"recording: {' and '.join(self.activities)}"
-            + (f"; switched on: {', '.join(flag_of(name) for name in on)}" if on else ""),
+            + (f"; switched on: {', '.join(on)}" if on else ""),
             f"traces: {self.run_folder}",
         ]
         if windows and self.expected:

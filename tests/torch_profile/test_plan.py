@@ -32,12 +32,20 @@ def make(ranks: tuple[int, ...], span: Span, **flags: Any) -> CapturePlan:
 
 
 def test_the_plan_in_words() -> None:
-    described = make((0, 1, 2, 3, 8), Span(1001, 2000), repeat=0, wait=98, with_stack=True)
+    described = make(
+        (0, 1, 2, 3, 8),
+        Span(1001, 2000),
+        repeat=0,
+        wait=98,
+        with_stack=True,
+        spans=["modules", "phases"],
+    )
     assert described.describe().splitlines() == [
         "ranks: 0-3, 8 (world size 16 = tp 2 x cp 1 x pp 1 x dp 8, ep 2)",
         "iterations: 1101, 1201, 1301, 1401, 1501, ... (warm-up 1 before each); this process runs "
         "iterations 1001 to 2000",
-        "recording: cpu and cuda; switched on: --torch-profile-with-stack",
+        "recording: cpu and cuda; switched on: --torch-profile-with-stack, --torch-profile-spans "
+        "phases modules",
         "traces: /traces/run",
     ]
 
