@@ -18,7 +18,6 @@ from megatron.torch_trace.analysis.kernels import (
     kernel_rows,
     operator_rows,
 )
-from megatron.torch_trace.analysis.modules import ModuleRow, module_rows
 from megatron.torch_trace.analysis.names import family_of, short_name
 
 
@@ -89,19 +88,6 @@ def test_conversions_are_kernels_below_to_copy_and_copies_are_not(tmp_path: Path
     trace.gpu("unrolled_elementwise_kernel", 30, 40, launch=8)
     trace.gpu("Memcpy HtoD", 40, 45, launch=9, cat="gpu_memcpy").gpu(GEMM, 50, 60, launch=30)
     assert casts(trace.timeline(tmp_path)) == Casts(1, 10, 0.1)
-
-
-def test_modules_have_their_own_work_and_that_of_their_parts(tmp_path: Path) -> None:
-    trace = TraceBuilder().step(1, 0, 1000)
-    trace.annotation("decoder.layers.0: TransformerLayer", 0, 100)
-    trace.annotation("decoder.layers.0.mlp: MLP", 20, 60)
-    trace.gpu(GEMM, 200, 230, launch=30).gpu(GEMM, 230, 240, launch=70).gpu(
-        GEMM, 300, 400, launch=150
-    )
-    assert module_rows(trace.timeline(tmp_path)) == (
-        ModuleRow("decoder.layers.0", "TransformerLayer", 1, 10, 40, 2),
-        ModuleRow("decoder.layers.0.mlp", "MLP", 1, 30, 30, 1),
-    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.table import table
 from megatron.torch_trace.report.text import render
 
-FOLDERS = ["tp2pp2", "tp2pp2-stack", *(f"analysis/{n}" for n in ("dp4", "ep4-moe"))]
+FOLDERS = [
+    "tp2pp2",
+    "tp2pp2-stack",
+    "pp2-recompute-spans",
+    *(f"analysis/{n}" for n in ("dp4", "ep4-moe")),
+]
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -66,6 +71,8 @@ def test_all_parts_have_their_place(analysis: Analysis) -> None:
         assert f"\n{heading}" in text
     assert ("\nPIPELINE" in text) == any(rank.pipeline for rank in analysis.ranks)
     assert ("\nSTRAGGLERS" in text) == (len(analysis.ranks) > 1)
+    for heading, part in (("PHASES", "phases"), ("MODULES", "modules")):
+        assert (f"\n{heading}" in text) == any(getattr(rank, part) for rank in analysis.ranks)
     assert ("\nTOP SHAPES" in text) == any(rank.shapes for rank in analysis.ranks)
 
 
@@ -150,7 +157,9 @@ def test_the_document_is_schema_1(tmp_path: Path) -> None:
     assert {"name", "class", "calls", "time_ns"} <= set(rank["kernels"][0])
     assert {"launches", "without_kernel"} <= set(rank["launches"])
     assert rank["repairs"] == {}
-    assert rank["modules"] == []
+    assert rank["modules"] == rank["module_classes"] == []
+    assert rank["module_account"] is None
+    assert rank["phases"] == rank["microbatches"] == rank["bubble"] == []
     assert {"rank", "last_arrivals", "imposed_wait_ns"} <= set(found["stragglers"][0])
     assert {"code", "severity", "title", "evidence", "advice"} == set(found["findings"][0])
 

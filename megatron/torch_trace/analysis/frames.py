@@ -12,6 +12,19 @@ import polars as pl
 
 from megatron.torch_trace.analysis.results import Analysis
 
+_TABLES = (
+    "communication",
+    "kernels",
+    "families",
+    "operators",
+    "shapes",
+    "modules",
+    "module_classes",
+    "phases",
+    "microbatches",
+    "bubble",
+)
+
 
 def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
     """See `Analysis.to_polars`."""
@@ -44,7 +57,7 @@ def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
             {**asdict(one), "evidence": json.dumps(dict(one.evidence))} for one in analysis.findings
         ],
     }
-    for name in ("communication", "kernels", "families", "operators", "shapes", "modules"):
+    for name in _TABLES:
         tables[name] = [
             {"rank": rank.rank, **asdict(row)}
             for rank in analysis.ranks

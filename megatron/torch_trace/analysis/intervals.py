@@ -81,7 +81,7 @@ class Intervals:
         # Cut this set at every edge of the other; keep the pieces that the other does not cover.
         cuts = np.sort(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         starts, ends = cuts[:-1], cuts[1:]
-        keep = self._holds(starts) & ~other._holds(starts)
+        keep = self.holds(starts) & ~other.holds(starts)
         return Intervals.of(starts[keep], ends[keep])
 
     def intersect(self, other: Intervals) -> Intervals:
@@ -89,14 +89,15 @@ class Intervals:
             return Intervals.empty()
         cuts = np.sort(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         starts, ends = cuts[:-1], cuts[1:]
-        keep = self._holds(starts) & other._holds(starts)
+        keep = self.holds(starts) & other.holds(starts)
         return Intervals.of(starts[keep], ends[keep])
 
     def gaps(self, start: int, end: int) -> Intervals:
         """What of [start, end) is not in this set."""
         return Intervals.of([start], [end]).minus(self)
 
-    def _holds(self, times: Ints) -> npt.NDArray[np.bool_]:
+    def holds(self, times: Ints) -> npt.NDArray[np.bool_]:
+        """Which of `times` lie in this set."""
         index = np.searchsorted(self.starts, times, side="right") - 1
         inside: npt.NDArray[np.bool_] = index >= 0
         inside[inside] = times[inside] < self.ends[index[inside]]

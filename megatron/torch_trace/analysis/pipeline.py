@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.codes import present, rows_with
@@ -66,19 +67,11 @@ def pipeline_steps(
     timeline: Timeline, calls: CollectiveCalls, rank: int
 ) -> tuple[PipelineStep, ...]:
     """One entry a step; empty for a rank without pipeline communication."""
-    kinds = [
-        code
-        for code, kind in enumerate(calls.kinds)
-        if kind.dimension == "pp" and kind.collective in _POINT_TO_POINT
-    ]
-    rows = calls.rows[rows_with(calls.kind, kinds, len(calls.kinds))]
-    if not len(rows):
+    mask = _sends_and_receives(timeline, calls)
+    if not mask.any():
         return ()
     gpu = timeline.activity.gpu
-    mask = np.zeros(len(gpu), dtype=bool)
-    mask[rows] = True
-    exposed = timeline.union(mask).minus(timeline.sets.compute)
-    idle = timeline.sets.busy.gaps(timeline.window.start, timeline.window.end)
+    exposed, idle = _waiting(timeline, mask)
     stage, stages = _position(timeline)
     model = _model_work(timeline)
     backward = _launched_elsewhere(timeline)
@@ -96,6 +89,30 @@ def pipeline_steps(
             _measure(timeline, exposed, idle, rank, step, (stage, stages, count), (start, end))
         )
     return tuple(found)
+
+
+def pipeline_waiting(timeline: Timeline, calls: CollectiveCalls) -> Intervals:
+    """When the stage waits, in the whole window: exposed send/recv, and no GPU work at all."""
+    exposed, idle = _waiting(timeline, _sends_and_receives(timeline, calls))
+    return exposed.union(idle)
+
+
+def _sends_and_receives(timeline: Timeline, calls: CollectiveCalls) -> npt.NDArray[np.bool_]:
+    kinds = [
+        code
+        for code, kind in enumerate(calls.kinds)
+        if kind.dimension == "pp" and kind.collective in _POINT_TO_POINT
+    ]
+    mask = np.zeros(len(timeline.activity.gpu), dtype=bool)
+    mask[calls.rows[rows_with(calls.kind, kinds, len(calls.kinds))]] = True
+    return mask
+
+
+def _waiting(
+    timeline: Timeline, sends_and_receives: npt.NDArray[np.bool_]
+) -> tuple[Intervals, Intervals]:
+    exposed = timeline.union(sends_and_receives).minus(timeline.sets.compute)
+    return exposed, timeline.sets.busy.gaps(timeline.window.start, timeline.window.end)
 
 
 def _measure(

@@ -14,8 +14,10 @@ from megatron.torch_trace.analysis.host import look_at_host
 from megatron.torch_trace.analysis.kernels import casts, family_rows, kernel_rows, operator_rows
 from megatron.torch_trace.analysis.launches import LaunchStatistics, launch_statistics
 from megatron.torch_trace.analysis.matching import RankCalls, rank_calls
-from megatron.torch_trace.analysis.modules import module_rows
-from megatron.torch_trace.analysis.pipeline import pipeline_steps
+from megatron.torch_trace.analysis.microbatches import BubbleRow, bubble_rows, microbatch_rows
+from megatron.torch_trace.analysis.modules import look_at_modules
+from megatron.torch_trace.analysis.phases import phase_rows
+from megatron.torch_trace.analysis.pipeline import pipeline_steps, pipeline_waiting
 from megatron.torch_trace.analysis.results import RankResult, StepResult
 from megatron.torch_trace.analysis.steps import MergedTraceError, Window
 from megatron.torch_trace.analysis.timeline import Timeline, place
@@ -104,6 +106,12 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
     flops = metadata.own.get("model_flops_per_iteration")
     argv = metadata.own.get("argv")
     shapes = operator_rows(timeline, by_shape=True) if activity.shapes else ()
+    modules = look_at_modules(timeline)
+    pipeline = pipeline_steps(timeline, calls, -1 if rank is None else rank)
+    bubble: tuple[BubbleRow, ...] = ()
+    if pipeline:
+        bounds = [(one.start_ns, one.end_ns) for one in pipeline]
+        bubble = bubble_rows(timeline, pipeline_waiting(timeline, calls), bounds)
     result = RankResult(
         rank=-1 if rank is None else rank,
         file=str(activity.path),
@@ -129,11 +137,16 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         families=family_rows(timeline),
         operators=operator_rows(timeline),
         shapes=shapes,
-        modules=module_rows(timeline),
+        modules=modules.rows,
+        module_classes=modules.classes,
+        module_account=modules.account,
+        phases=phase_rows(timeline),
+        microbatches=microbatch_rows(timeline),
+        bubble=bubble,
         casts=casts(timeline),
         launches=launches,
         host=look_at_host(timeline),
-        pipeline=pipeline_steps(timeline, calls, -1 if rank is None else rank),
+        pipeline=pipeline,
         repairs=activity.damage.as_json(),
         odd_times=activity.odd_times + activity.unfinished + activity.without_start,
         damage=activity.damage.sentence() or None,

@@ -14,7 +14,9 @@ from megatron.torch_trace.analysis.host import Host
 from megatron.torch_trace.analysis.kernels import Casts, FamilyRow, KernelRow, OperatorRow
 from megatron.torch_trace.analysis.launches import LaunchStatistics
 from megatron.torch_trace.analysis.mfu import Mfu
-from megatron.torch_trace.analysis.modules import ModuleRow
+from megatron.torch_trace.analysis.microbatches import BubbleRow, MicrobatchRow
+from megatron.torch_trace.analysis.modules import ModuleAccount, ModuleRow
+from megatron.torch_trace.analysis.phases import PhaseRow
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.stragglers import Straggler
 from megatron.torch_trace.analysis.summary import Summary
@@ -61,6 +63,10 @@ class RankResult:
         model_flops, argv: what capture wrote; None and () if it did not.
         python_functions: Python frames in the trace, which are counted and not kept.
         wait_ns: sum of the rank's waits in matched collectives; None for a single rank.
+        module_classes: modules by class, by time.
+        module_account: GPU work in modules and outside; None without spans of modules.
+        phases, microbatches: by time; in order. Empty without spans of phases.
+        bubble: the pipeline's bubble by place in 1F1B.
     """
 
     rank: int
@@ -94,6 +100,11 @@ class RankResult:
     argv: tuple[str, ...] = ()
     python_functions: int = 0
     wait_ns: int | None = None
+    module_classes: tuple[ModuleRow, ...] = ()
+    module_account: ModuleAccount | None = None
+    phases: tuple[PhaseRow, ...] = ()
+    microbatches: tuple[MicrobatchRow, ...] = ()
+    bubble: tuple[BubbleRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +167,9 @@ class Analysis:
 
         Returns:
             `breakdown`, `steps`, `communication`, `kernels`, `families`, `operators`, `shapes`,
-            `modules`, `syncs`, `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each
-            with a column `rank` where that makes sense. An empty table has no columns.
+            `modules`, `module_classes`, `phases`, `microbatches`, `bubble`, `syncs`,
+            `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each with a column
+            `rank` where that makes sense. An empty table has no columns.
         """
         from megatron.torch_trace.analysis.frames import frames
 

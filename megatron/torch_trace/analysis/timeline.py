@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.launches import Launches, match_launches
 from megatron.torch_trace.analysis.names import COMMUNICATION, COMPUTE, MEMORY, is_communication
 from megatron.torch_trace.analysis.nesting import Nesting
+from megatron.torch_trace.analysis.span_names import microbatch_span, phase_of
 from megatron.torch_trace.analysis.steps import Window, find_window
 
 
@@ -96,6 +97,60 @@ class Timeline:
     def launching_operator(self) -> Ints:
         """Row of `activity.ops`: the innermost operator that launched each row of gpu, or NONE."""
         return self.operators.innermost(self.launches.track, self.launches.time)
+
+    @cached_property
+    def exposed_communication(self) -> Ints:
+        """How long each row of `activity.gpu`, if communication, runs with no compute beside it."""
+        gpu, window = self.activity.gpu, self.window
+        start, end = np.maximum(gpu.start, window.start), np.minimum(gpu.end, window.end)
+        alone = self.clipped - self.sets.compute.covered(start, end)
+        return ints(np.where(self.is_communication, alone, 0))
+
+    @cached_property
+    def phase_spans(self) -> Ints:
+        """Rows of `activity.ops`: spans of phases on the training loop's thread."""
+        activity, ops = self.activity, self.activity.ops
+        mask = activity.named(ops, lambda name: phase_of(name) is not None) & ops.annotation
+        track = self.window.track
+        if track == NONE and mask.any():
+            track = int(np.bincount(ops.track[mask]).argmax())
+        return ints(np.flatnonzero(mask & (ops.track == track)))
+
+    def begin_inside(self, rows: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these rows of `activity.ops` begin in the window.
+
+        Without steps the window begins with GPU work, launched in spans that begin before it.
+        """
+        ops, window = self.activity.ops, self.window
+        begun = ops.start[rows] >= window.start
+        if not window.steps:
+            begun = ops.end[rows] > window.start
+        inside: npt.NDArray[np.bool_] = begun & (ops.start[rows] < window.end)
+        return inside
+
+    @cached_property
+    def microbatch(self) -> Ints:
+        """Row of `activity.ops`: the micro-batch that the training loop was in at each launch.
+
+        Whichever thread launched: autograd's does while the loop waits in the backward span.
+        """
+        ops, rows = self.activity.ops, self._microbatch_spans
+        if not len(rows):
+            return np.full(len(self.activity.gpu), NONE, dtype=np.int64)
+        spans = Nesting(ops.start[rows], ops.end[rows], np.zeros(len(rows), dtype=np.int64), rows)
+        known = ints(np.where(self.launches.track != NONE, 0, NONE))
+        return spans.innermost(known, self.launches.time)
+
+    @property
+    def has_microbatches(self) -> bool:
+        """Whether the trace has spans of micro-batches."""
+        return len(self._microbatch_spans) > 0
+
+    @cached_property
+    def _microbatch_spans(self) -> Ints:
+        ops, rows = self.activity.ops, self.phase_spans
+        mine = self.activity.named(ops, lambda name: microbatch_span(name) is not None)
+        return rows[mine[rows]]
 
     def union(self, mask: npt.NDArray[np.bool_]) -> Intervals:
         """Union of the rows of `activity.gpu` that `mask` selects, clipped to the window."""

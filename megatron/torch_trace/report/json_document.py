@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.breakdown import Breakdown
 from megatron.torch_trace.analysis.kernels import KernelRow
+from megatron.torch_trace.analysis.modules import ModuleRow
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 
 SCHEMA = 1
@@ -83,6 +84,11 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         ],
         "shapes": [asdict(row) for row in rank.shapes],
         "modules": [asdict(row) for row in rank.modules],
+        "module_classes": [_class(row) for row in rank.module_classes],
+        "module_account": None if rank.module_account is None else asdict(rank.module_account),
+        "phases": [asdict(row) for row in rank.phases],
+        "microbatches": [asdict(row) for row in rank.microbatches],
+        "bubble": [asdict(row) for row in rank.bubble],
         "casts": asdict(rank.casts),
         "launches": asdict(rank.launches),
         "host": asdict(rank.host),
@@ -95,3 +101,7 @@ def _rank(rank: RankResult) -> dict[str, Any]:
 def _kernel(row: KernelRow) -> dict[str, Any]:
     fields = asdict(row)
     return {"name": fields.pop("name"), "class": fields.pop("kind"), **fields}
+
+
+def _class(row: ModuleRow) -> dict[str, Any]:
+    return {key: value for key, value in asdict(row).items() if key != "module"}

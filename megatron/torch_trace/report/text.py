@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results import Analysis, Finding
-from megatron.torch_trace.report import sections, work
+from megatron.torch_trace.report import modules, phases, sections, work
 from megatron.torch_trace.report.table import paragraph
 from megatron.torch_trace.report.words import duration, percent, ranks
 
@@ -32,7 +32,7 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
     Args:
         analysis: what to render.
         width: columns of the terminal; lines are 80 to 100 wide, whatever it is.
-        top: rows in the tables of kernels, operators and shapes.
+        top: rows in the tables of kernels, operators, shapes; of phases and modules twice as many.
     """
     width = max(LEAST_WIDTH, min(width, MOST_WIDTH))
     parts = [
@@ -43,8 +43,9 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         sections.communication(analysis, width),
         sections.stragglers(analysis, width),
         sections.pipeline(analysis, width),
+        phases.tables(analysis, width, top),
         work.tables(analysis, width, top),
-        work.modules(analysis, width, top),
+        modules.tree(analysis, width, top),
         sections.host(analysis, width),
         _notes(analysis, width),
     ]

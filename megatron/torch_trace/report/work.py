@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of GPU work: families, kernels, operators, shapes, modules."""
+"""The tables of GPU work: families, kernels, operators, shapes."""
 
 from __future__ import annotations
 
@@ -73,24 +73,3 @@ def _dims(sizes: object) -> str:
     if isinstance(sizes, list) and sizes and isinstance(sizes[0], list):
         return f"[{', '.join(_dims(one) for one in sizes)}]"
     return "x".join(map(str, sizes)) if isinstance(sizes, list) else str(sizes)
-
-
-def modules(analysis: Analysis, width: int, top: int) -> list[str]:
-    """Modules of the first rank that has them, by their own time."""
-    rank = next((rank for rank in analysis.ranks if rank.modules), None)
-    if rank is None:
-        return []
-    rows = [
-        [
-            row.module,
-            row.type,
-            count(row.calls),
-            milliseconds(row.self_ns),
-            milliseconds(row.time_ns),
-        ]
-        for row in sorted(rank.modules, key=lambda row: -row.self_ns)[:top]
-    ]
-    return [
-        f"TOP MODULES, forward pass (ms, rank {rank.rank})",
-        *table(("<~module", "<class", "calls", "own", "with parts"), rows, width),
-    ]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the names of spans say: modules, micro-batches and phases, as capture writes them.
+
+decoder.layers.3.mlp: MLP (recompute)       module, class, pass
+backward micro-batch 3 chunk 1 (steady)     direction, number, virtual stage, place in 1F1B
+optimizer-inner-step                        a timer of Megatron's
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
+PASSES = (FORWARD, BACKWARD, RECOMPUTE)
+
+_MODULE = re.compile(
+    r"(?P<path>\w+(?:\.\w+)*): (?P<type>[A-Za-z_]\w*)(?: \((?P<pass>backward|recompute)\))?"
+)
+_MICROBATCH = re.compile(
+    r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: chunk (?P<chunk>\d+))?"
+    r"(?: \((?P<place>warmup|steady|cooldown)\))?"
+)
+# Megatron names its timers in words joined by hyphens, and a few in one word.
+_TIMER = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)+|optimizer|logging|evaluation|checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSpan:
+    """Dotted path and class of a module, and which pass it is: one of `PASSES`."""
+
+    path: str
+    type: str
+    direction: str
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchSpan:
+    """A micro-batch's forward or backward; what the name does not tell is None.
+
+    Args:
+        direction: `forward` or `backward`.
+        number: within the iteration, from 0.
+        chunk: virtual pipeline stage.
+        place: in 1F1B: `warmup`, `steady` or `cooldown`.
+    """
+
+    direction: str
+    number: int | None
+    chunk: int | None
+    place: str | None
+
+
+def module_span(name: str) -> ModuleSpan | None:
+    """The module whose span has this name, None for other names."""
+    match = _MODULE.fullmatch(name)
+    return ModuleSpan(match["path"], match["type"], match["pass"] or FORWARD) if match else None
+
+
+def microbatch_span(name: str) -> MicrobatchSpan | None:
+    """The micro-batch whose span has this name, None for other names."""
+    match = _MICROBATCH.fullmatch(name)
+    if not match:
+        return None
+    number, chunk = (int(text) if text else None for text in match.group("number", "chunk"))
+    return MicrobatchSpan(match["direction"], number, chunk, match["place"])
+
+
+def phase_of(name: str) -> str | None:
+    """The phase whose span has this name: a timer's name or `forward micro-batch`, else None."""
+    microbatch = microbatch_span(name)
+    if microbatch:
+        return f"{microbatch.direction} micro-batch"
+    return name if _TIMER.fullmatch(name) else None
