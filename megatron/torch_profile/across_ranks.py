@@ -31,8 +31,8 @@ def gather(row: Sequence[float]) -> list[list[float]]:
         return [list(row)]
     import torch
 
-    # gloo reads no memory of a GPU, NCCL no other.
-    device = "cuda" if "nccl" in torch.distributed.get_backend() else "cpu"
+    # Only gloo reads the host's memory; what replaces NCCL elsewhere is no different.
+    device = "cpu" if "gloo" in torch.distributed.get_backend() else "cuda"
     mine = torch.tensor(row, dtype=torch.float64, device=device)
     rows = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(rows, mine)

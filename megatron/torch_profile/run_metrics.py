@@ -21,7 +21,8 @@ from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.step_split import ProfiledIterations, StepClock, StepSplit
 
 T = TypeVar("T")
-_MEMORY = ("allocated_gib", "reserved_gib", "peak_gib")
+MEMORY = ("allocated_gib", "reserved_gib", "peak_gib")
+"""Of torch's allocator."""
 
 
 class Metrics:
@@ -67,6 +68,7 @@ class Metrics:
         self._timer_log = timers.TimerLog()
         self._fleet = telemetry.Fleet()
         self._failed = False
+        self._apart = False
         self._in_step = False
         self._logging = False
         self._iteration = int(getattr(args, "iteration", 0) or 0)
@@ -185,10 +187,18 @@ class Metrics:
         return int(getattr(self._args, "consumed_train_samples", 0) or 0)
 
     def _tick(self, *, reset: bool) -> None:
+        if self._apart:
+            return
         row = self._safely(lambda: self._row(reset))
-        unknown = [math.nan] * (len(step_split.FIELDS) + len(_MEMORY) + len(telemetry.FIELDS))
-        # Outside of `_safely`: on every rank, or on none.
-        rows = across_ranks.gather(row or unknown)
+        unknown = [math.nan] * (len(step_split.FIELDS) + len(MEMORY) + len(telemetry.FIELDS))
+        try:
+            # Also where measuring failed: on every rank, or on none.
+            rows = across_ranks.gather(row or unknown)
+        except Exception as error:
+            # A backend that cannot fails on every rank; a peer that died ends training by itself.
+            self._apart = self._failed = True
+            self._say(error)
+            return
         self._safely(lambda: self._digest(rows))
         if reset:
             self._clock.reset()
@@ -201,7 +211,7 @@ class Metrics:
     def _digest(self, rows: list[list[float]]) -> None:
         if not self._sinks.here and self._rank not in (0, self._gpus - 1):
             return
-        memory, gpu = len(step_split.FIELDS), len(step_split.FIELDS) + len(_MEMORY)
+        memory, gpu = len(step_split.FIELDS), len(step_split.FIELDS) + len(MEMORY)
         values: dict[str, float] = {}
         if self._config.timers:
             seconds, data_seconds = step_split.over_ranks(rows)
@@ -218,7 +228,7 @@ class Metrics:
             ).values()
             self._line = step_split.line(values)
         if self._config.memory_at(self._iteration):
-            for index, name in enumerate(_MEMORY):
+            for index, name in enumerate(MEMORY):
                 column = [row[memory + index] for row in rows]
                 values |= across_ranks.spread(f"memory/{name}", column)
         gpus = [row[gpu:] for row in rows]
@@ -234,17 +244,18 @@ class Metrics:
             return do()
         except Exception as error:
             self._failed = True
-            logger.warning(
-                "rank %d: no more metrics: %s: %s", self._rank, type(error).__name__, error
-            )
+            self._say(error)
             return None
+
+    def _say(self, error: Exception) -> None:
+        logger.warning("rank %d: no more metrics: %s: %s", self._rank, type(error).__name__, error)
 
 
 def _memory() -> list[float]:
     import torch
 
     if not torch.cuda.is_available():
-        return [math.nan] * len(_MEMORY)
+        return [math.nan] * len(MEMORY)
     cuda = torch.cuda
     sizes = (cuda.memory_allocated(), cuda.memory_reserved(), cuda.max_memory_allocated())
     return [size / GIB for size in sizes]

@@ -162,3 +162,21 @@ def test_a_rank_that_fails_says_so_once_and_still_takes_part_in_every_gather(
     assert capsys.readouterr().out == (
         "[torch-profile] warning: rank 1: no more metrics: RuntimeError: the clock stopped\n"
     )
+
+
+def test_a_backend_that_cannot_gather_is_named_once_and_training_goes_on(
+    follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = 0
+
+    def gather(row: list[float]) -> list[list[float]]:
+        nonlocal asked
+        asked += 1
+        raise RuntimeError("no such collective")
+
+    monkeypatch.setattr(across_ranks, "gather", gather)
+    loop = follow(6, 2, generation="0.15")
+    assert (asked, loop.writer.logged, len(loop.timers.printed)) == (1, [], 3)
+    assert capsys.readouterr().out == (
+        "[torch-profile] warning: rank 0: no more metrics: RuntimeError: no such collective\n"
+    )
