@@ -138,26 +138,25 @@ def test_each_kernel_is_in_the_module_that_a_plain_search_finds(stages: list[Ran
         assert found == expected
 
 
-def test_within_micro_batches_only_loss_gradients_and_batches_are_in_no_module(
-    stages: list[RankResult],
-) -> None:
-    # The loss of the last stage is computed by the model itself, which has no span.
-    allowed = ("VocabParallelCrossEntropy", "AccumulateGrad", "aten::", "BackwardFunction",
-               "CheckpointFunction", "Backward0", "nccl:", "c10d::", NO_OPERATOR)  # fmt: skip
-    for rank in stages:
-        assert rank.module_account is not None
-        strange = [
-            row
-            for row in rank.module_account.outside
-            if not any(word in row.operator for word in allowed)
-        ]
-        assert strange == []
+def test_the_unattributed_share_within_micro_batches_is_known(stages: list[RankResult]) -> None:
+    # The last stage is above the 2 % aimed at: its loss is computed outside of any module's span.
     shares = [
         account.microbatch_unattributed_ns / account.microbatch_ns
         for account in (rank.module_account for rank in stages)
         if account and account.microbatch_ns and account.microbatch_unattributed_ns is not None
     ]
     assert [round(share, 4) for share in shares] == [0.0225, 0.1491]
+
+
+def test_all_work_of_the_layers_is_in_modules_on_every_stage(stages: list[RankResult]) -> None:
+    for rank in stages:
+        layers = [row for row in rank.modules if row.type == "TransformerLayer"]
+        assert len(layers) == 4
+        # Of equal layers each pass puts equally much on the GPU, 8 micro-batches of it.
+        for name in ("kernels", "recompute_kernels", "backward_kernels"):
+            assert len({getattr(row, name) for row in layers}) == 1
+        assert {(r.calls, r.recompute_calls, r.backward_calls) for r in layers} == {(8, 8, 8)}
+        assert all(row.kernels == row.recompute_kernels == 152 for row in layers)
 
 
 def _plain_search(path: Path) -> dict[tuple[str, str], int]:
@@ -181,7 +180,7 @@ def _plain_search(path: Path) -> dict[tuple[str, str], int]:
         thread, time = launches[event["args"]["correlation"]]
         around = [span for span in spans[thread] if span[0] <= time < span[1]]
         if around:
-            # Spans nest, so the innermost is the one that began last.
+            # The innermost is the one that began last.
             module, _, kind = max(around)[2].partition(": ")
             direction = kind.partition(" (")[2].rstrip(")") or "forward"
             sums[module, direction] += int(event["dur"] * 1000)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report shows of spans: phases, micro-batches, the tree of modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analysis_builder import BACKWARD, GEMM, TraceBuilder
+
+from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.report import modules, phases
+
+US = 1000
+
+
+def stage(rank: int = 0, layers: int = 2, prefix: str = "") -> TraceBuilder:
+    """Layers one after the other, forward and backward; the n-th has n ms more on the GPU."""
+    coordinates = {"pp": rank}
+    trace = TraceBuilder(rank, 2, own={"coordinates": coordinates}).step(1, 0, 1_000_000 * US)
+    trace.annotation("forward micro-batch 0 (steady)", 0, 900 * US)
+    trace.annotation(f"{prefix}decoder: TransformerBlock", US, 900 * US)
+    trace.annotation("backward micro-batch 0 (steady)", 1000 * US, 1900 * US)
+    at = 2000 * US
+    for number in range(layers):
+        start = (10 + 20 * number) * US
+        name = f"{prefix}decoder.layers.{number}"
+        trace.annotation(f"{name}: TransformerLayer", start, start + 10 * US)
+        trace.annotation(f"{name}.mlp: MLP", start + US, start + 5 * US)
+        end = at + (1 + number) * 1000 * US
+        trace.gpu(GEMM, at, end, launch=start + 2 * US)
+        back = start + 1000 * US
+        trace.annotation(f"{name}.mlp: MLP (backward)", back, back + 5 * US, tid=BACKWARD)
+        trace.gpu(GEMM, end, end + 1000 * US, launch=back + US, tid=BACKWARD)
+        at = end + 1000 * US
+    trace.op("aten::sum", 1800 * US, 1850 * US).gpu(GEMM, at, at + 1000 * US, launch=1810 * US)
+    return trace
+
+
+def test_layers_are_one_line_of_the_tree_and_have_their_times_below_it(tmp_path: Path) -> None:
+    analysis = analyze(stage().write(tmp_path / "rank-0.json"))
+    assert modules.tree(analysis, 100, 5) == [
+        "MODULES (ms and share of the GPU work they launched): rank 0",
+        "  module          class             calls  forward  backward  share",
+        "  decoder         TransformerBlock      1     3.00      2.00   83 %",
+        "    layers.0-1    TransformerLayer      2     3.00      2.00   83 %",
+        "      mlp         MLP                   2     3.00      2.00   83 %",
+        "  (in no module)                                               17 %",
+        "  In no module, ms: aten::sum 1.00. Within micro-batches 17 % is in no module.",
+        "  Layers 0-1, ms: 2.00, 3.00.",
+    ]
+
+
+def test_the_heaviest_modules_stay_and_of_many_layers_the_extremes(tmp_path: Path) -> None:
+    analysis = analyze(stage(layers=20).write(tmp_path / "rank-0.json"))
+    assert modules.tree(analysis, 80, 1) == [
+        "MODULES (ms and share of the GPU work they launched): rank 0",
+        "  module          calls  forward  backward  share",
+        "  decoder             1      210      20.0  100 %",
+        "    layers.0-19      20      210      20.0  100 %",
+        "  (in no module)                            0.4 %",
+        "  In no module, ms: aten::sum 1.00. Within micro-batches 0.4 % is in no module.",
+        "  20 layers, ms: from 2.00 (layer 0) to 21.0 (layer 19).",
+    ]
+
+
+def test_virtual_stages_are_trees_of_their_own(tmp_path: Path) -> None:
+    analysis = analyze(stage(prefix="chunk1.").write(tmp_path / "rank-0.json"))
+    assert modules.tree(analysis, 80, 5)[2:5] == [
+        "  chunk1.decoder      1     3.00      2.00   83 %",
+        "    layers.0-1        2     3.00      2.00   83 %",
+        "      mlp             2     3.00      2.00   83 %",
+    ]
+
+
+def test_the_first_and_the_last_stage_stand_beside_each_other(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        stage(rank).write(tmp_path / f"rank-{rank}.json")
+    assert phases.tables(analyze(tmp_path), 80, 5) == [
+        "PHASES (ms; they nest): rank 0, stage 0 | rank 1, stage 1",
+        "  phase                 | calls   CPU  GPU work  | calls   CPU  GPU work",
+        "  backward micro-batch        1  0.90      3.00        1  0.90      3.00",
+        "  forward micro-batch         1  0.90      3.00        1  0.90      3.00",
+        "",
+        "MICRO-BATCHES (ms, means; the longest on the CPU and the most on the GPU)",
+        "  rank  pass      in 1F1B  count   CPU  longest  (is)  GPU work  most  (is)",
+        "     0  forward   steady       1  0.90     0.90    #0      3.00  3.00    #0",
+        "     0  backward  steady       1  0.90     0.90    #0      3.00  3.00    #0",
+        "     1  forward   steady       1  0.90     0.90    #0      3.00  3.00    #0",
+        "     1  backward  steady       1  0.90     0.90    #0      3.00  3.00    #0",
+    ]
