@@ -22,6 +22,10 @@ from torch.profiler import record_function
 
 # What Megatron wraps a model chunk in; the paths users know begin below them.
 _WRAPPER_ATTRIBUTE = "module"
+# The model itself, which computes the loss outside of its parts.
+_ROOT = "model"
+# Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
+_RECEIVED = "input_tensor"
 _BEGINS = "megatron.torch_profile.begins"
 
 
@@ -30,7 +34,8 @@ class ModuleSpans:
 
     Args:
         chunks: Megatron's list of model chunks; DDP and precision wrappers are looked through.
-            With several chunks (interleaved pipeline) the path begins with `chunk<i>.`.
+            With several chunks (interleaved pipeline) the path begins with `chunk<i>.`; the
+            model itself is `model`.
         depth: deepest path that gets a span (`decoder.layers.3` has depth 3); None for all.
     """
 
@@ -42,8 +47,8 @@ class ModuleSpans:
         for index, chunk in enumerate(chunks):
             prefix = f"chunk{index}." if len(chunks) > 1 else ""
             for path, module in _unwrapped(chunk).named_modules():
-                if path and (depth is None or path.count(".") < depth):
-                    self._hook(module, f"{prefix}{path}: {type(module).__name__}")
+                if depth is None or path.count(".") < depth:
+                    self._hook(module, f"{prefix}{path or _ROOT}: {type(module).__name__}")
 
     def remove(self) -> None:
         """Take the hooks off, and close what a gradient that never came left open."""
@@ -73,7 +78,8 @@ class ModuleSpans:
             if forward:
                 forward.pop().__exit__(None, None, None)
             if torch.is_grad_enabled():
-                self._watch_backward(f"{name} (backward)", (args, kwargs), output)
+                inputs = (args, kwargs, getattr(module, _RECEIVED, None))
+                self._watch_backward(f"{name} (backward)", inputs, output)
 
         self._handles += [
             module.register_forward_pre_hook(enter, prepend=True),
@@ -85,7 +91,9 @@ class ModuleSpans:
         known = {id(tensor) for tensor in incoming}
         # A module that returns its input did nothing, and has no backward of its own.
         nodes = [t.grad_fn for t in _tensors(output) if t.grad_fn and id(t) not in known]
-        if not nodes:
+        # Without such an input the span ends with the node that made the output; where a module
+        # inside made it, that one's span would outlast this one.
+        if not nodes or (not incoming and any(_BEGINS in node.metadata for node in nodes)):
             return
         missing = [len(incoming)]
 

@@ -226,7 +226,10 @@ def test_spans_are_there_inside_the_window_only(tmp_path: Path) -> None:
     recorder = make(tmp_path, with_modules=True, model=[model])
     train(recorder, range(1, 5), model=model)
     end(recorder)
-    assert spans(tmp_path / traces(tmp_path)[0], "0: ") == ["0: Linear"]
+    assert spans(tmp_path / traces(tmp_path)[0], "model: ", "0: ") == [
+        "model: Sequential",
+        "0: Linear",
+    ]
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 

@@ -90,15 +90,17 @@ def test_forward_and_backward_of_every_module_nest_as_the_modules_do(tmp_path: P
     with recorded(tmp_path / "trace.json") as found, module_spans([model]):
         step(model)
     assert found == [
-        ("embedding: Embedding", 0),
-        ("decoder: Block", 0),
-        ("decoder.layers.0: Layer", 1),
-        ("decoder.layers.0.norm: LayerNorm", 2),
-        ("decoder.layers.0.mlp: Linear", 2),
-        ("decoder.layers.1: Layer", 1),
-        ("decoder.layers.1.norm: LayerNorm", 2),
-        ("decoder.layers.1.mlp: Linear", 2),
-        ("decoder.identity: Identity", 1),
+        ("model: Model", 0),
+        ("embedding: Embedding", 1),
+        ("decoder: Block", 1),
+        ("decoder.layers.0: Layer", 2),
+        ("decoder.layers.0.norm: LayerNorm", 3),
+        ("decoder.layers.0.mlp: Linear", 3),
+        ("decoder.layers.1: Layer", 2),
+        ("decoder.layers.1.norm: LayerNorm", 3),
+        ("decoder.layers.1.mlp: Linear", 3),
+        ("decoder.identity: Identity", 2),
+        # The model has no input with a gradient, and its last module made its output.
         ("decoder: Block (backward)", 0),
         ("decoder.layers.1: Layer (backward)", 1),
         ("decoder.layers.1.mlp: Linear (backward)", 2),
@@ -107,6 +109,30 @@ def test_forward_and_backward_of_every_module_nest_as_the_modules_do(tmp_path: P
         ("decoder.layers.0.mlp: Linear (backward)", 2),
         ("decoder.layers.0.norm: LayerNorm (backward)", 2),
         ("embedding: Embedding (backward)", 0),
+    ]
+
+
+class LastStage(torch.nn.Module):
+    """As a pipeline stage with a loss: its input is set, not passed, and the loss is its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = torch.nn.Linear(4, 4)
+        self.decoder.input_tensor = torch.ones(2, 4, requires_grad=True)
+
+    def forward(self) -> torch.Tensor:
+        return self.decoder(self.decoder.input_tensor.detach().requires_grad_()).square().sum()
+
+
+def test_the_models_own_work_has_a_span_too(tmp_path: Path) -> None:
+    model = LastStage()
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        model().backward()
+    assert found == [
+        ("model: LastStage", 0),
+        ("decoder: Linear", 1),
+        ("model: LastStage (backward)", 0),
+        ("decoder: Linear (backward)", 0),
     ]
 
 
@@ -153,8 +179,10 @@ def test_depth_and_chunks(tmp_path: Path) -> None:
         for chunk in (wrapped.module, chunks[1]):
             chunk(torch.tensor([[0]]))
     assert [name for name, _ in found] == [
+        "chunk0.model: Model",
         "chunk0.embedding: Embedding",
         "chunk0.decoder: Block",
+        "chunk1.model: Model",
         "chunk1.embedding: Embedding",
         "chunk1.decoder: Block",
     ]
