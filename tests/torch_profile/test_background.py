@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import gzip
 import json
-import logging
 import os
 import shutil
 import signal
@@ -24,22 +23,11 @@ from megatron.torch_profile import background, export
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compress import Written, check_whole, compress
 from megatron.torch_profile.export import Export
-from megatron.torch_profile.log import logger
 from megatron.torch_profile.schedule import Window
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import TraceName
 
 WINDOW = Window(3, 4, 1)
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    lines: list[str] = []
-    handler = logging.Handler(logging.INFO)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    yield lines
-    logger.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ import zstandard
 
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.ranks import Layout
 from megatron.torch_profile.recorder import Recorder
@@ -35,17 +33,6 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    """Warnings in the user's log, as they come."""
-    lines: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    yield lines
-    logger.removeHandler(handler)
 
 
 def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:
@@ -142,22 +129,24 @@ def test_the_last_iteration_of_training_is_exported_at_its_end(tmp_path: Path) -
     assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
-def test_a_window_cut_short_is_exported_and_marked_partial(tmp_path: Path, said: list[str]) -> None:
+def test_a_window_cut_short_is_exported_and_marked_partial(
+    tmp_path: Path, warned: list[str]
+) -> None:
     recorder = make(tmp_path, active=3)
     train(recorder, range(1, 5))
     end(recorder)
     assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
-    assert said == ["rank 0: the window of iterations 3-5 holds only 3, 4"]
+    assert warned == ["rank 0: the window of iterations 3-5 holds only 3, 4"]
 
 
 def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
-    tmp_path: Path, said: list[str]
+    tmp_path: Path, warned: list[str]
 ) -> None:
     recorder = make(tmp_path, warmup=3)
     train(recorder, range(1, 4))
     end(recorder)
     assert traces(tmp_path) == []
-    assert said == ["training ended in the warm-up of iterations 5: no trace"]
+    assert warned == ["training ended in the warm-up of iterations 5: no trace"]
     # Kineto is free again: it records only once at a time.
     second = make(tmp_path, warmup=0, skip_first=0)
     train(second, range(1, 3))
@@ -185,7 +174,7 @@ def test_evaluation_after_the_last_iteration_is_not_recorded(tmp_path: Path) -> 
 
 
 def test_iterations_that_training_skips_cost_their_windows_only(
-    tmp_path: Path, said: list[str]
+    tmp_path: Path, warned: list[str]
 ) -> None:
     recorder = make(tmp_path, iterations=["2", "4-5", "8"])
     train(recorder, iter([1, 3, 5, 6, 7, 8, 9]))
@@ -234,7 +223,7 @@ def test_spans_are_there_inside_the_window_only(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_said_once_and_ends_profiling_only(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_space(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -243,7 +232,7 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
     recorder = make(tmp_path, repeat=0)
     train(recorder, range(1, 15))
     end(recorder)
-    assert said == [
+    assert warned == [
         "rank 0 stops profiling, training goes on: OSError: [Errno 28] No space left on device"
     ]
     monkeypatch.undo()
@@ -253,7 +242,7 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
     assert len(traces(tmp_path)) == 1
 
 
-def test_a_trace_is_never_overwritten(tmp_path: Path, said: list[str]) -> None:
+def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None:
     target = tmp_path / "iter-0000003/rank-0.pt.trace.json.gz"
     target.parent.mkdir()
     target.write_text("precious")
@@ -261,4 +250,4 @@ def test_a_trace_is_never_overwritten(tmp_path: Path, said: list[str]) -> None:
     train(recorder, range(1, 5))
     end(recorder)
     assert target.read_text() == "precious"
-    assert f"{target} exists, and traces are never overwritten; see {target.parent}" in said[0]
+    assert f"{target} exists, and traces are never overwritten; see {target.parent}" in warned[0]
