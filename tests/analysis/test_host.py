@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from analysis_builder import BACKWARD, GEMM, TraceBuilder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron.torch_trace.analysis.host import IdleCauses, LoopThread, SyncRow, look_at_host
@@ -57,6 +57,7 @@ def test_the_loop_s_thread_adds_up_to_the_window(tmp_path: Path) -> None:
     )
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

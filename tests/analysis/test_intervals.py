@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron.torch_trace.analysis.intervals import Intervals
@@ -23,6 +23,7 @@ def held(intervals: Intervals) -> set[int]:
     return {t for start, end in pairs for t in range(start, end)}
 
 
+@settings(deadline=None)
 @given(spans)
 def test_a_union_holds_exactly_the_times_of_its_intervals(pairs: list[tuple[int, int]]) -> None:
     union = made(pairs)
@@ -30,6 +31,7 @@ def test_a_union_holds_exactly_the_times_of_its_intervals(pairs: list[tuple[int,
     assert union.total == len(points(pairs))
 
 
+@settings(deadline=None)
 @given(spans)
 def test_a_union_is_sorted_disjoint_and_without_touching_neighbours(
     pairs: list[tuple[int, int]],
@@ -39,6 +41,7 @@ def test_a_union_is_sorted_disjoint_and_without_touching_neighbours(
     assert (union.starts[1:] > union.ends[:-1]).all()
 
 
+@settings(deadline=None)
 @given(spans, spans)
 def test_difference_intersection_and_union_are_those_of_sets(
     one: list[tuple[int, int]], other: list[tuple[int, int]]
@@ -49,6 +52,7 @@ def test_difference_intersection_and_union_are_those_of_sets(
     assert held(a.union(b)) == points(one) | points(other)
 
 
+@settings(deadline=None)
 @given(spans, st.integers(-45, 45), st.integers(0, 30))
 def test_what_is_covered_clipped_or_a_gap_is_counted_by_the_point(
     pairs: list[tuple[int, int]], start: int, length: int

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron.torch_trace.analysis.intervals import ints
@@ -32,6 +32,7 @@ def made(ranges: list[Range]) -> tuple[Nesting, list[Range]]:
     return Nesting(ints([r[0] for r in order]), ints([r[1] for r in order]), track), order
 
 
+@settings(deadline=None)
 @given(nested())
 def test_innermost_is_the_shortest_and_outermost_the_longest_range_that_holds_the_time(
     ranges: list[Range],
