@@ -87,7 +87,10 @@ class ModuleSpans:
         ]
 
     def _watch_backward(self, name: str, inputs: Any, output: Any) -> None:
-        incoming = [t for t in _tensors(inputs) if t.requires_grad]
+        # A tied weight is passed like an input, and its gradient is complete only at the very end.
+        incoming = [
+            t for t in _tensors(inputs) if t.requires_grad and not isinstance(t, torch.nn.Parameter)
+        ]
         known = {id(tensor) for tensor in incoming}
         # A module that returns its input did nothing, and has no backward of its own.
         nodes = [t.grad_fn for t in _tensors(output) if t.grad_fn and id(t) not in known]

@@ -136,6 +136,33 @@ def test_the_models_own_work_has_a_span_too(tmp_path: Path) -> None:
     ]
 
 
+class Tied(torch.nn.Module):
+    """An output layer that is given the embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(3, 4)
+        self.output_layer = Output()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.output_layer(self.embedding(tokens), weight=self.embedding.weight)
+
+
+class Output(torch.nn.Module):
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight)
+
+
+def test_a_tied_weight_does_not_keep_the_output_layers_backward_open(tmp_path: Path) -> None:
+    model = Tied()
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        step(model)
+    assert found[-2:] == [
+        ("output_layer: Output (backward)", 0),
+        ("embedding: Embedding (backward)", 0),
+    ]
+
+
 def test_recomputation_inside_the_backward_pass_is_named_so(tmp_path: Path) -> None:
     model = Model(recompute=True)
     with recorded(tmp_path / "trace.json") as found, module_spans([model]):
