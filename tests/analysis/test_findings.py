@@ -97,6 +97,15 @@ def test_missing_kernels_are_said_and_no_percentage_is(tmp_path: Path) -> None:
     assert [f.code for f in analysis.findings] == ["missing_gpu_events"]
 
 
+def test_a_training_on_the_cpu_misses_no_gpu(tmp_path: Path) -> None:
+    trace = TraceBuilder(own={"rank": 0, "device": "cpu"}).step(1, 0, MS)
+    trace.op("aten::mm", 10, 20)
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    assert [f.title for f in analysis.findings] == [
+        "Trained on the CPU (rank 0): there is no GPU to tell of."
+    ]
+
+
 def test_synchronisation_names_the_call_and_its_caller(tmp_path: Path) -> None:
     trace = busy().step(2, MS, 2 * MS).op("aten::item", MS, MS + 5_000)
     trace.call("cudaStreamSynchronize", MS + 100, MS + 4_000)

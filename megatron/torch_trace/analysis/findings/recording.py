@@ -10,11 +10,25 @@ from megatron.torch_trace.analysis.results import Analysis, Finding
 
 _OVERHEAD = 0.02
 _BEFORE = 0.05
+_CPU = "cpu"  # what capture writes as the device of a rank without a GPU
+
+
+def recorded_on_the_cpu(analysis: Analysis) -> Iterator[Finding]:
+    """A training without a GPU, as the recording itself says: nothing is missing."""
+    ranks = [rank for rank in analysis.ranks if rank.unknown and rank.device == _CPU]
+    if ranks:
+        yield Finding(
+            "recorded_on_the_cpu",
+            "info",
+            f"Trained on the CPU ({over(ranks)}): there is no GPU to tell of.",
+            {"ranks": [rank.rank for rank in ranks]},
+            "Look at the spans and operators in Perfetto; the tables above are about GPUs.",
+        )
 
 
 def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
     """Launches without a kernel: utilisation is unknown, and says so."""
-    blind = [rank for rank in analysis.ranks if rank.unknown]
+    blind = [rank for rank in analysis.ranks if rank.unknown and rank.device != _CPU]
     if not blind:
         return
     launches = sum(rank.launches.launches for rank in blind)
@@ -81,4 +95,4 @@ def launched_before(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-RULES = (missing_gpu_events, profiler_overhead, launched_before)
+RULES = (recorded_on_the_cpu, missing_gpu_events, profiler_overhead, launched_before)
