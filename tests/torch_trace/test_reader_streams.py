@@ -156,6 +156,18 @@ def test_several_processes_read_what_one_reads(tmp_path: Path) -> None:
     assert alone.metadata == together.metadata
 
 
+def test_events_may_be_laid_out_in_several_ways(tmp_path: Path) -> None:
+    as_kineto = [event(f"op{i}", f"{i}.000") for i in range(3)]
+    on_one_line = [
+        f'{{"name": "moved{i} <{"x" * 400}>", "ph": "X", "ts": {i}.000, "dur": 1.000}}'
+        for i in range(15_000)
+    ]
+    path = write(tmp_path / "t.json", text(*as_kineto, *on_one_line, *as_kineto))
+    found, trace = read(path)
+    assert len(found) == 15_006
+    assert not trace.damage
+
+
 def texts_of(block: object) -> list[bytes]:
     texts = getattr(block, "texts")  # noqa: B009
     assert isinstance(texts, list)

@@ -129,8 +129,9 @@ class Cutter:
     def __iter__(self) -> Iterator[RawBlock]:
         self.start()
         ended = False
+        wanted = 2 * BLOCK_BYTES
         while not ended:
-            ended = not self._fill(2 * BLOCK_BYTES)
+            ended = not self._fill(wanted)
             position = 0
             while len(self._text) - position > BLOCK_BYTES:
                 cut = self._find_cut(position)
@@ -140,6 +141,8 @@ class Cutter:
                 position = self._text.index(b",", cut) + 1
             self._text = self._text[position:]
             self._offset += position
+            # Where no event ended, it takes more text than there was to find out.
+            wanted = max(2 * BLOCK_BYTES, len(self._text) + BLOCK_BYTES)
             if not ended and len(self._text) > _LARGEST:
                 # Not one event ends here: no event is that long, so this is no event.
                 self.damage.add("lost_event", self._offset)
