@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.accounts import Account, count
 from megatron.torch_trace.filters import Selection
 from megatron.torch_trace.reader import SlimEvent
 from megatron.torch_trace.vocabulary import ANNOTATIONS, FLOW_PHASES, GPU_WORK, LAUNCHES, category
 
-_PHASE_AND_CATEGORY = attrgetter("ph", "cat")
+Value = TypeVar("Value")
 
 
 class Kind(NamedTuple):
@@ -27,6 +29,7 @@ class Kind(NamedTuple):
 
     name: str
     kept: bool
+    is_slice: bool = False
     is_metadata: bool = False
     is_gpu: bool = False
     is_launch: bool = False
@@ -39,13 +42,14 @@ class KindTable:
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._kinds: dict[str, Kind] = {}
 
-    def kind(self, key: tuple[str, str]) -> Kind:
-        """The kind of events with this phase and category."""
+    def kind(self, key: str) -> Kind:
+        """The kind of events with this phase and category, which a zero byte separates."""
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._new(*key)
+            phase, _, written = key.partition("\0")
+            kind = self._new(phase, written)
             if len(self._kinds) < 10_000:
                 self._kinds[key] = kind
         return kind
@@ -56,6 +60,7 @@ class KindTable:
             return Kind(
                 name,
                 selection.keeps_category(name),
+                is_slice=True,
                 is_gpu=name in GPU_WORK,
                 is_launch=name in LAUNCHES,
                 is_annotation=name in ANNOTATIONS,
@@ -67,6 +72,13 @@ class KindTable:
         return Kind(name, not name or selection.keeps_category(name))
 
 
+def coded(values: list[Value]) -> tuple[list[Value], NDArray[np.intp]]:
+    """The different values, and for each value its place among them."""
+    codes: defaultdict[Value, int] = defaultdict(itertools.count().__next__)
+    code = np.fromiter(map(codes.__getitem__, values), np.intp, len(values))
+    return list(codes), code
+
+
 class BlockKinds:
     """The kind of each event of a block.
 
@@ -76,10 +88,9 @@ class BlockKinds:
     """
 
     def __init__(self, events: Sequence[SlimEvent], table: KindTable) -> None:
-        codes: dict[tuple[str, str], int] = {}
-        written = map(_PHASE_AND_CATEGORY, events)
-        self.code = np.array([codes.setdefault(key, len(codes)) for key in written], dtype=np.intp)
-        self.kinds = [table.kind(key) for key in codes]
+        # One string a key: half the time of tuples, and this is done for every event.
+        keys, self.code = coded([f"{event.ph}\0{event.cat}" for event in events])
+        self.kinds = [table.kind(key) for key in keys]
 
     def of(self, index: int) -> Kind:
         """The kind of one event."""
@@ -90,3 +101,20 @@ class BlockKinds:
         having = [any(getattr(kind, name) for name in properties) for kind in self.kinds]
         found: NDArray[np.bool_] = np.array(having, dtype=bool)[self.code]
         return found
+
+    def add_to(
+        self, account: Account, sizes: NDArray[np.int64], mask: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Count events and bytes by category.
+
+        Args:
+            sizes: of each event's text.
+            mask: the events to count; None for all.
+        """
+        code = self.code if mask is None else self.code[mask]
+        sizes = sizes if mask is None else sizes[mask]
+        events = np.bincount(code, minlength=len(self.kinds)).tolist()
+        size = np.bincount(code, weights=sizes, minlength=len(self.kinds)).tolist()
+        for number, kind in enumerate(self.kinds):
+            if events[number]:
+                count(account, kind.name, int(size[number]), events[number])

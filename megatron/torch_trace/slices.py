@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatron.torch_trace.kinds import coded
 from megatron.torch_trace.lanes import Ints
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity
@@ -17,6 +18,11 @@ from megatron.torch_trace.vocabulary import ANNOTATIONS, GPU_WORK, category
 Track = tuple[Identity, Identity]
 
 _LARGEST_ID = (1 << 32) - 1
+_NO_TRACK = -1
+
+
+def _none() -> Ints:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -24,61 +30,47 @@ class BlockSlices:
     """What one block contributes."""
 
     block: int
-    tracks: list[tuple[Track, bool]]
-    codes: Ints
-    ts: Ints
-    dur: Ints
-    index: Ints
-    names: dict[Track, str]
-    sort_indices: dict[Track, int]
-    process_names: dict[Identity, str]
-    labels: dict[Identity, str]
-    gpu_tracks: set[Track]
-    others: set[Track]
-    process_events: list[bytes]
-    named: set[Identity]
+    tracks: list[tuple[Track, bool]] = field(default_factory=list)
+    codes: Ints = field(default_factory=_none)
+    ts: Ints = field(default_factory=_none)
+    dur: Ints = field(default_factory=_none)
+    index: Ints = field(default_factory=_none)
+    names: dict[Track, str] = field(default_factory=dict)
+    sort_indices: dict[Track, int] = field(default_factory=dict)
+    process_names: dict[Identity, str] = field(default_factory=dict)
+    labels: dict[Identity, str] = field(default_factory=dict)
+    gpu_tracks: set[Track] = field(default_factory=set)
+    others: set[Track] = field(default_factory=set)
+    process_events: list[bytes] = field(default_factory=list)
+    named: set[Identity] = field(default_factory=set)
 
 
 def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
     """The slices of a block with the track each is on, and the names that tracks have."""
     ts, dur = block_times(block)
-    codes: dict[tuple[Track, bool], int] = {}
-    rows: list[int] = []
-    row_codes: list[int] = []
-    found = BlockSlices(
-        block=block.offset,
-        tracks=[],
-        codes=ts,
-        ts=ts,
-        dur=dur,
-        index=ts,
-        names={},
-        sort_indices={},
-        process_names={},
-        labels={},
-        gpu_tracks=set(),
-        others=set(),
-        process_events=[],
-        named=set(),
-    )
-    for index, event in enumerate(block.events):
-        track = (event.pid, event.tid)
-        if event.ph == "X":
-            name = category(event.cat)
-            key = (track, name in ANNOTATIONS)
+    keys, code = coded([(e.ph, e.cat, e.pid, e.tid) for e in block.events])
+    found = BlockSlices(block=block.offset)
+    tracks: dict[tuple[Track, bool], int] = {}
+    track_of = np.full(len(keys), _NO_TRACK)
+    is_metadata = np.zeros(len(keys), dtype=bool)
+    for number, (phase, written, pid, tid) in enumerate(keys):
+        track = (pid, tid)
+        if phase == "X":
+            name = category(written)
+            track_of[number] = tracks.setdefault((track, name in ANNOTATIONS), len(tracks))
             if name in GPU_WORK:
                 found.gpu_tracks.add(track)
-            row_codes.append(codes.setdefault(key, len(codes)))
-            rows.append(index)
-        elif event.ph == "M":
-            _note_name(event, block.texts[index], found)
+        elif phase == "M":
+            is_metadata[number] = True
         else:
             found.others.add(track)
-    dur = dur[rows]
-    dur[dur == NO_TIME] = 0
-    found.tracks = list(codes)
-    found.codes = np.array(row_codes, dtype=np.int64)
-    found.ts, found.dur, found.index = ts[rows], dur, np.array(rows, dtype=np.int64)
+    for index in np.flatnonzero(is_metadata[code]).tolist():
+        _note_name(block.events[index], block.texts[index], found)
+    codes = track_of[code]
+    found.index = np.flatnonzero(codes != _NO_TRACK)
+    found.tracks, found.codes = list(tracks), codes[found.index]
+    found.ts, found.dur = ts[found.index], dur[found.index]
+    found.dur[found.dur == NO_TIME] = 0
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.accounts import Account
+from megatron.torch_trace.accounts import Account, count
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.filters import Selection
 from megatron.torch_trace.reader import (
@@ -28,7 +28,7 @@ from megatron.torch_trace.slimming import BlockSlimmer, Ranges, SlimPart
 from megatron.torch_trace.spool import Launched, Spool
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan, plan_tracks
-from megatron.torch_trace.writer import STDOUT, OutputFile, TraceWriter
+from megatron.torch_trace.writer import STDOUT, OutputFile, TraceWriter, join_inner
 
 STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
 OnRead = Callable[[int], None]
@@ -156,19 +156,16 @@ def _write(
     spool, launched = Spool(folder), Launched()
     try:
         writer.begin(_with_record(trace.metadata, selection))
-        for part in trace.map(slimmer, SlimEvent, workers=workers):
+        for part in trace.map(slimmer, SlimEvent, workers=workers, small_results=True):
             writer.add_joined(part.text)
             spool.add(part.waiting)
             spool.add_arrows(part.arrow_ends, part.arrows)
             for space, (known, inside) in part.launches.items():
                 launched.add(space, known, inside)
             _include(result, part)
-        for batch in spool.decided(launched):
-            writer.add(waiting.text for waiting in batch)
-            for waiting in batch:
-                entry = result.after.setdefault(waiting.category, [0, 0])
-                entry[0] += 1
-                entry[1] += len(waiting.text)
+        for name, texts in spool.decided(launched):
+            writer.add_joined(join_inner(texts))
+            count(result.after, name, sum(map(len, texts)) + 2 * len(texts), len(texts))
         if slimmer.plan:
             writer.add(slimmer.plan.metadata)
         writer.end(_with_record(trace.metadata, selection))
@@ -179,9 +176,7 @@ def _write(
 def _include(result: SlimResult, part: SlimPart) -> None:
     for total, account in ((result.before, part.before), (result.after, part.after)):
         for name, (events, size) in account.items():
-            entry = total.setdefault(name, [0, 0])
-            entry[0] += events
-            entry[1] += size
+            count(total, name, size, events)
 
 
 def _with_record(metadata: Metadata, selection: Selection) -> dict[str, bytes]:

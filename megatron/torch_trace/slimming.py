@@ -9,13 +9,13 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.accounts import Account, count
+from megatron.torch_trace.accounts import Account
 from megatron.torch_trace.filters import Selection, join_object
-from megatron.torch_trace.kinds import BlockKinds, KindTable
+from megatron.torch_trace.kinds import BlockKinds, KindTable, coded
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewriting import clipped, entries_of, placed, renamed, replaced
-from megatron.torch_trace.spool import Arrows, Gate, Waiting, flow_number, pack
+from megatron.torch_trace.spool import Arrows, Ends, Gate, Waiting, flow_number, pack
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
 from megatron.torch_trace.vocabulary import category
@@ -31,7 +31,7 @@ class SlimPart:
 
     text: bytes = b""
     waiting: list[Waiting] = field(default_factory=list)
-    arrow_ends: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    arrow_ends: dict[str, Ends] = field(default_factory=dict)
     arrows: bytes = b""
     before: Account = field(default_factory=dict)
     after: Account = field(default_factory=dict)
@@ -82,24 +82,22 @@ class _BlockPass:
         self.renamed = slimmer.plan.renamed if slimmer.plan else {}
         self.clipped = slimmer.plan.clipped.get(block.offset, {}) if slimmer.plan else {}
         self.gates: dict[int, Gate] = {}
-        self.arrows: dict[str, Arrows] = {}
 
     def run(self) -> SlimPart:
         self.kinds = BlockKinds(self.events, self.slimmer.kinds)
         kept = self._kept()
-        flows = np.flatnonzero(self.kinds.where("is_flow"))
+        is_flow = self.kinds.where("is_flow")
         if self.slimmer.steps:
             self._find_gates(kept)
         new = self._changed(kept)
-        for index in flows.tolist():
-            self._flow(index, kept, new)
-        self.part.arrow_ends, self.part.arrows = pack(self.arrows)
+        arrows = self._arrows_that_stay(kept, kept & is_flow, new)
+        self.part.arrow_ends, self.part.arrows = pack(self._arrows(arrows, new))
         gated = [index for index in self.gates if kept[index]]
         for index in gated:
             text = new.get(index, self.inner[index])
             name = self.kinds.of(index).name
             self.part.waiting.append(Waiting(b"{%b}" % text, name, self.gates[index], None))
-        kept[flows] = False
+        kept[is_flow] = False
         kept[gated] = False
         self._write(kept, new)
         return self.part
@@ -199,38 +197,55 @@ class _BlockPass:
                         new[index] = join_object(entries)[1:-1]
         return new
 
-    def _flow(self, index: int, kept: NDArray[np.bool_], new: dict[int, bytes]) -> None:
-        event = self.events[index]
-        name = category(event.cat)
-        count(self.part.before, name, len(self.inner[index]) + 2)
-        if not kept[index]:
-            return
-        anchor = self._anchor(index, event)
-        gate = None
-        if anchor is None:
-            if not (self.in_range[index] and self.in_steps[index]):
-                return
+    def _arrows_that_stay(
+        self, kept: NDArray[np.bool_], flows: NDArray[np.bool_], new: dict[int, bytes]
+    ) -> list[int]:
+        """Ends of arrows whose slices stay; those that depend on a launch are put to wait."""
+        places = np.flatnonzero(flows)
+        if self.slimmer.ranges or self.slimmer.steps:
+            stay, unclear = [], places.tolist()
         else:
-            if not kept[anchor]:
-                return
-            gate = self.gates.get(anchor)
-        text = new.get(index, self.inner[index])
-        if anchor in self.moved:
-            text = placed(text, self.moved[anchor])
-        kind, number = f"{name}\0{event.name}", flow_number(event.id)
-        if gate is not None:
-            flow = (kind, number, event.ph)
-            self.part.waiting.append(Waiting(b"{%b}" % text, name, gate, flow))
-            return
-        arrows = self.arrows.get(kind)
-        if arrows is None:
-            arrows = self.arrows[kind] = Arrows(name)
-        if event.ph == "s":
-            arrows.starts.append(number)
-        elif event.ph == "f":
-            arrows.finishes.append(number)
-        arrows.ids.append(number)
-        arrows.texts.append(b"{%b}" % text)
+            # If the slice before an end stays as it is, so does the end, whether it belongs to it
+            # or to none. That is so for almost all, and there are many.
+            clear = np.append(kept & self.kinds.where("is_slice"), True)
+            clear[list(self.moved)] = False
+            slices = self.kinds.where("is_slice")
+            last = np.maximum.accumulate(np.where(slices, np.arange(len(slices)), -1))[places]
+            stay = places[clear[last]].tolist()
+            unclear = places[~clear[last]].tolist()
+        for index in unclear:
+            event = self.events[index]
+            anchor = self._anchor(index, event)
+            if anchor is None:
+                if not (self.in_range[index] and self.in_steps[index]):
+                    continue
+            elif not kept[anchor]:
+                continue
+            elif anchor in self.moved:
+                new[index] = placed(new.get(index, self.inner[index]), self.moved[anchor])
+            if anchor in self.gates:
+                name = category(event.cat)
+                flow = (f"{name}\0{event.name}", flow_number(event.id), event.ph)
+                text = b"{%b}" % new.get(index, self.inner[index])
+                self.part.waiting.append(Waiting(text, name, self.gates[anchor], flow))
+            else:
+                stay.append(index)
+        return sorted(stay)
+
+    def _arrows(self, ends: list[int], new: dict[int, bytes]) -> dict[str, Arrows]:
+        found: dict[str, Arrows] = {}
+        events = [self.events[index] for index in ends]
+        texts = [new.get(index) or self.inner[index] for index in ends]
+        keys, code = coded([f"{event.cat}\0{event.name}\0{event.ph}" for event in events])
+        numbers = np.array([flow_number(event.id) for event in events], dtype=np.uint64)
+        for number, key in enumerate(keys):
+            written, _, rest = key.partition("\0")
+            name, _, phase = rest.rpartition("\0")
+            kind = f"{category(written)}\0{name}"
+            arrows = found.setdefault(kind, Arrows(category(written)))
+            mine = code == number
+            arrows.add(phase, numbers[mine], list(compress(texts, mine.tolist())))
+        return found
 
     def _anchor(self, index: int, event: SlimEvent) -> int | None:
         """The slice that an arrow belongs to: the one before it, if place and time agree."""
@@ -242,22 +257,15 @@ class _BlockPass:
         return None
 
     def _write(self, kept: NDArray[np.bool_], new: dict[int, bytes]) -> None:
-        code, kinds = self.kinds.code, self.kinds.kinds
         inner = self.inner
         sizes = np.fromiter(map(len, inner), dtype=np.int64, count=len(inner)) + 2
-        for number, kind in enumerate(kinds):
-            if not kind.is_flow:
-                mine = code == number
-                count(self.part.before, kind.name, int(sizes[mine].sum()), int(mine.sum()))
+        self.kinds.add_to(self.part.before, sizes)
         if new:
             inner = list(inner)
             for index, text in new.items():
                 inner[index] = text
                 sizes[index] = len(text) + 2
-        for number, kind in enumerate(kinds):
-            mine = kept & (code == number)
-            if mine.any():
-                count(self.part.after, kind.name, int(sizes[mine].sum()), int(mine.sum()))
+        self.kinds.add_to(self.part.after, sizes, kept)
         self.part.text = join_inner(list(compress(inner, kept.tolist())))
 
 

@@ -16,9 +16,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from megatron.torch_trace.reader.event import Identity
+
+Ids = NDArray[np.uint64]
+Ends = tuple[list[Ids], list[Ids]]
+"""Ids of the ends at which arrows start, and of those at which they finish."""
 
 _IN_MEMORY_BYTES = 4 << 20
 
@@ -76,14 +82,23 @@ class Arrows:
 
     Attributes:
         starts, finishes: ids of the ends in this batch.
-        ids, texts: of all ends, in order.
+        ids, texts: of all ends; texts without the braces around each.
     """
 
     category: str
-    starts: list[int] = field(default_factory=list)
-    finishes: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
+    starts: list[Ids] = field(default_factory=list)
+    finishes: list[Ids] = field(default_factory=list)
+    ids: list[Ids] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
+
+    def add(self, phase: str, ids: Ids, texts: list[bytes]) -> None:
+        """Add ends of one phase."""
+        if phase == "s":
+            self.starts.append(ids)
+        elif phase == "f":
+            self.finishes.append(ids)
+        self.ids.append(ids)
+        self.texts += texts
 
 
 class Spool:
@@ -97,12 +112,14 @@ class Spool:
         self._packed = 0
         self._ends: dict[str, tuple[BitMap64, BitMap64]] = {}
 
-    def add_arrows(self, ends: dict[str, tuple[list[int], list[int]]], packed: bytes) -> None:
+    def add_arrows(self, ends: dict[str, Ends], packed: bytes) -> None:
         """Add what `pack` made of a block's arrows, without unpacking it."""
         for kind, (starts, finishes) in ends.items():
             known = self._ends.setdefault(kind, (BitMap64(), BitMap64()))
-            known[0].update(starts)
-            known[1].update(finishes)
+            for ids in starts:
+                known[0].update(ids)
+            for ids in finishes:
+                known[1].update(ids)
         if packed:
             self._file.write(packed)
             self._packed += 1
@@ -112,8 +129,12 @@ class Spool:
             pickle.dump(batch, self._file, protocol=5)
             self._batches += 1
 
-    def decided(self, launched: Launched) -> Iterator[list[Waiting]]:
-        """What is kept, batch by batch: gates that open, arrows of which both ends are kept."""
+    def decided(self, launched: Launched) -> Iterator[tuple[str, list[bytes]]]:
+        """What is kept: gates that open, arrows of which both ends are kept.
+
+        Yields:
+            A category, and events of it without the braces around each.
+        """
         ends = self._ends
         for batch in self._read():
             for waiting in batch:
@@ -126,23 +147,20 @@ class Spool:
                         finishes.add(number)
         whole = {kind: starts & finishes for kind, (starts, finishes) in ends.items()}
         for arrows in self._read_packed():
-            whole_texts = [
-                Waiting(text, one.category, None, None)
-                for kind, one in arrows.items()
-                for number, text in zip(one.ids, one.texts, strict=True)
-                if number in whole[kind]
-            ]
-            if whole_texts:
-                yield whole_texts
+            for kind, one in arrows.items():
+                kept, texts = whole[kind], one.texts
+                ids = np.concatenate(one.ids)
+                if not BitMap64(ids) <= kept:
+                    texts = [t for n, t in zip(ids.tolist(), texts, strict=True) if n in kept]
+                if texts:
+                    yield one.category, texts
         for batch in self._read():
-            kept = [
-                waiting
-                for waiting in batch
-                if _passes(waiting, launched)
-                and (not waiting.flow or waiting.flow[1] in whole[waiting.flow[0]])
-            ]
-            if kept:
-                yield kept
+            by_category: dict[str, list[bytes]] = {}
+            for waiting in batch:
+                flow = waiting.flow
+                if _passes(waiting, launched) and (not flow or flow[1] in whole[flow[0]]):
+                    by_category.setdefault(waiting.category, []).append(waiting.text[1:-1])
+            yield from by_category.items()
 
     def _read(self) -> Iterator[list[Waiting]]:
         for batch in self._read_all():
@@ -163,7 +181,7 @@ class Spool:
         self._file.close()
 
 
-def pack(arrows: dict[str, Arrows]) -> tuple[dict[str, tuple[list[int], list[int]]], bytes]:
+def pack(arrows: dict[str, Arrows]) -> tuple[dict[str, Ends], bytes]:
     """A block's arrows as `Spool.add_arrows` takes them: ids of the ends, and the rest as bytes."""
     if not arrows:
         return {}, b""
@@ -179,6 +197,8 @@ def _passes(waiting: Waiting, launched: Launched) -> bool:
 
 def flow_number(identity: Identity) -> int:
     """An arrow's id as a number of 64 bits; text is hexadecimal, as viewers read it."""
+    if type(identity) is int and 0 <= identity < 1 << 64:
+        return identity
     if isinstance(identity, str):
         try:
             number = int(identity, 16)

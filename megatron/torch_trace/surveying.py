@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from megatron.torch_trace.accounts import Account
+from megatron.torch_trace.filters import Selection
+from megatron.torch_trace.kinds import BlockKinds, KindTable
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.slices import BlockSlices, slices_of
 from megatron.torch_trace.slim import STEP_NAME
 from megatron.torch_trace.spool import flow_number
 from megatron.torch_trace.times import NO_TIME, block_times
-from megatron.torch_trace.vocabulary import FLOW_PHASES, GPU_WORK, LAUNCHES, category, is_launch
+from megatron.torch_trace.vocabulary import category, is_launch
 
 _FAR_NS = 86_400 * 1_000_000_000
 _LONG_NS = 86_400 * 1_000_000_000
@@ -23,18 +25,17 @@ _LONG_NS = 86_400 * 1_000_000_000
 class SurveyPart:
     """What one block contributes."""
 
-    account: Account
-    low: int
-    high: int
-    middle: int
-    steps: dict[int, tuple[int, int]]
-    launches: list[int]
-    calls: list[int]
-    gpu: list[int]
-    devices: set[int]
-    flows: dict[str, tuple[list[int], list[int]]]
-    odd: dict[str, tuple[int, int]]
-    slices: BlockSlices | None
+    account: Account = field(default_factory=dict)
+    low: int = 0
+    high: int = 0
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    launches: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    gpu: list[int] = field(default_factory=list)
+    devices: set[int] = field(default_factory=set)
+    flows: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    odd: dict[str, tuple[int, int]] = field(default_factory=dict)
+    slices: BlockSlices | None = None
 
 
 class BlockLook:
@@ -46,52 +47,49 @@ class BlockLook:
 
     def __init__(self, crossing: bool) -> None:
         self.crossing = crossing
+        self.table = KindTable(Selection())
 
     def __call__(self, block: EventBlock[SlimEvent]) -> SurveyPart:
+        part = SurveyPart()
         ts, dur = block_times(block)
-        part = SurveyPart({}, 0, 0, 0, {}, [], [], [], set(), {}, {}, None)
-        account = part.account
-        names: dict[tuple[str, str], str] = {}
-        slices: list[int] = []
-        for index, (event, text) in enumerate(zip(block.events, block.texts, strict=True)):
-            kind = (event.ph, event.cat)
-            name = names.get(kind)
-            if name is None:
-                name = names[kind] = "metadata" if event.ph == "M" else category(event.cat)
-            entry = account.get(name)
-            if entry is None:
-                entry = account[name] = [0, 0]
-            entry[0] += 1
-            entry[1] += len(text)
-            if event.ph == "X":
-                slices.append(index)
-                args = event.args
-                if name in GPU_WORK:
-                    part.gpu.append(-1 if args is None else args.correlation or 0)
-                    if args is not None and args.stream is not None and type(event.pid) is int:
-                        part.devices.add(event.pid)
-                elif name in LAUNCHES:
-                    if args is not None and args.correlation:
-                        part.calls.append(args.correlation)
-                        if is_launch(event.name):
-                            part.launches.append(args.correlation)
-                elif name == "user_annotation" and event.name.startswith("ProfilerStep"):
-                    match = STEP_NAME.fullmatch(event.name)
-                    if match:
-                        part.steps[int(match[1])] = (int(ts[index]), max(0, int(dur[index])))
-            elif event.ph in FLOW_PHASES:
-                self._flow(part, event, name)
-        self._times(part, block, ts[slices], dur[slices], np.array(slices, dtype=np.int64))
+        kinds = BlockKinds(block.events, self.table)
+        inner = block.inner_texts
+        sizes = np.fromiter(map(len, inner), dtype=np.int64, count=len(inner)) + 2
+        kinds.add_to(part.account, sizes)
+        for index in np.flatnonzero(kinds.where("is_annotation")).tolist():
+            match = STEP_NAME.fullmatch(block.events[index].name)
+            if match and kinds.of(index).name == "user_annotation":
+                part.steps[int(match[1])] = (int(ts[index]), max(0, int(dur[index])))
+        self._links(part, block.events, kinds)
+        slices = np.flatnonzero(kinds.where("is_slice"))
+        self._times(part, block, ts[slices], dur[slices], slices)
         if self.crossing:
             part.slices = slices_of(block)
         return part
 
-    def _flow(self, part: SurveyPart, event: SlimEvent, name: str) -> None:
-        starts, ends = part.flows.setdefault(f"{name}\0{event.name}", ([], []))
-        if event.ph == "s":
-            starts.append(flow_number(event.id))
-        elif event.ph == "f":
-            ends.append(flow_number(event.id))
+    def _links(self, part: SurveyPart, events: list[SlimEvent], kinds: BlockKinds) -> None:
+        """Launches, what they launched, and arrows."""
+        for index in np.flatnonzero(kinds.where("is_gpu")).tolist():
+            event = events[index]
+            args = event.args
+            part.gpu.append(-1 if args is None else args.correlation or 0)
+            if args is not None and args.stream is not None and type(event.pid) is int:
+                part.devices.add(event.pid)
+        for index in np.flatnonzero(kinds.where("is_launch")).tolist():
+            args = events[index].args
+            if args is not None and args.correlation:
+                part.calls.append(args.correlation)
+                if is_launch(events[index].name):
+                    part.launches.append(args.correlation)
+        ends: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        for index in np.flatnonzero(kinds.where("is_flow")).tolist():
+            event = events[index]
+            both = ends.get((event.cat, event.name))
+            if both is None:
+                key = f"{category(event.cat)}\0{event.name}"
+                both = ends[event.cat, event.name] = part.flows.setdefault(key, ([], []))
+            if event.ph != "t":
+                both[event.ph == "f"].append(flow_number(event.id))
 
     def _times(
         self,
@@ -117,7 +115,6 @@ class BlockLook:
             if count:
                 first = int(index[int(np.argmax(odd))])
                 part.odd[kind] = (count, block.event_offset(first))
-        part.middle = middle
         if sane.any():
             part.low = int(ts[sane].min())
             part.high = int((ts + np.maximum(dur, 0))[sane].max())

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _OLD_NAMES = {
     # Kineto before 2022 and torch.autograd's own exporter.
     "operator": "cpu_op",
@@ -60,6 +62,7 @@ def category(written: str) -> str:
 _LAUNCH_WORDS = ("launch", "memcpy", "memset", "graphlaunch")
 
 
+@lru_cache(maxsize=4096)
 def is_launch(name: str) -> bool:
     """Whether a runtime or driver call by this name puts work on a GPU.
 
