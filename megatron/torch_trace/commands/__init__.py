@@ -58,6 +58,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run `torch-trace`; a user's error is one sentence on stderr and its exit status."""
+    # numpy would start threads for linear algebra; nothing here does any.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A batch job's end must run the clean-up that Ctrl-C runs.
     signal.signal(signal.SIGTERM, _end)
     try:

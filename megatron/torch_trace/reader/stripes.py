@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of one file shared out to processes that read the file themselves.
 
-For functions with small results: no text goes through a pipe. Unpacking and cutting are done by
-every process, which costs less than handing the text over.
+No text goes to them through a pipe, only numbers of blocks. Unpacking and cutting are done by every
+process, which costs less than handing the text over.
 
-    this process   b0 b1 b2 b3 | b4 .. b6 .. b8      the first blocks, while the others start,
-    another                    |    b5 .. b7         then every other one
+    this process   b0 b1 b2 ... b30 | b34 .. b36 .. b38      all blocks, while the others start,
+    another                         |   b31 .. b33 .. b37    then those that the others cannot take
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -22,11 +22,12 @@ from megatron.torch_trace.reader.workers import Child
 
 Result = TypeVar("Result")
 
-_ALONE = 24
-"""Blocks that this process does while the others start: measured, a start takes about 0.2 s."""
+_HELLO = -1
+_QUEUED = 3
+"""Blocks that another process has been given: one in work, the next ones without a pause."""
 
 _AHEAD = 8
-"""Blocks of its own that this process does before it waits for another's result."""
+"""Blocks a process that may be finished before an earlier one is."""
 
 
 class Stripes(Generic[Result]):
@@ -36,7 +37,8 @@ class Stripes(Generic[Result]):
         count: at least 2.
         path: a file that can be read again.
         function: what `Workers` could send: importable by name.
-        alone: blocks that this process does while the others start.
+        alone: blocks that this process does before it gives any away; None, as many as it can
+            until the others have started.
     """
 
     def __init__(
@@ -45,62 +47,102 @@ class Stripes(Generic[Result]):
         path: Path,
         function: Callable[[RawBlock], Result],
         *,
-        alone: int = _ALONE,
+        alone: int | None = None,
     ) -> None:
         self.count, self.path, self.function, self.alone = count, path, function, alone
 
     def map(self, raws: Iterator[RawBlock]) -> Iterator[tuple[RawBlock, Result]]:
         """(block, function(block)) in the order of `raws`, which must be those of the file."""
-        turn_of = partial(_turn, self.count, self.alone)
-        children = [
-            Child(_Stripe(self.path, turn, turn_of, self.function)) for turn in range(1, self.count)
-        ]
-        pending: deque[tuple[RawBlock, Child | None, Result | None]] = deque()
+        others = [_Other(self.path, self.function) for _ in range(1, self.count)]
+        pending: deque[_Entry] = deque()
         try:
             for number, raw in enumerate(raws):
-                turn = turn_of(number)
-                if turn:
-                    children[turn - 1].send(None)
-                    pending.append((raw, children[turn - 1], None))
+                entry = _Entry(raw)
+                pending.append(entry)
+                other = self._free(others, number)
+                if other:
+                    other.give(number, entry)
                 else:
-                    pending.append((raw, None, self.function(raw)))
-                while len(pending) > _AHEAD * self.count:
-                    yield _finished(*pending.popleft())
+                    entry.finish(self.function(raw))
+                while pending and (pending[0].done or len(pending) > _AHEAD * self.count):
+                    yield _finished(pending.popleft())
             while pending:
-                yield _finished(*pending.popleft())
+                yield _finished(pending.popleft())
         finally:
-            for child in children:
-                child.stop()
+            for other in others:
+                other.child.stop()
+
+    def _free(self, others: list[_Other], number: int) -> _Other | None:
+        for other in others:
+            other.collect()
+        if self.alone is not None and number < self.alone:
+            return None
+        return next((other for other in others if other.is_free(self.alone is not None)), None)
 
 
-def _turn(count: int, alone: int, number: int) -> int:
-    """Whose block this is; 0 is the process that asked."""
-    return 0 if number < alone else number % count
+@dataclass(slots=True)
+class _Entry:
+    """A block, and the result that it has or will have from `owner`."""
+
+    raw: RawBlock
+    result: Any = None
+    done: bool = False
+    owner: _Other | None = None
+
+    def finish(self, result: Any) -> None:
+        self.result, self.done = result, True
 
 
-def _finished(raw: RawBlock, child: Child | None, result: Any) -> tuple[RawBlock, Any]:
-    return raw, result if child is None else child.receive()
+def _finished(entry: _Entry) -> tuple[RawBlock, Any]:
+    while not entry.done:
+        assert entry.owner is not None
+        entry.owner.receive()
+    return entry.raw, entry.result
+
+
+class _Other:
+    """Another process, with the blocks that it works on."""
+
+    def __init__(self, path: Path, function: Callable[[RawBlock], Any]) -> None:
+        self.child = Child(_Stripe(path, function))
+        self.child.send(_HELLO)
+        self.has_started = False
+        self.given: deque[_Entry] = deque()
+
+    def is_free(self, at_once: bool) -> bool:
+        return (self.has_started or at_once) and len(self.given) < _QUEUED
+
+    def give(self, number: int, entry: _Entry) -> None:
+        entry.owner = self
+        self.given.append(entry)
+        self.child.send(number)
+
+    def collect(self) -> None:
+        """Take the results that are there: the pipe holds little, and the other must not wait."""
+        while (self.given or not self.has_started) and self.child.has_answered():
+            self.receive()
+
+    def receive(self) -> None:
+        """Wait for the next answer."""
+        answer = self.child.receive()
+        if self.has_started:
+            self.given.popleft().finish(answer)
+        self.has_started = True
 
 
 class _Stripe:
-    """In another process: each call gives the result of the next block whose turn it is."""
+    """In another process: each call gives the result of one block, later ones at later calls."""
 
-    def __init__(
-        self,
-        path: Path,
-        turn: int,
-        turn_of: Callable[[int], int],
-        function: Callable[[RawBlock], Any],
-    ) -> None:
-        self.path, self.turn, self.turn_of, self.function = path, turn, turn_of, function
-        self._results: Iterator[Any] | None = None
+    def __init__(self, path: Path, function: Callable[[RawBlock], Any]) -> None:
+        self.path, self.function = path, function
+        self._blocks: Iterator[tuple[int, RawBlock]] | None = None
 
-    def __call__(self, _: None) -> Any:
-        if self._results is None:
-            self._results = self._compute()
-        return next(self._results)
-
-    def _compute(self) -> Iterator[Any]:
-        for number, raw in enumerate(Cutter(ByteStream(self.path))):
-            if self.turn_of(number) == self.turn:
-                yield self.function(raw)
+    def __call__(self, wanted: int) -> Any:
+        if wanted == _HELLO:
+            return None
+        if self._blocks is None:
+            self._blocks = enumerate(Cutter(ByteStream(self.path)))
+        for number, raw in self._blocks:
+            if number == wanted:
+                return self.function(raw)
+        raise RuntimeError(f"{self.path}: has changed while it was read")

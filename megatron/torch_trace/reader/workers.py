@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -92,7 +93,12 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Where this process found its modules, the child finds them too.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            # Threads for linear algebra, of which there is none, would cost as much as numpy.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                "OPENBLAS_NUM_THREADS": "1",
+            },
         )
         _enlarge(self.process.stdin)
         _enlarge(self.process.stdout)
@@ -105,6 +111,11 @@ class Child:
             self.process.stdin.flush()
         except BrokenPipeError as error:
             raise RuntimeError("a reading process has died") from error
+
+    def has_answered(self) -> bool:
+        """Whether `receive` would not have to wait for an answer to begin."""
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def receive(self) -> Any:
         assert self.process.stdout is not None
