@@ -1,15 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user's log says, for tests of capture."""
+"""What the user's log says, and metrics on a Megatron whose clock the test moves."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import logging_megatron
 import pytest
+from logging_megatron import Arguments, Loop, Timers, Writer
 
+from megatron.torch_profile import metrics, sinks
+from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.log import logger
+from megatron.torch_profile.patches import METRICS_PATCHES, PatchSet
+from megatron.torch_profile.run_metrics import Metrics
+from megatron.torch_profile.step_split import StepClock
+
+Follow = Callable[..., Loop]
+
+
+@pytest.fixture
+def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Follow]:
+    """Run a loop under metrics with both writers and `tmp_path/metrics.jsonl`; returns it."""
+    monkeypatch.setattr(logging_megatron, "now", 0.0)
+    patches = PatchSet(
+        tuple(replace(p, module="logging_megatron") for p in METRICS_PATCHES if p.name != "train")
+    )
+
+    def run(
+        train_iters: int,
+        log_interval: int,
+        *,
+        generation: str = "0.16",
+        iteration: int = 0,
+        ranks: int = 1,
+        config: MetricsConfig | None = None,
+        timer_seconds: Callable[[int], list[float]] = lambda iteration: [1.0],
+        outputs: list[sinks.Sink] | None = None,
+        loop_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Loop:
+        args = Arguments(train_iters, log_interval, iteration, 4 * iteration)
+        loop = Loop(args, generation, Timers(ranks), Writer(), **(loop_options or {}))
+        seconds = loop.model_seconds
+
+        def timed(iteration: int) -> float:
+            loop.timers.add("forward-backward", *timer_seconds(iteration))
+            return seconds(iteration)
+
+        loop.model_seconds = timed
+        options.setdefault("clock", StepClock(logging_megatron.clock))
+        followed = Metrics(
+            config or MetricsConfig(log_timers_to_wandb=True),
+            args,
+            sinks.Sinks(
+                outputs
+                if outputs is not None
+                else [
+                    sinks.Wandb(lambda: loop.writer),
+                    sinks.TensorBoard(lambda: loop.writer),
+                    sinks.JsonLines(tmp_path / sinks.METRICS_FILE),
+                ]
+            ),
+            **options,
+        )
+        monkeypatch.setattr(metrics, "current", followed)
+        loop.run()
+        return loop
+
+    patches.apply()
+    yield run
+    patches.remove()
 
 
 @contextmanager
