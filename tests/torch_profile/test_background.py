@@ -270,6 +270,22 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
     assert kept.endswith(left)
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT, errno.EACCES, errno.ESTALE])
+def test_what_a_file_system_refuses_is_one_line_in_its_words(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(profiler: Any, where: Export) -> int:
+        raise OSError(number, os.strerror(number), str(where.raw))
+
+    monkeypatch.setattr(export, "save", refused)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
+    assert os.strerror(number) in said[-1]
+    assert names(tmp_path) == []
+
+
 def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
     exporter = Exporter("background", 60)
     exporter.hand_over(profiled(), what(tmp_path), stop_seconds=0, expected_mb=1e9, writers=8)
