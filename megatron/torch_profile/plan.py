@@ -223,11 +223,23 @@ def _make_run_folder(root: Path) -> Path | UsageError:
 
 
 def _unfinished(root: Path, folder: Path) -> tuple[Path, ...]:
-    """Temporary files in the newest runs that nobody has written to for a while."""
+    """Temporary files in the newest runs that nobody has written to for a while.
+
+    Only for a line in the log, while the other ranks wait in the next collective: files of a run
+    that lives may vanish meanwhile, and other users' folders may be closed.
+    """
     now = time.time()
-    runs = sorted(path for path in root.iterdir() if RunName.parse(path.name) and path != folder)
-    found = [file for run in runs[-_SEARCHED_RUNS:] for file in run.glob(f"*/*{TEMPORARY_SUFFIX}")]
-    return tuple(file for file in found if now - file.stat().st_mtime > _DEAD_SECONDS)
+    try:
+        runs = sorted(path for path in root.iterdir() if RunName.parse(path.name))
+        found = [
+            file
+            for run in runs[-_SEARCHED_RUNS:]
+            if run != folder
+            for file in run.glob(f"*/*{TEMPORARY_SUFFIX}")
+        ]
+        return tuple(file for file in found if now - file.stat().st_mtime > _DEAD_SECONDS)
+    except OSError:
+        return ()
 
 
 def _why_not_writable(folder: Path) -> str | None:

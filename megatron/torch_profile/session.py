@@ -88,6 +88,27 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
     except UsageError as error:
         exit_with(error)
     planned = capture
+    try:
+        current = _begin(capture, args, model, count_flops)
+    except Exception as error:
+        # All that ranks do together is behind us, so this one may go its own way.
+        logger.warning(
+            "rank %d trains without a profile: %s: %s",
+            capture.topology.rank,
+            type(error).__name__,
+            error,
+        )
+    try:
+        yield
+    finally:
+        follower, current, planned = current, Idle(), None
+        follower.close()
+
+
+def _begin(
+    capture: CapturePlan, args: Any, model: Any, count_flops: Callable[[], int | None]
+) -> StepFollower:
+    """Say and write what will be captured, and make what follows the steps on this rank."""
     flops = count_flops()
     if capture.topology.rank == 0:
         logger.info("%s", capture.describe())
@@ -99,14 +120,10 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
                 args.timing_log_level,
             )
         _write_run_file(capture, args, flops)
-    if capture.records_here:
-        _prepare_cupti(args)
-        current = Recorder(capture, model, _metadata(capture, args, flops))
-    try:
-        yield
-    finally:
-        follower, current, planned = current, Idle(), None
-        follower.close()
+    if not capture.records_here:
+        return Idle()
+    _prepare_cupti(args)
+    return Recorder(capture, model, _metadata(capture, args, flops))
 
 
 def _prepare_cupti(args: Any) -> None:
@@ -199,11 +216,9 @@ def _version(package: str) -> str | None:
 
 
 def _megatron_version() -> str | None:
-    try:
-        from megatron.core import __version__
-    except ImportError:
-        return None
-    return str(__version__)
+    # A checkout's version, which no installed package tells; whoever trains has it imported.
+    core = sys.modules.get("megatron.core")
+    return str(core.__version__) if core else _version("megatron-core")
 
 
 def _nccl_version() -> str | None:

@@ -155,3 +155,13 @@ def test_the_size_to_expect_is_guessed_from_layers_and_micro_batches() -> None:
     assert str(stacks).startswith("about 749 MB raw (a guess")
     assert str(stacks).endswith("3.7 GB of host memory until it is written")
     assert estimate(TorchProfileConfig(), arguments_of(), 1) is None
+
+
+def test_a_temporary_file_that_vanishes_while_it_is_looked_at_is_nobodys_trouble(
+    tmp_path: Path,
+) -> None:
+    window = tmp_path / "20260101-000000" / "iter-0000003"
+    window.mkdir(parents=True)
+    (window / "iter-0000003.rank-0.7.json.tmp").symlink_to(tmp_path / "gone")
+    agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
+    assert agreed.unfinished == ()

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of `train`: whatever fails around it, training runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from megatron.torch_profile import session
+from megatron.torch_profile.session import Idle, training
+
+
+@pytest.fixture
+def args(tmp_path: Path) -> SimpleNamespace:
+    return SimpleNamespace(
+        torch_profile=True, torch_profile_dir=str(tmp_path), train_iters=10, iteration=0
+    )
+
+
+def test_a_training_is_followed_and_described(args: Any, tmp_path: Path) -> None:
+    with training(args, [], lambda: 7):
+        assert not isinstance(session.current, Idle)
+        assert session.planned is not None
+    assert isinstance(session.current, Idle)
+    assert session.planned is None
+    (run_file,) = tmp_path.rglob("run.json")
+    assert json.loads(run_file.read_text())["model_flops_per_iteration"] == 7
+
+
+def test_without_the_flag_nothing_follows(args: Any, tmp_path: Path) -> None:
+    args.torch_profile = False
+    with training(args, [], lambda: 7):
+        assert isinstance(session.current, Idle)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["Recorder", "_prepare_cupti", "_metadata", "_write_run_file"])
+def test_a_failure_before_the_first_step_is_one_line_and_training_runs(
+    part: str, args: Any, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(session, part, fails)
+    ran = False
+    with training(args, [], lambda: None):
+        ran = True
+    assert ran
+    assert warned == ["rank 0 trains without a profile: RuntimeError: no such luck"]
+
+
+def test_the_trainings_own_exception_comes_through(args: Any) -> None:
+    with pytest.raises(ZeroDivisionError), training(args, [], lambda: None):
+        raise ZeroDivisionError
+    assert isinstance(session.current, Idle)
