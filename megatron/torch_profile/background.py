@@ -29,6 +29,7 @@ from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_c
 _PROGRESS_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _STUCK_SECONDS = 120.0
+_ROOM_SECONDS = 30.0
 
 
 @dataclass
@@ -121,13 +122,19 @@ class Exporter:
         self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
 
     def make_room(self) -> None:
-        """Before a window: traces that are still being written are held in memory, so wait for
-        them if there is no room for one more."""
-        if not self._flights or self.last is None:
-            return
-        if host_memory().free < self.last.raw_bytes * HELD_MB_PER_TRACE_MB:
+        """Before a window: traces that are still being written are held in memory, so give them a
+        moment if there is no room for one more. Peers wait too, so only a moment; the window's own
+        watch on memory does the rest."""
+        deadline = time.monotonic() + _ROOM_SECONDS
+        if self._flights and self._short_of_memory():
             logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
-            self.wait()
+        while self._flights and self._short_of_memory() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            self.poll()
+
+    def _short_of_memory(self) -> bool:
+        held = self.last.raw_bytes * HELD_MB_PER_TRACE_MB if self.last else 0
+        return host_memory().free < held
 
     def expected_mb(self, iterations: int) -> float | None:
         """Raw size of a trace of so many iterations, from the last one's; None if it is first."""

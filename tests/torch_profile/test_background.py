@@ -23,6 +23,7 @@ from megatron.torch_profile import background, export
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compress import Written, check_whole, compress
 from megatron.torch_profile.export import Export
+from megatron.torch_profile.host_memory import HostMemory
 from megatron.torch_profile.schedule import Window
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import TraceName
@@ -321,6 +322,22 @@ def test_launches_without_any_kernel_are_reported_at_once(
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0: 2 kernel launches and not one kernel in the trace")
+
+
+def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(background, "_ROOM_SECONDS", 0.2)
+    monkeypatch.setattr(background, "host_memory", lambda: HostMemory(10, 10))
+    slow_save(1.5, monkeypatch)
+    exporter = Exporter("background", 60)
+    exporter.last = Written("x", 100, 1, 1, 1, 1)
+    hand_over(exporter, what(tmp_path))
+    exporter.make_room()
+    assert said[-1] == "rank 0 has no memory for another trace yet"
+    assert exporter.in_flight == 1
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
 
 
 def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
