@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from launches import ROOT
 
 TOY = str(Path(__file__).with_name("toy_training.py"))
 ENVIRONMENT = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MODEL, ROOT, WHEELS, Launch, trace_files
+from launches import MODEL, ROOT, WHEELS, Launch, trace_files
 
 TRAIN = f"{MODEL} --global-batch-size 2 --train-iters 4"
 

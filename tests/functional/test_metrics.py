@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MODEL, Launch, Run
+from launches import MODEL, Launch, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # Log intervals end in iterations 5 and 10; the last two iterations are never logged.

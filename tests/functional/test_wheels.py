@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODEL, ROOT, WHEELS, Launch, Run, read_trace, steps, trace_files
+from launches import MODEL, ROOT, WHEELS, Launch, Run, read_trace, steps, trace_files
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # Two data-parallel ranks with four micro-batches each.

@@ -12,7 +12,7 @@ from typing import Any
 
 import logging_megatron
 import pytest
-from logging_megatron import Arguments, Loop, Timers, Writer
+from logging_megatron import Arguments, Follow, Loop, Timers, Writer
 
 from megatron.torch_profile import metrics, sinks
 from megatron.torch_profile.config import MetricsConfig
@@ -20,8 +20,6 @@ from megatron.torch_profile.log import logger
 from megatron.torch_profile.patches import METRICS_PATCHES, PatchSet
 from megatron.torch_profile.run_metrics import Metrics
 from megatron.torch_profile.step_split import StepClock
-
-Follow = Callable[..., Loop]
 
 
 @pytest.fixture

@@ -172,3 +172,7 @@ def training_log(loop: Loop, iteration: int, is_first_iteration: bool = False) -
         loop.timers.log(names, normalizer=args.log_interval, reset=not is_first_iteration)
         if not is_first_iteration:
             loop.since_log = 0
+
+
+Follow = Callable[..., Loop]
+"""What the fixture `follow` gives: runs a loop under metrics and returns it."""

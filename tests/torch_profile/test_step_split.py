@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Follow
-from logging_megatron import clock
+from logging_megatron import Follow, clock
 
 from megatron.torch_profile import across_ranks
 from megatron.torch_profile.schedule import Window

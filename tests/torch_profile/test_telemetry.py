@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Follow
+from logging_megatron import Follow
 
 from megatron.torch_profile import metrics
 from megatron.torch_profile.config import MetricsConfig

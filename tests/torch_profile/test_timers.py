@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Follow
-from logging_megatron import Loop
+from logging_megatron import Follow, Loop
 
 from megatron.torch_profile import sinks
 from megatron.torch_profile.config import MetricsConfig

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real Megatron wheels, real torchrun over gloo: what the functional tests stand on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WHEELS = ("0.17.0", "0.18.2", "0.19.2")
+
+MODEL = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+    "--max-position-embeddings 32 --micro-batch-size 1 --lr 1e-3 --mock-data "
+    "--tokenizer-type NullTokenizer --vocab-size 255 --log-interval 1 "
+    "--eval-interval 1000 --eval-iters 0 --attention-dropout 0.1 --hidden-dropout 0.1"
+)
+
+
+@dataclass
+class Run:
+    """A launch that has ended."""
+
+    status: int
+    output: str
+
+    @property
+    def losses(self) -> dict[int, str]:
+        """Iteration -> the digits of loss and gradient norm as Megatron prints them."""
+        found = re.findall(r"iteration +(\d+)/.*?lm loss: (\S+) .*?grad norm: (\S+)", self.output)
+        return {int(iteration): f"{loss} {norm}" for iteration, loss, norm in found}
+
+    @property
+    def said(self) -> list[str]:
+        """Our lines."""
+        return re.findall(r"^\[torch-profile\] (.*)$", self.output, re.MULTILINE)
+
+    @property
+    def errors(self) -> list[str]:
+        """Our sentences of refusal, on whichever rank."""
+        return re.findall(r"torch-profile: error: (.*)", self.output)
+
+
+Launch = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def wheel_path() -> Callable[[str], str]:
+    """Folder of a Megatron wheel, installed beside the others without its dependencies."""
+
+    def install(version: str) -> str:
+        target = ROOT / ".wheels" / version
+        if not (target / "megatron").is_dir():
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            temporary = target.with_name(f"{version}.{os.getpid()}.tmp")
+            subprocess.run(
+                [*pip, "--target", str(temporary), f"megatron-core=={version}"], check=True
+            )
+            temporary.rename(target)
+        return str(target)
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def launch(wheel_path: Callable[[str], str]) -> Launch:
+    """Run a script on several processes of a Megatron version and return its output."""
+
+    def run(
+        arguments: str,
+        *,
+        version: str = WHEELS[-1],
+        processes: int = 1,
+        script: str = "pretrain_gpt.py",
+        path: str | None = None,
+        cwd: Path = ROOT,
+    ) -> Run:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path or f"{ROOT}:{wheel_path(version)}",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_JOB_ID"):
+            environment.pop(name, None)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        ended = subprocess.run(
+            [sys.executable, *torchrun, *script.split(), *arguments.split()],
+            env=environment,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        return Run(ended.returncode, ended.stdout)
+
+    return run
+
+
+def trace_files(folder: Path) -> list[str]:
+    """Traces of the only run below a folder: `iter-0000003/rank-0.pt.trace.json.gz`."""
+    (run,) = (path.parent for path in folder.rglob("run.json"))
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*.pt.trace.json*"))
+
+
+def read_trace(folder: Path, name: str) -> dict[str, Any]:
+    """A trace of the only run below a folder, as strict JSON."""
+    (path,) = folder.rglob(name)
+    trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return trace
+
+
+def steps(trace: dict[str, Any]) -> list[str]:
+    """The trace's marks of iterations, in order."""
+    marks = [e for e in trace["traceEvents"] if str(e.get("name", "")).startswith("ProfilerStep")]
+    return [e["name"] for e in sorted(marks, key=lambda e: float(e["ts"]))]
