@@ -146,7 +146,8 @@ def _together(
     complete: bool,
 ) -> Analysis:
     matched = match({rank: outcome.calls for rank, outcome in by_rank.items()})
-    waits = find_stragglers(matched)
+    bases = {rank: outcome.result.base_ns for rank, outcome in by_rank.items()}
+    waits = find_stragglers(matched, bases)
     results = []
     for rank, outcome in by_rank.items():
         result = outcome.result

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.bandwidth import bus_factor
 from megatron.torch_trace.analysis.codes import rows_with
 from megatron.torch_trace.analysis.collectives import CollectiveCalls
 from megatron.torch_trace.analysis.dimensions import order_of
+from megatron.torch_trace.analysis.moments import Moment, longest
 from megatron.torch_trace.analysis.timeline import Timeline
 
 
@@ -29,6 +30,7 @@ class CommunicationRow:
         bytes: sum over calls of nccl-tests' S; None if unknown for any of them.
         algbw_gbps, busbw_gbps: bytes / time of the calls, decimal GB/s; None if unknown.
         bandwidth_time_ns: that time: of a matched call the shortest over the ranks, else its own.
+        longest: the longest call.
     """
 
     dimension: str
@@ -43,6 +45,7 @@ class CommunicationRow:
     algbw_gbps: float | None
     busbw_gbps: float | None
     bandwidth_time_ns: int
+    longest: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def _row(
         algbw_gbps=total / duration if known and total is not None else None,
         busbw_gbps=weighted / duration if known else None,
         bandwidth_time_ns=duration,
+        longest=longest(gpu.start[rows], gpu.end[rows]),
     )
 
 

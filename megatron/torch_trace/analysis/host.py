@@ -12,7 +12,7 @@ after that the work waited for something else (its launch to arrive, or an event
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from megatron.torch_trace.analysis.loader import (
     loader_intervals,
     loader_supply,
 )
+from megatron.torch_trace.analysis.moments import Moment, longest
 from megatron.torch_trace.analysis.python_frames import PythonRow, python_rows
 from megatron.torch_trace.analysis.timeline import Timeline
 
@@ -66,6 +67,7 @@ class SyncRow:
         call: `cudaStreamSynchronize`, ...
         caller: the outermost operator around it, `(no operator)` when Python called it directly.
         calls, time_ns, max_ns: how often and how long, within the steps.
+        longest: the longest of them.
     """
 
     call: str
@@ -73,6 +75,7 @@ class SyncRow:
     calls: int
     time_ns: int
     max_ns: int
+    longest: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,14 @@ def _syncs(timeline: Timeline, rows: Ints) -> tuple[SyncRow, ...]:
     for (call, name), members in found.items():
         length = calls.end[members] - calls.start[members]
         result.append(
-            SyncRow(call, name, len(members), int(length.sum()), int(length.max(initial=0)))
+            SyncRow(
+                call,
+                name,
+                len(members),
+                int(length.sum()),
+                int(length.max(initial=0)),
+                longest(calls.start[members], calls.end[members]),
+            )
         )
     return tuple(sorted(result, key=lambda row: (-row.time_ns, row.call, row.caller)))
 

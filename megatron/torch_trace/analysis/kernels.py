@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.moments import Moment, longest
 from megatron.torch_trace.analysis.names import COMMUNICATION, COMPUTE, MEMORY, family_of
 from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
 
@@ -30,6 +31,7 @@ class KernelRow:
             unions are for classes).
         mean_ns, median_ns, max_ns: of their whole durations.
         share: time_ns / window.
+        longest: the longest call.
     """
 
     name: str
@@ -41,6 +43,7 @@ class KernelRow:
     median_ns: int
     max_ns: int
     share: float
+    longest: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class OperatorRow:
         launches: calls of the operator that launched something.
         kernels: pieces of GPU work; time_ns: sum of their times in the window.
         share: time_ns / window.
+        longest: the longest of these pieces.
     """
 
     operator: str
@@ -74,6 +78,7 @@ class OperatorRow:
     kernels: int
     time_ns: int
     share: float
+    longest: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,7 @@ def kernel_rows(timeline: Timeline) -> tuple[KernelRow, ...]:
                 median_ns=int(np.median(duration[mine])),
                 max_ns=int(duration[mine].max()),
                 share=_share(time, timeline),
+                longest=longest(gpu.start[mine], gpu.end[mine]),
             )
         )
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.name)))
@@ -177,6 +183,7 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
                 kernels=len(mine),
                 time_ns=time,
                 share=_share(time, timeline),
+                longest=longest(activity.gpu.start[mine], activity.gpu.end[mine]),
             )
         )
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator, row.shape or "")))

@@ -9,12 +9,14 @@ bubble of                ------           -        the one that ends next: B0, B
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.intervals import Intervals, ints
+from megatron.torch_trace.analysis.moments import Moment
 from megatron.torch_trace.analysis.span_names import FORWARD, MicrobatchSpan, microbatch_span
 from megatron.torch_trace.analysis.timeline import Timeline
 
@@ -31,6 +33,7 @@ class MicrobatchRow:
         forward_place, backward_place: in 1F1B: warmup, steady or cooldown; None if unknown.
         forward_ns, backward_ns: of the CPU, as long as the span.
         forward_gpu_ns, backward_gpu_ns: sum of GPU work launched meanwhile, cut to the window.
+        forward_on_gpu, backward_on_gpu: from the first to the last of that which computes.
     """
 
     step: int | None
@@ -42,6 +45,8 @@ class MicrobatchRow:
     backward_ns: int | None = None
     forward_gpu_ns: int | None = None
     backward_gpu_ns: int | None = None
+    forward_on_gpu: Moment | None = field(default=None, compare=False)
+    backward_on_gpu: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,12 @@ def microbatch_rows(timeline: Timeline) -> tuple[MicrobatchRow, ...]:
     sums = np.zeros(len(spans), dtype=np.int64)
     np.add.at(sums, of, timeline.clipped[inside])
     work = dict(zip(spans.tolist(), sums.tolist(), strict=True))
-    found: list[dict[str, int | str | None]] = []
-    waiting: dict[tuple[int | None, int, int | None], dict[str, int | str | None]] = {}
+    computed = _computed(timeline)
+    found: list[dict[str, Any]] = []
+    waiting: dict[tuple[int | None, int, int | None], dict[str, Any]] = {}
     for span in _spans(timeline):
         name, direction = span.name, span.name.direction
-        entry: dict[str, int | str | None] | None = None
+        entry: dict[str, Any] | None = None
         if direction != FORWARD and name.number is not None:
             entry = waiting.pop((span.step, name.number, name.chunk), None)
         if entry is None:
@@ -89,7 +95,21 @@ def microbatch_rows(timeline: Timeline) -> tuple[MicrobatchRow, ...]:
         entry[f"{direction}_place"] = name.place
         entry[f"{direction}_ns"] = int(ops.end[span.row] - ops.start[span.row])
         entry[f"{direction}_gpu_ns"] = work.get(span.row, 0)
-    return tuple(MicrobatchRow(**entry) for entry in found)  # type: ignore[arg-type]
+        entry[f"{direction}_on_gpu"] = computed.get(span.row)
+    return tuple(MicrobatchRow(**entry) for entry in found)
+
+
+def _computed(timeline: Timeline) -> dict[int, Moment]:
+    """By span the time on the GPU from the first to the last work that computes."""
+    gpu = timeline.activity.gpu
+    computing = timeline.is_compute & timeline.in_window & (timeline.microbatch != NONE)
+    rows, of = np.unique(timeline.microbatch[computing], return_inverse=True)
+    first = np.full(len(rows), np.iinfo(np.int64).max)
+    last = np.zeros(len(rows), dtype=np.int64)
+    np.minimum.at(first, of, gpu.start[computing])
+    np.maximum.at(last, of, gpu.end[computing])
+    columns = (rows.tolist(), first.tolist(), (last - first).tolist())
+    return {row: Moment(start, length) for row, start, length in zip(*columns, strict=True)}
 
 
 def bubble_rows(
@@ -105,12 +125,7 @@ def bubble_rows(
     spans = _spans(timeline)
     if not spans:
         return ()
-    gpu = timeline.activity.gpu
-    computing = timeline.is_compute & timeline.in_window & (timeline.microbatch != NONE)
-    rows, of = np.unique(timeline.microbatch[computing], return_inverse=True)
-    latest = np.zeros(len(rows), dtype=np.int64)
-    np.maximum.at(latest, of, gpu.end[computing])
-    end_of = dict(zip(rows.tolist(), latest.tolist(), strict=True))
+    end_of = {row: at.start_ns + at.duration_ns for row, at in _computed(timeline).items()}
     found = {place: [0, 0] for place in _PLACES}
     for start, end in bounds:
         ends = sorted(

@@ -10,7 +10,7 @@ autograd's. What was launched in no module, or before the trace, is unattributed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.codes import rows_with
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.kernels import BEFORE, NO_OPERATOR
+from megatron.torch_trace.analysis.moments import Moment, longest
 from megatron.torch_trace.analysis.span_names import PASSES, ModuleSpan, module_span
 from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
 
@@ -40,6 +41,7 @@ class ModuleRow:
         total_ns: time_ns + backward_time_ns + recompute_time_ns.
         exposed_communication_ns: of total_ns, communication beside which nothing computes.
         share: total_ns / all GPU work in the window.
+        longest: its longest span on the CPU, of whichever pass.
     """
 
     module: str
@@ -59,6 +61,7 @@ class ModuleRow:
     total_ns: int = 0
     exposed_communication_ns: int = 0
     share: float = 0.0
+    longest: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,21 @@ def look_at_modules(timeline: Timeline) -> Modules:
     calls = _calls(timeline, mask, spans, list(types))
     whole = int(timeline.clipped[timeline.in_window].sum())
     rows = _rows(types, own, calls, whole)
+    spans_of = _longest(timeline, mask, spans)
+    rows = tuple(replace(row, longest=spans_of.get(row.module)) for row in rows)
     return Modules(rows, _classes(rows, own, types, whole), _account(timeline, around, whole))
+
+
+def _longest(
+    timeline: Timeline, mask: np.ndarray, spans: dict[int, ModuleSpan]
+) -> dict[str, Moment | None]:
+    """By path the longest span that begins in the window."""
+    ops, rows = timeline.activity.ops, np.flatnonzero(mask)
+    by_path: dict[str, list[int]] = {}
+    begun = rows[timeline.begin_inside(rows)]
+    for row, code in zip(begun.tolist(), ops.name[begun].tolist(), strict=True):
+        by_path.setdefault(spans[code].path, []).append(row)
+    return {path: longest(ops.start[mine], ops.end[mine]) for path, mine in by_path.items()}
 
 
 def _own(

@@ -9,12 +9,13 @@ whichever thread launched it: autograd's does while the loop waits in `backward 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.intervals import Intervals, ints
+from megatron.torch_trace.analysis.moments import Moment, longest
 from megatron.torch_trace.analysis.span_names import phase_of
 from megatron.torch_trace.analysis.timeline import Timeline
 
@@ -31,6 +32,7 @@ class PhaseRow:
         gpu_ns: sum of GPU work launched inside, cut to the window; it may run later.
         kernels: pieces of that work.
         exposed_communication_ns: of gpu_ns, communication beside which nothing computes.
+        longest: the longest span.
     """
 
     phase: str
@@ -40,6 +42,7 @@ class PhaseRow:
     gpu_ns: int
     kernels: int
     exposed_communication_ns: int
+    longest: Moment | None = field(default=None, compare=False)
 
 
 def phase_rows(timeline: Timeline) -> tuple[PhaseRow, ...]:
@@ -67,6 +70,7 @@ def phase_rows(timeline: Timeline) -> tuple[PhaseRow, ...]:
                 gpu_ns=int(timeline.clipped[inside].sum()),
                 kernels=len(inside),
                 exposed_communication_ns=int(timeline.exposed_communication[inside].sum()),
+                longest=longest(ops.start[rows], ops.end[rows]),
             )
         )
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.phase)))

@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.activity import Activity, read_activity
 from megatron.torch_trace.analysis.breakdown import break_down
 from megatron.torch_trace.analysis.collectives import attribute
 from megatron.torch_trace.analysis.communication import communication_rows, dimension_totals
+from megatron.torch_trace.analysis.course import course_of
 from megatron.torch_trace.analysis.host import look_at_host
 from megatron.torch_trace.analysis.kernels import casts, family_rows, kernel_rows, operator_rows
 from megatron.torch_trace.analysis.launches import LaunchStatistics, launch_statistics
@@ -153,6 +154,8 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         model_flops=float(flops) if isinstance(flops, (int, float)) else None,
         argv=tuple(map(str, argv)) if isinstance(argv, list) else (),
         python_functions=activity.python_functions,
+        base_ns=activity.base_ns,
+        course=None if unknown else course_of(timeline.sets, window),
     )
     return RankOutcome(rank, result, rank_calls(timeline, calls))
 

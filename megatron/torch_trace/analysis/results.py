@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.torch_trace.analysis.breakdown import Breakdown
 from megatron.torch_trace.analysis.clocks import Clock
 from megatron.torch_trace.analysis.communication import CommunicationRow, DimensionTotal
+from megatron.torch_trace.analysis.course import Course
 from megatron.torch_trace.analysis.host import Host
 from megatron.torch_trace.analysis.kernels import Casts, FamilyRow, KernelRow, OperatorRow
 from megatron.torch_trace.analysis.launches import LaunchStatistics
@@ -67,6 +68,8 @@ class RankResult:
         module_account: GPU work in modules and outside; None without spans of modules.
         phases, microbatches: by time; in order. Empty without spans of phases.
         bubble: the pipeline's bubble by place in 1F1B.
+        base_ns: what the trace's times count from, ns since the epoch where the trace tells it.
+        course: the breakdown in slices of time; None if utilisation is unknown.
     """
 
     rank: int
@@ -105,6 +108,8 @@ class RankResult:
     phases: tuple[PhaseRow, ...] = ()
     microbatches: tuple[MicrobatchRow, ...] = ()
     bubble: tuple[BubbleRow, ...] = ()
+    base_ns: int = 0
+    course: Course | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,37 @@ whatever its clock shows. Who arrived last is who began last on the common clock
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from megatron.torch_trace.analysis.clocks import Clock, align
+from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.matching import MatchedCalls
+from megatron.torch_trace.analysis.moments import Moment
 
 _NOISE_NS = 20_000
 """Arrivals closer than this are together: nobody is called late for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """One rank in the calls of one collective; see `Straggler`.
+
+    Args:
+        dimension, collective: which calls.
+        calls, last_arrivals, imposed_wait_ns, own_wait_ns: of these calls only.
+        worst: the call in which the others waited longest for this rank; None if they never did.
+    """
+
+    dimension: str
+    collective: str
+    calls: int
+    last_arrivals: int
+    imposed_wait_ns: int
+    own_wait_ns: int
+    worst: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +61,7 @@ class Straggler:
         collective: the collective there.
         calls_there, share_there: calls of that dimension and collective, and how much of them this
             rank was last in.
+        by_collective: the same by dimension and collective, where it has matched calls.
     """
 
     rank: int
@@ -52,6 +74,7 @@ class Straggler:
     collective: str | None
     calls_there: int
     share_there: float | None
+    by_collective: tuple[Lateness, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +96,13 @@ class Waits:
     shortest: Ints
 
 
-def find_stragglers(matched: MatchedCalls) -> Waits:
-    """Waits, clocks and stragglers over the ranks of `matched`."""
+def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = None) -> Waits:
+    """Waits, clocks and stragglers over the ranks of `matched`.
+
+    Args:
+        matched: calls found on several ranks.
+        bases: rank -> base time of its trace, ns since the epoch; moments need it.
+    """
     if not len(matched):
         return Waits(
             tuple(Clock(r, None, None, 0, r) for r in matched.ranks), (), 0, ints([]), ints([])
@@ -86,7 +114,7 @@ def find_stragglers(matched: MatchedCalls) -> Waits:
     clocks, offset = align(matched, first)
     return Waits(
         clocks=clocks,
-        stragglers=_stragglers(matched, first, wait, offset, clocks),
+        stragglers=_stragglers(matched, first, wait, offset, clocks, bases or {}),
         matched_calls=len(first),
         wait=wait,
         shortest=shortest,
@@ -94,7 +122,12 @@ def find_stragglers(matched: MatchedCalls) -> Waits:
 
 
 def _stragglers(
-    matched: MatchedCalls, first: Ints, wait: Ints, offset: Ints, clocks: tuple[Clock, ...]
+    matched: MatchedCalls,
+    first: Ints,
+    wait: Ints,
+    offset: Ints,
+    clocks: tuple[Clock, ...],
+    bases: Mapping[int, int],
 ) -> tuple[Straggler, ...]:
     error = max((clock.error_ns or 0 for clock in clocks), default=0)
     start = matched.start + offset[matched.rank]
@@ -120,6 +153,12 @@ def _stragglers(
         worst = int(by_label.argmax())
         there = counted & (label == worst)
         has_worst = bool(by_label[worst])
+        rows = np.flatnonzero(mine & matched.symmetric)
+        columns = (counted, last, imposed, wait)
+        lateness = tuple(
+            _lateness(matched, names[code], rows[label[rows] == code], columns, bases.get(rank))
+            for code in present(label[rows])
+        )
         found.append(
             Straggler(
                 rank=rank,
@@ -132,9 +171,34 @@ def _stragglers(
                 collective=names[worst][1] if has_worst else None,
                 calls_there=int(there.sum()) if has_worst else 0,
                 share_there=float((last & there).sum() / there.sum()) if has_worst else None,
+                by_collective=lateness,
             )
         )
     return tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
+
+
+def _lateness(
+    matched: MatchedCalls,
+    name: tuple[str, str],
+    rows: Ints,
+    columns: tuple[np.ndarray, np.ndarray, Ints, Ints],
+    base: int | None,
+) -> Lateness:
+    counted, last, imposed, wait = (column[rows] for column in columns)
+    at = int(imposed.argmax())
+    row = rows[at]
+    worst = None
+    if base is not None and imposed[at]:
+        start, end = int(matched.start[row]), int(matched.end[row])
+        worst = Moment(start - base, end - start)
+    return Lateness(
+        *name,
+        calls=int(counted.sum()),
+        last_arrivals=int((last & counted).sum()),
+        imposed_wait_ns=int(imposed.sum()),
+        own_wait_ns=int(wait.sum()),
+        worst=worst,
+    )
 
 
 def waits_by_row(matched: MatchedCalls, waits: Waits, rank: int) -> Mapping[int, tuple[int, int]]:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.dimensions import order_of
+from megatron.torch_trace.analysis.moments import Moment
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results import RankResult
@@ -48,6 +49,7 @@ class CommunicationSummary:
         bytes: mean a rank; None if unknown on any.
         busbw_gbps: mean over the ranks that know it.
         share: of the window.
+        longest, longest_rank: the longest call of all, and whose it is.
     """
 
     dimension: str
@@ -61,6 +63,8 @@ class CommunicationSummary:
     bytes: float | None
     busbw_gbps: float | None
     share: float
+    longest: Moment | None = field(default=None, compare=False)
+    longest_rank: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class WorkSummary:
         detail: family of a kernel, shape of an operator, "" otherwise.
         calls: mean a rank; time_ns: mean a rank; share: of the window.
         mean_ns: of one call.
+        longest, longest_rank: the longest call of all, and whose it is.
     """
 
     name: str
@@ -80,6 +85,8 @@ class WorkSummary:
     time_ns: float
     share: float
     mean_ns: float
+    longest: Moment | None = field(default=None, compare=False)
+    longest_rank: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +136,21 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
         iteration_ns=_mean(lengths) if lengths else None,
         steps=tuple(sorted({step.step for rank in ranks for step in rank.steps})),
         communication=_communication(ranks),
-        kernels=_work(ranks, lambda r: [(k.name, k.family, k.calls, k.time_ns) for k in r.kernels]),
-        families=_work(ranks, lambda r: [(f.family, "", f.calls, f.time_ns) for f in r.families]),
+        kernels=_work(
+            ranks, lambda r: [(k.name, k.family, k.calls, k.time_ns, k.longest) for k in r.kernels]
+        ),
+        families=_work(
+            ranks, lambda r: [(f.family, "", f.calls, f.time_ns, None) for f in r.families]
+        ),
         operators=_work(
-            ranks, lambda r: [(o.operator, "", o.kernels, o.time_ns) for o in r.operators]
+            ranks,
+            lambda r: [(o.operator, "", o.kernels, o.time_ns, o.longest) for o in r.operators],
         ),
         shapes=_work(
-            ranks, lambda r: [(o.operator, o.shape or "", o.kernels, o.time_ns) for o in r.shapes]
+            ranks,
+            lambda r: [
+                (o.operator, o.shape or "", o.kernels, o.time_ns, o.longest) for o in r.shapes
+            ],
         ),
         extremes=_extremes(ranks),
     )
@@ -151,6 +166,12 @@ def _extremes(ranks: Sequence[RankResult]) -> tuple[int, ...]:
     )
     half = _MOST_RANKS // 2
     return tuple(sorted(rank for _, rank in idle[:half] + idle[-half:]))
+
+
+def _longest(moments: Iterable[tuple[int, Moment | None]]) -> tuple[int | None, Moment | None]:
+    """(rank, moment) of the longest of several ranks' moments."""
+    known = [(rank, moment) for rank, moment in moments if moment is not None]
+    return max(known, key=lambda one: one[1].duration_ns, default=(None, None))
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -191,12 +212,14 @@ def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, .
     }
     found = []
     for key in keys:
-        rows = [
-            row
+        of = [
+            (rank.rank, row)
             for rank in ranks
             for row in rank.communication
             if (row.dimension, row.group, row.collective) == key
         ]
+        rows = [row for _, row in of]
+        longest = _longest((rank, row.longest) for rank, row in of)
         waits = [row.wait_ns for row in rows if row.wait_ns is not None]
         sizes = [row.bytes for row in rows if row.bytes is not None]
         speeds = [row.busbw_gbps for row in rows if row.busbw_gbps is not None]
@@ -211,26 +234,32 @@ def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, .
                 bytes=_mean(sizes) if len(sizes) == len(rows) else None,
                 busbw_gbps=_mean(speeds) if speeds else None,
                 share=_mean(row.share for row in rows),
+                longest=longest[1],
+                longest_rank=longest[0],
             )
         )
     return tuple(sorted(found, key=lambda r: (order_of(r.dimension), -r.time_ns, r.group)))
 
 
+_Row = tuple[str, str, int, int, Moment | None]
+
+
 def _work(
-    ranks: Sequence[RankResult],
-    rows_of: Callable[[RankResult], list[tuple[str, str, int, int]]],
+    ranks: Sequence[RankResult], rows_of: Callable[[RankResult], list[_Row]]
 ) -> tuple[WorkSummary, ...]:
     totals: dict[tuple[str, str], list[float]] = {}
+    moments: dict[tuple[str, str], list[tuple[int, Moment | None]]] = {}
     for rank in ranks:
-        for name, detail, calls, time in rows_of(rank):
+        for name, detail, pieces, time_ns, moment in rows_of(rank):
             entry = totals.setdefault((name, detail), [0, 0, 0.0])
-            entry[0] += calls
-            entry[1] += time
-            entry[2] += time / rank.window_ns
+            entry[0] += pieces
+            entry[1] += time_ns
+            entry[2] += time_ns / rank.window_ns
+            moments.setdefault((name, detail), []).append((rank.rank, moment))
     count = len(ranks)
-    return tuple(
-        WorkSummary(name, detail, calls / count, time / count, share / count, time / calls)
-        for (name, detail), (calls, time, share) in sorted(
-            totals.items(), key=lambda item: (-item[1][1], item[0])
-        )
-    )
+    found = []
+    for key, (calls, time, share) in sorted(totals.items(), key=lambda one: (-one[1][1], one[0])):
+        whose, longest = _longest(moments[key])
+        means = (calls / count, time / count, share / count, time / calls)
+        found.append(WorkSummary(*key, *means, longest=longest, longest_rank=whose))
+    return tuple(found)
