@@ -3,5 +3,6 @@
 
 words           numbers as people read them        table      aligned columns of a given width
 text            the report on a terminal           sections, work   its parts
+sentences       what every report says in words
 json_document   `--json`, schema 1
 """
