@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from megatron.torch_profile.log import logger
+from megatron.torch_trace import layout
 
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE = layout.METRICS_FILE
 
 
 class Sink(Protocol):

@@ -3,6 +3,7 @@
 
     <root>/20261127-221810-j4711/                     a run: one launch, the same name on all ranks
         run.json                                      what the run was
+        metrics.jsonl                                 numbers of the whole run
         iter-0000003-0000004/                         a window: global iterations, from 1, inclusive
             rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
             rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short
@@ -20,6 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 RUN_FILE = "run.json"
+METRICS_FILE = "metrics.jsonl"
 ARTIFACTS = "artifacts"
 TRACE_SUFFIX = ".pt.trace.json"
 COMPRESSION_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "none": ""}

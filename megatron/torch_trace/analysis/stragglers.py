@@ -33,7 +33,8 @@ class Lateness:
     Args:
         dimension, collective: which calls.
         calls, last_arrivals, imposed_wait_ns, own_wait_ns: of these calls only.
-        worst: the call in which the others waited longest for this rank; None if they never did.
+        worst: the call in which the others waited longest for this rank, from the first arrival to
+            its end; None if they never did.
     """
 
     dimension: str
@@ -143,6 +144,7 @@ def _stragglers(
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     label = ints([codes[one] for one in labels])[matched.call]
     names = list(codes)
+    early = start - earliest[matched.call]
     found = []
     for position, rank in enumerate(matched.ranks):
         mine = matched.rank == position
@@ -154,7 +156,7 @@ def _stragglers(
         there = counted & (label == worst)
         has_worst = bool(by_label[worst])
         rows = np.flatnonzero(mine & matched.symmetric)
-        columns = (counted, last, imposed, wait)
+        columns = (counted, last, imposed, wait, early)
         lateness = tuple(
             _lateness(matched, names[code], rows[label[rows] == code], columns, bases.get(rank))
             for code in present(label[rows])
@@ -181,15 +183,15 @@ def _lateness(
     matched: MatchedCalls,
     name: tuple[str, str],
     rows: Ints,
-    columns: tuple[np.ndarray, np.ndarray, Ints, Ints],
+    columns: tuple[np.ndarray, np.ndarray, Ints, Ints, Ints],
     base: int | None,
 ) -> Lateness:
-    counted, last, imposed, wait = (column[rows] for column in columns)
+    counted, last, imposed, wait, early = (column[rows] for column in columns)
     at = int(imposed.argmax())
-    row = rows[at]
     worst = None
     if base is not None and imposed[at]:
-        start, end = int(matched.start[row]), int(matched.end[row])
+        end = int(matched.end[rows[at]])
+        start = int(matched.start[rows[at]] - early[at])
         worst = Moment(start - base, end - start)
     return Lateness(
         *name,
