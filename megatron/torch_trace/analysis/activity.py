@@ -5,7 +5,7 @@
     activity.gpu        kernels, copies and memsets           one row each, times in integer ns
     activity.calls      runtime and driver calls              correlation says what they launched
     activity.ops        operators and annotations on the CPU  nested by time on their track
-    activity.frames     Python frames of 1 ms and more        nested by time on their track
+    activity.frames     Python frames: modules' and long ones nested by time on their track
 
 Short Python frames, arrows and everything else are looked at and let go, so memory grows only with
 what is analysed. Times are ns relative to `activity.base_ns`.
@@ -30,10 +30,11 @@ from megatron.torch_trace.analysis.block_columns import (
     OVERHEAD,
     BlockColumns,
     LookForActivity,
-    SlimEventWithArgs,
 )
 from megatron.torch_trace.analysis.codes import codes_of, rows_with
+from megatron.torch_trace.analysis.event_arguments import SlimEventWithArgs
 from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.mending import mend
 from megatron.torch_trace.reader import Damage, Metadata, Trace
 
 NONE = -1
@@ -95,11 +96,18 @@ class Ops(Rows):
     Args:
         annotation: True for annotations, False for operators.
         shape: code into `Activity.shapes`, NONE if shapes were not recorded.
+        inputs: of attention, code into `Activity.inputs`, NONE if not recorded.
+        sequence: autograd's number of the node that the operator makes or runs, NONE if none.
+        forward_thread: 0 in the forward pass; in the backward pass torch's number, from 1, of the
+            thread that made the node; NONE if not recorded.
         collective: row of `Activity.collectives`, or NONE.
     """
 
     annotation: npt.NDArray[np.bool_]
     shape: Ints
+    inputs: Ints
+    sequence: Ints
+    forward_thread: Ints
     collective: Ints
 
 
@@ -133,6 +141,7 @@ class Activity:
     frames: Rows
     names: list[str]
     shapes: list[str]
+    inputs: list[str]
     tracks: list[tuple[Any, Any]]
     collectives: list[Collective]
     python_functions: int = 0
@@ -166,17 +175,22 @@ def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -
     """
     trace = Trace(path, strict=strict)
     gathered = _Gathered()
-    look = LookForActivity()
+    recorded = trace.read_header().entries
+    look = LookForActivity(operators=any(recorded.get(key) for key in _WITH_OPERATORS))
     for block in trace.map(look, SlimEventWithArgs, workers=workers, small_results=True):
         gathered.add(block)
     return gathered.finish(trace)
 
 
+# Metadata of traces with shapes, with frames of modules, or with spans of them.
+_WITH_OPERATORS = ("record_shapes", "with_stack", "torch_profile")
+
 _COLUMNS = {
     GPU: ("start", "dur", "name", "track", "kind", "device", "stream", "correlation", "bytes",
           "collective"),
     CALL: ("start", "dur", "name", "track", "correlation"),
-    OP: ("start", "dur", "name", "track", "annotation", "shape", "collective"),
+    OP: ("start", "dur", "name", "track", "annotation", "shape", "inputs", "sequence",
+         "forward_thread", "collective"),
     OVERHEAD: ("start", "dur", "name", "track"),
     FRAME: ("start", "dur", "name", "track"),
 }  # fmt: skip
@@ -186,6 +200,8 @@ _NARROW: dict[str, Any] = {
     "name": np.int32,
     "track": np.int32,
     "shape": np.int32,
+    "inputs": np.int32,
+    "forward_thread": np.int32,
     "collective": np.int32,
     "annotation": np.bool_,
     "kind": np.int8,
@@ -200,7 +216,9 @@ class _Gathered:
         default_factory=lambda: {k: {c: [] for c in columns} for k, columns in _COLUMNS.items()}
     )
     codes: dict[str, dict[Any, int]] = field(
-        default_factory=lambda: {"name": {}, "track": {}, "shape": {}, "collective": {}}
+        default_factory=lambda: {
+            kind: {} for kind in ("name", "track", "shape", "inputs", "collective")
+        }
     )
     python_functions: int = 0
     without_start: int = 0
@@ -228,7 +246,7 @@ class _Gathered:
                 arrays = parts.pop(column)
                 empty = np.zeros(0, dtype=_NARROW.get(column, np.int64))
                 tables[table][column] = np.concatenate(arrays) if arrays else empty
-        odd, unfinished = _mend(tables)
+        odd, unfinished = mend(tables)
         gpu, calls, ops = (tables[table] for table in (GPU, CALL, OP))
         return Activity(
             path=trace.path,
@@ -242,6 +260,7 @@ class _Gathered:
             frames=Rows(**tables[FRAME]),
             names=list(self.codes["name"]),
             shapes=list(self.codes["shape"]),
+            inputs=list(self.codes["inputs"]),
             tracks=list(self.codes["track"]),
             collectives=[
                 Collective(**dict(zip(COLLECTIVE_FIELDS, values, strict=True)))
@@ -253,44 +272,3 @@ class _Gathered:
             unfinished=unfinished,
             raw_bytes=trace.raw_bytes,
         )
-
-
-# An event this many times the width of the trace away from its middle is not of this trace.
-_FAR = 20
-_LEAST_WIDTH_NS = 60_000_000_000
-
-
-def _mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
-    """Durations to ends, absurd times out, rows sorted; how many were absurd, how many unfinished.
-
-    A negative duration is torch's mark of what still ran: on the CPU to the end of the trace, on
-    the GPU for an unknown time, counted as none.
-    """
-    starts = np.concatenate([t["start"] for t in tables.values()])
-    low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99]) if len(starts) else (0, 0, 0)
-    reach = _FAR * max(high - low, _LEAST_WIDTH_NS)
-    odd = unfinished = 0
-    last = 0
-    for table in tables.values():
-        keep = (np.abs(table["start"] - middle) <= reach) & (table["dur"] <= reach)
-        if not keep.all():
-            odd += int((~keep).sum())
-            for column in table:
-                table[column] = table[column][keep]
-        if len(keep) and keep.any():
-            last = max(last, int((table["start"] + np.maximum(table["dur"], 0)).max()))
-    for name, table in tables.items():
-        start, dur = table["start"], table.pop("dur")
-        end = start + np.maximum(dur, 0)
-        negative = dur < 0
-        if negative.any():
-            unfinished += int(negative.sum())
-            if name != GPU:
-                end[negative] = last
-        table["end"] = end
-        behind = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] > end[:-1]))
-        if behind.any():
-            order = np.lexsort((-end, start))
-            for column in table:
-                table[column] = table[column][order]
-    return odd, unfinished

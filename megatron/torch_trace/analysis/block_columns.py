@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """From one block of events to the columns that the analysis needs; runs in the reading processes.
 
-Arguments are decoded only where they are used: all of a kernel's, of an operator only those of a
-collective and the shapes, of an arrow none. That is most of the time of an analysis.
+Arguments are decoded only where they are used: all of a kernel's, of an operator those of a
+collective and, in traces that need them, what belongs to shapes and autograd; of an arrow none.
+That is most of the time of an analysis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from megatron.torch_trace.analysis.event_arguments import (
+    CallArgs,
+    GpuArgs,
+    OpArgs,
+    SlimEventWithArgs,
+    arguments,
+)
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.reader import EventBlock
-from megatron.torch_trace.reader.event import decode_loosely
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.vocabulary import LAUNCHES, category
 
@@ -24,6 +29,9 @@ GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
 
 LEAST_FRAME_NS = 1_000_000
 """Shorter Python frames are counted only: there are millions of them."""
+
+MODULE_FRAME = "nn.Module: "
+"""Frames of modules are kept whatever their length."""
 
 COLLECTIVE_FIELDS = (
     "name",
@@ -39,49 +47,10 @@ COLLECTIVE_FIELDS = (
 
 _KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 _COMMS = "record_param_comms"
-
-
-class SlimEventWithArgs(msgspec.Struct, gc=False):
-    """An event whose arguments are still text."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: int | float | str | None = None
-    dur: int | float | str | None = None
-    args: msgspec.Raw = msgspec.Raw()
-
-
-class GpuArgs(msgspec.Struct, gc=False):
-    """Arguments of a kernel, a copy or a memset."""
-
-    correlation: int | None = None
-    device: int | None = None
-    stream: int | None = None
-    bytes_: int | str | None = msgspec.field(default=None, name="bytes")
-    name: str | None = msgspec.field(default=None, name="Collective name")
-    in_nelems: int | None = msgspec.field(default=None, name="In msg nelems")
-    out_nelems: int | None = msgspec.field(default=None, name="Out msg nelems")
-    group_size: int | None = msgspec.field(default=None, name="Group size")
-    dtype: str | None = None
-    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
-    group_description: str | None = msgspec.field(default=None, name="Process Group Description")
-    group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
-    seq: int | None = msgspec.field(default=None, name="Seq")
-
-
-class CallArgs(msgspec.Struct, gc=False):
-    """Arguments of a runtime or driver call."""
-
-    correlation: int | None = None
-
-
-class ShapeArgs(msgspec.Struct, gc=False):
-    """Arguments of an operator that was recorded with shapes."""
-
-    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+_DIMS = b'"Input Dims"'
+_OPERATOR = ("shape", "inputs", "sequence", "forward_thread")
+# Its FLOPs depend on whether it is causal; all others' on their shapes alone.
+_ATTENTION = "att"
 
 
 @dataclass(slots=True)
@@ -90,7 +59,7 @@ class BlockColumns:
 
     Args:
         tables: GPU, CALL, OP, OVERHEAD, FRAME -> column -> int64 array.
-        values: "name", "track", "shape", "collective" -> what its codes stand for.
+        values: "name", "track", "shape", "inputs", "collective" -> what its codes stand for.
     """
 
     tables: dict[str, dict[str, Ints]] = field(default_factory=dict)
@@ -108,7 +77,15 @@ class _Codes(dict[Any, int]):
 
 
 class LookForActivity:
-    """The function of `Trace.map`: one block in, its columns out."""
+    """The function of `Trace.map`: one block in, its columns out.
+
+    Args:
+        operators: decode the arguments of all operators; without it shapes are found where a block
+            begins with them, and there are no sequence numbers.
+    """
+
+    def __init__(self, *, operators: bool = False) -> None:
+        self._operators = operators
 
     def __call__(self, block: EventBlock[SlimEventWithArgs]) -> BlockColumns:
         columns = BlockColumns()
@@ -116,7 +93,8 @@ class LookForActivity:
         start, dur = block_times(block)
         dur[dur == NO_TIME] = 0
         missing = start == NO_TIME
-        names, tracks, shapes, collectives = _Codes(), _Codes(), _Codes(), _Codes()
+        names, tracks, collectives = _Codes(), _Codes(), _Codes()
+        shapes, inputs = _Codes(), _Codes()
         events = block.events
         for table, rows in chosen.items():
             if missing.any():
@@ -125,7 +103,11 @@ class LookForActivity:
                 rows = present
             if table == FRAME:
                 columns.python_functions += len(rows)
-                rows = [row for row in rows if dur[row] >= LEAST_FRAME_NS]
+                rows = [
+                    row
+                    for row in rows
+                    if dur[row] >= LEAST_FRAME_NS or events[row].name.startswith(MODULE_FRAME)
+                ]
             if not rows:
                 continue
             some = [events[row] for row in rows]
@@ -138,14 +120,19 @@ class LookForActivity:
             if table == GPU:
                 found |= _gpu(some, collectives)
             elif table == CALL:
-                found["correlation"] = _numbers([a.correlation for a in _args(some, CallArgs)])
+                found["correlation"] = _numbers([a.correlation for a in arguments(some, CallArgs)])
             elif table == OP:
-                found |= _ops(some, shapes, collectives)
+                found |= _ops(some, collectives)
+                if self._operators or any(_DIMS in bytes(event.args) for event in some[:64]):
+                    found |= _operators(some, shapes, inputs)
+                else:
+                    found |= dict.fromkeys(_OPERATOR, np.full(len(some), -1, dtype=np.int64))
             columns.tables[table] = found
         columns.values = {
             "name": list(names),
             "track": list(tracks),
             "shape": list(shapes),
+            "inputs": list(inputs),
             "collective": list(collectives),
         }
         return columns
@@ -179,24 +166,9 @@ def _table(written: str) -> str | None:
     return OVERHEAD if name == "overhead" else None
 
 
-_decoders: dict[type, Any] = {}
-
-
-def _args(events: Sequence[SlimEventWithArgs], kind: type[Any]) -> list[Any]:
-    """Arguments of all events at once; of the wrong type somewhere: one by one."""
-    if kind not in _decoders:
-        _decoders[kind] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-    texts = [bytes(event.args) or b"{}" for event in events]
-    try:
-        decoded: list[Any] = _decoders[kind].decode(b"[%b]" % b",".join(texts))
-        return decoded
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return [decode_loosely(text if text[:1] == b"{" else b"{}", kind) for text in texts]
-
-
 def _gpu(events: list[SlimEventWithArgs], collectives: _Codes) -> dict[str, Ints]:
     kinds = {written: _KINDS[category(written)] for written in {e.cat for e in events}}
-    args = _args(events, GpuArgs)
+    args = arguments(events, GpuArgs)
     return {
         "kind": ints([kinds[event.cat] for event in events]),
         "device": _numbers(
@@ -225,22 +197,33 @@ def _collective(args: GpuArgs, collectives: _Codes) -> int:
     return collectives[tuple(getattr(args, name) for name in COLLECTIVE_FIELDS)]
 
 
-def _ops(events: list[SlimEventWithArgs], shapes: _Codes, collectives: _Codes) -> dict[str, Ints]:
+def _ops(events: list[SlimEventWithArgs], collectives: _Codes) -> dict[str, Ints]:
     categories = {event.cat for event in events}
     annotation = {written: int(category(written) == "user_annotation") for written in categories}
     collective = np.full(len(events), -1, dtype=np.int64)
     comms = [row for row, event in enumerate(events) if event.name == _COMMS]
     if comms:
-        args = _args([events[row] for row in comms], GpuArgs)
+        args = arguments([events[row] for row in comms], GpuArgs)
         collective[comms] = [_collective(a, collectives) for a in args]
-    shape = np.full(len(events), -1, dtype=np.int64)
-    if any(b'"Input Dims"' in bytes(event.args) for event in events[:64]):
-        dims = [bytes(a.dims) for a in _args(events, ShapeArgs)]
-        shape = ints([shapes[text.decode()] if text else -1 for text in dims])
     return {
         "annotation": ints([annotation[event.cat] for event in events]),
-        "shape": shape,
         "collective": collective,
+    }
+
+
+def _operators(events: list[SlimEventWithArgs], shapes: _Codes, inputs: _Codes) -> dict[str, Ints]:
+    args = arguments(events, OpArgs)
+    dims = [bytes(a.dims) for a in args]
+    given = np.full(len(events), -1, dtype=np.int64)
+    attention = {event.name for event in events if _ATTENTION in event.name.lower()}
+    for row in [row for row, event in enumerate(events) if event.name in attention]:
+        text = bytes(args[row].inputs)
+        given[row] = inputs[text.decode()] if text else -1
+    return {
+        "shape": ints([shapes[text.decode()] if text else -1 for text in dims]),
+        "inputs": given,
+        "sequence": _numbers([a.sequence for a in args]),
+        "forward_thread": _numbers([a.forward_thread for a in args]),
     }
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.block_columns import LEAST_FRAME_NS
 from megatron.torch_trace.analysis.intervals import Intervals
 from megatron.torch_trace.analysis.timeline import Timeline
 
@@ -50,6 +51,8 @@ def python_rows(timeline: Timeline, elsewhere: Intervals) -> tuple[PythonRow, ..
     if window.track == NONE or not len(frames):
         return ()
     mine = activity.on_thread(frames, window.track)
+    # Frames of modules are there whatever their length.
+    mine &= frames.end - frames.start >= LEAST_FRAME_NS
     rows = np.flatnonzero(mine & (frames.end > window.start) & (frames.start < window.end))
     starts = np.maximum(frames.start[rows], window.start)
     ends = np.minimum(frames.end[rows], window.end)

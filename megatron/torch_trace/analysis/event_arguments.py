@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events whose arguments are still text, and the few arguments that the analysis decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from megatron.torch_trace.reader.event import decode_loosely
+
+
+class SlimEventWithArgs(msgspec.Struct, gc=False):
+    """An event whose arguments are still text."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    args: msgspec.Raw = msgspec.Raw()
+
+
+class GpuArgs(msgspec.Struct, gc=False):
+    """Arguments of a kernel, a copy or a memset."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    bytes_: int | str | None = msgspec.field(default=None, name="bytes")
+    name: str | None = msgspec.field(default=None, name="Collective name")
+    in_nelems: int | None = msgspec.field(default=None, name="In msg nelems")
+    out_nelems: int | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    dtype: str | None = None
+    group_name: str | None = msgspec.field(default=None, name="Process Group Name")
+    group_description: str | None = msgspec.field(default=None, name="Process Group Description")
+    group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    seq: int | None = msgspec.field(default=None, name="Seq")
+
+
+class CallArgs(msgspec.Struct, gc=False):
+    """Arguments of a runtime or driver call."""
+
+    correlation: int | None = None
+
+
+class OpArgs(msgspec.Struct, gc=False):
+    """Arguments of an operator: what autograd knows it by, and the shapes if recorded."""
+
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    inputs: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
+    sequence: int | None = msgspec.field(default=None, name="Sequence number")
+    forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")
+
+
+_decoders: dict[type, Any] = {}
+
+
+def arguments(events: Sequence[SlimEventWithArgs], kind: type[Any]) -> list[Any]:
+    """Arguments of all events at once as `kind`; of the wrong type somewhere: one by one."""
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    texts = [bytes(event.args) or b"{}" for event in events]
+    try:
+        decoded: list[Any] = _decoders[kind].decode(b"[%b]" % b",".join(texts))
+        return decoded
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return [decode_loosely(text if text[:1] == b"{" else b"{}", kind) for text in texts]

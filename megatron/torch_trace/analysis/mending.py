@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of events put right: ends instead of durations, nothing absurd, everything sorted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatron.torch_trace.analysis.block_columns import GPU
+from megatron.torch_trace.analysis.intervals import Ints
+
+# An event this many times the width of the trace away from its middle is not of this trace.
+_FAR = 20
+_LEAST_WIDTH_NS = 60_000_000_000
+
+
+def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
+    """Durations to ends, absurd times out, rows sorted; how many were absurd, how many unfinished.
+
+    A negative duration is torch's mark of what still ran: on the CPU to the end of the trace, on
+    the GPU for an unknown time, counted as none.
+    """
+    starts = np.concatenate([t["start"] for t in tables.values()])
+    low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99]) if len(starts) else (0, 0, 0)
+    reach = _FAR * max(high - low, _LEAST_WIDTH_NS)
+    odd = unfinished = 0
+    last = 0
+    for table in tables.values():
+        keep = (np.abs(table["start"] - middle) <= reach) & (table["dur"] <= reach)
+        if not keep.all():
+            odd += int((~keep).sum())
+            for column in table:
+                table[column] = table[column][keep]
+        if len(keep) and keep.any():
+            last = max(last, int((table["start"] + np.maximum(table["dur"], 0)).max()))
+    for name, table in tables.items():
+        start, dur = table["start"], table.pop("dur")
+        end = start + np.maximum(dur, 0)
+        negative = dur < 0
+        if negative.any():
+            unfinished += int(negative.sum())
+            if name != GPU:
+                end[negative] = last
+        table["end"] = end
+        behind = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] > end[:-1]))
+        if behind.any():
+            order = np.lexsort((-end, start))
+            for column in table:
+                table[column] = table[column][order]
+    return odd, unfinished
