@@ -9,7 +9,7 @@ from analysis_builder import NCCL, TraceBuilder, collective_args
 from megatron.torch_trace.analysis.clocks import Clock
 from megatron.torch_trace.analysis.collectives import attribute
 from megatron.torch_trace.analysis.matching import MatchedCalls, RankCalls, match, rank_calls
-from megatron.torch_trace.analysis.stragglers import Straggler, find_stragglers, waits_by_row
+from megatron.torch_trace.analysis.stragglers import Straggler, find_stragglers, waits_of
 
 US = 1000
 LATE = 500 * US
@@ -200,10 +200,14 @@ def test_sends_and_receives_are_not_matched(tmp_path: Path) -> None:
 
 
 def test_the_wait_of_each_call_is_its_time_beyond_the_shortest(tmp_path: Path) -> None:
-    matched = match(ranks(tmp_path, late=[2, 0]))
+    found = ranks(tmp_path, late=[2, 0])
+    matched = match(found)
     waits = find_stragglers(matched)
-    assert dict(waits_by_row(matched, waits, 0)) == {0: (LATE, 10 * US), 1: (0, 10 * US)}
-    assert dict(waits_by_row(matched, waits, 2)) == {0: (0, 10 * US), 1: (LATE, 10 * US)}
+    for rank, expected in ((0, [LATE, 0]), (2, [0, LATE])):
+        own = waits_of(matched, waits, rank, found[rank].end - found[rank].start)
+        assert own.matched.tolist() == [True, True]
+        assert own.wait.tolist() == expected
+        assert own.shortest.tolist() == [10 * US, 10 * US]
 
 
 def test_a_broadcast_does_not_end_together_and_imposes_no_wait(tmp_path: Path) -> None:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from megatron.torch_trace.analysis.bandwidth import bus_factor
-from megatron.torch_trace.analysis.communication import CommunicationRow
+import numpy as np
+
+from megatron.torch_trace.analysis.communication import CommunicationRow, bus_bytes
 from megatron.torch_trace.analysis.findings import find
+from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.matching import RankCalls, match
 from megatron.torch_trace.analysis.mfu import compute_mfu
 from megatron.torch_trace.analysis.pool import analyse_ranks
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import Analysis, RankResult, SkippedFile
-from megatron.torch_trace.analysis.stragglers import find_stragglers, waits_by_row
+from megatron.torch_trace.analysis.stragglers import RankWaits, find_stragglers, waits_of
 from megatron.torch_trace.analysis.summary import summarise
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.layout import WindowName
@@ -149,22 +151,23 @@ def _together(
     bases = {rank: outcome.result.base_ns for rank, outcome in by_rank.items()}
     waits = find_stragglers(matched, bases)
     results = []
-    for rank, outcome in by_rank.items():
+    for position, outcome in enumerate(by_rank.values()):
+        calls = outcome.calls
         result = outcome.result
         if waits.matched_calls:
-            by_row = waits_by_row(matched, waits, rank)
-            result = _with_waits(result, outcome.calls, by_row)
+            own = waits_of(matched, waits, position, calls.end - calls.start)
+            result = _with_waits(result, calls, own)
         results.append(result)
     ranks = tuple(results)
     world_size = max((one.world_size or 0 for one in ranks), default=0) or None
     missing = None
     if world_size and complete:
         missing = tuple(rank for rank in range(world_size) if rank not in by_rank)
-    own = [one.model_flops for one in ranks if one.model_flops]
+    recorded = [one.model_flops for one in ranks if one.model_flops]
     lengths = [step.end_ns - step.start_ns for one in ranks for step in one.steps]
     mfu = compute_mfu(
-        model_flops=own[0] if own else model_flops,
-        source="trace" if own else "--model-flops" if model_flops else None,
+        model_flops=recorded[0] if recorded else model_flops,
+        source="trace" if recorded else "--model-flops" if model_flops else None,
         iteration_ns=sum(lengths) / len(lengths) if lengths else None,
         gpus=world_size,
         device=next((one.device for one in ranks if one.device), None),
@@ -183,50 +186,35 @@ def _together(
     return replace(analysis, findings=find(analysis))
 
 
-def _with_waits(
-    result: RankResult, calls: RankCalls, by_row: Mapping[int, tuple[int, int]]
-) -> RankResult:
+def _with_waits(result: RankResult, calls: RankCalls, waits: RankWaits) -> RankResult:
     """The rank's communication, with what only the other ranks can tell."""
-    rows: dict[tuple[str, str, str], list[int]] = {}
-    for row, code in enumerate(calls.kind.tolist()):
-        kind = calls.kinds[code]
-        rows.setdefault((kind.dimension, kind.group, kind.collective), []).append(row)
+    lines = {
+        (one.dimension, one.group, one.collective): n for n, one in enumerate(result.communication)
+    }
+    line_of = ints(
+        [lines.get((one.dimension, one.group, one.collective), -1) for one in calls.kinds]
+    )
+    of = line_of[calls.kind] if len(calls.kinds) else ints([])
     communication = tuple(
-        _row_with_waits(
-            line, calls, rows.get((line.dimension, line.group, line.collective), []), by_row
-        )
-        for line in result.communication
+        _row_with_waits(line, calls, np.flatnonzero(of == number), waits)
+        for number, line in enumerate(result.communication)
     )
-    return replace(
-        result,
-        communication=communication,
-        wait_ns=sum(wait for wait, _ in by_row.values()),
-    )
+    return replace(result, communication=communication, wait_ns=int(waits.wait.sum()))
 
 
 def _row_with_waits(
-    line: CommunicationRow,
-    calls: RankCalls,
-    rows: list[int],
-    by_row: Mapping[int, tuple[int, int]],
+    line: CommunicationRow, calls: RankCalls, rows: Ints, waits: RankWaits
 ) -> CommunicationRow:
-    matched = [by_row[row] for row in rows if row in by_row]
-    if not matched:
+    if not waits.matched[rows].any():
         return line
-    duration = (calls.end - calls.start).tolist()
-    time = sum(by_row[row][1] if row in by_row else duration[row] for row in rows)
+    time = int(waits.shortest[rows].sum())
     algbw = busbw = None
     if line.bytes is not None and line.algbw_gbps is not None and time:
         algbw = line.bytes / time
-        factors = [
-            (calls.kinds[int(calls.kind[row])].bytes or 0)
-            * (bus_factor(line.collective, calls.kinds[int(calls.kind[row])].group_size) or 0.0)
-            for row in rows
-        ]
-        busbw = sum(factors) / time
+        busbw = bus_bytes(calls.kinds, calls.kind[rows], calls.bytes[rows]) / time
     return replace(
         line,
-        wait_ns=sum(wait for wait, _ in matched),
+        wait_ns=int(waits.wait[rows].sum()),
         algbw_gbps=algbw,
         busbw_gbps=busbw,
         bandwidth_time_ns=time,

@@ -60,15 +60,16 @@ def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
     clocks = []
     for position, rank in enumerate(matched.ranks):
-        mine = use & (matched.rank == position)
+        mine = matched.rows_of[position]
+        mine = mine[use[mine]]
         to = int(reference[position])
         known = to >= 0 and connected[to] > 1
         clocks.append(
             Clock(
                 rank=rank,
                 offset_ns=int(offset[position]) if known else None,
-                error_ns=int(np.median(distance[mine])) if known and mine.any() else None,
-                calls=int(mine.sum()),
+                error_ns=int(np.median(distance[mine])) if known and len(mine) else None,
+                calls=len(mine),
                 reference=matched.ranks[to] if known else rank,
             )
         )

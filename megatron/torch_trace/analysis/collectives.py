@@ -46,27 +46,36 @@ SYMMETRIC = frozenset({"allreduce", "allgather", "reduce_scatter", "all_to_all",
 
 @dataclass(frozen=True, slots=True)
 class CollectiveKind:
-    """What calls have in common.
+    """What calls have in common: few in a trace, however many calls.
 
     Args:
         dimension: `tp`, `pp`, ..., `unknown`.
         group: the process group's description, `unknown` if the call is not attributed.
         key: identity of the group over ranks: name and members.
         collective: canonical name: `allreduce`, `send_recv`, `barrier`, ..., `unknown`.
-        bytes: nccl-tests' S of one call; None if unknown.
         group_size: ranks in the group; None if unknown.
-        elements: size of the message, to tell calls apart when matching over ranks.
-        seq: torch's sequence number of the call within the group; None if not recorded.
     """
 
     dimension: str
     group: str
     key: str
     collective: str
-    bytes: int | None
     group_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one call moves.
+
+    Args:
+        bytes: nccl-tests' S; `NONE` if unknown.
+        elements: its size, to tell calls apart when matching over ranks.
+        seq: torch's sequence number of the call within the group; `NONE` if not recorded.
+    """
+
+    bytes: int = NONE
     elements: int = 0
-    seq: int | None = None
+    seq: int = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +86,15 @@ class CollectiveCalls:
         rows: rows of `activity.gpu`.
         kind: codes into `kinds`.
         kinds: what the codes mean.
+        bytes, elements, seq: see `Message`.
     """
 
     rows: Ints
     kind: Ints
     kinds: tuple[CollectiveKind, ...]
+    bytes: Ints
+    elements: Ints
+    seq: Ints
 
 
 def canonical(name: str) -> str:
@@ -99,23 +112,27 @@ def attribute(timeline: Timeline) -> CollectiveCalls:
     activity = timeline.activity
     rows = np.flatnonzero(timeline.is_communication & timeline.in_window)
     groups = _Groups(activity)
-    found: dict[CollectiveKind, int] = {}
-    kinds = np.full(len(rows), NONE, dtype=np.int64)
+    known: dict[tuple[CollectiveKind, Message], int] = {}
     own = activity.gpu.collective[rows]
-    known: dict[int, int] = {}
+    call = np.full(len(rows), NONE, dtype=np.int64)
     for code in present(own):
-        kind = groups.kind(activity.collectives[code])
-        known[code] = found.setdefault(kind, len(found))
-    for position, code in enumerate(own.tolist()):
-        if code != NONE:
-            kinds[position] = known[code]
-    lost = np.flatnonzero(kinds == NONE)
+        one = groups.call(activity.collectives[code])
+        call[own == code] = known.setdefault(one, len(known))
+    lost = np.flatnonzero(call == NONE)
     if len(lost):
-        for position, kind in zip(
+        for position, one in zip(
             lost.tolist(), _by_launch(timeline, rows[lost], groups), strict=True
         ):
-            kinds[position] = found.setdefault(kind, len(found))
-    return CollectiveCalls(rows, kinds, tuple(found))
+            call[position] = known.setdefault(one, len(known))
+    kinds = {kind: code for code, kind in enumerate(dict.fromkeys(kind for kind, _ in known))}
+    return CollectiveCalls(
+        rows=rows,
+        kind=ints([kinds[kind] for kind, _ in known])[call],
+        kinds=tuple(kinds),
+        bytes=ints([message.bytes for _, message in known])[call],
+        elements=ints([message.elements for _, message in known])[call],
+        seq=ints([message.seq for _, message in known])[call],
+    )
 
 
 class _Groups:
@@ -130,24 +147,32 @@ class _Groups:
             self.members[name] = str(group["ranks"])
             self.descriptions[name] = str(group.get("pg_desc") or "")
 
-    def kind(self, collective: Collective, name: str | None = None) -> CollectiveKind:
+    def call(
+        self, collective: Collective, name: str | None = None
+    ) -> tuple[CollectiveKind, Message]:
         group = collective.group_name or ""
         description = collective.group_description or self.descriptions.get(group)
         members = self.members.get(group) or collective.group_ranks or ""
         operation = name or canonical(collective.name)
-        return CollectiveKind(
+        size = message_bytes(collective, operation)
+        kind = CollectiveKind(
             dimension=dimension_of(description),
             group=description or (f"group {group}" if group else UNKNOWN),
             key=f"{group} {description} {members}",
             collective=operation,
-            bytes=message_bytes(collective, operation),
             group_size=collective.group_size,
-            elements=max(collective.in_nelems or 0, collective.out_nelems or 0),
-            seq=collective.seq,
         )
+        message = Message(
+            bytes=NONE if size is None else size,
+            elements=max(collective.in_nelems or 0, collective.out_nelems or 0),
+            seq=NONE if collective.seq is None else collective.seq,
+        )
+        return kind, message
 
 
-def _by_launch(timeline: Timeline, rows: Ints, groups: _Groups) -> list[CollectiveKind]:
+def _by_launch(
+    timeline: Timeline, rows: Ints, groups: _Groups
+) -> list[tuple[CollectiveKind, Message]]:
     activity, launches = timeline.activity, timeline.launches
     ops = activity.ops
     comms = ops.collective != NONE
@@ -162,23 +187,24 @@ def _by_launch(timeline: Timeline, rows: Ints, groups: _Groups) -> list[Collecti
         else _none(rows)
     )
     coalesced = _Coalesced(activity, comms)
-    kinds = []
+    found = []
     for row, op, span in zip(rows.tolist(), operator.tolist(), around.tolist(), strict=True):
         kernel = activity.names[int(activity.gpu.name[row])]
         if op != NONE:
-            kinds.append(groups.kind(activity.collectives[int(ops.collective[op])]))
+            found.append(groups.call(activity.collectives[int(ops.collective[op])]))
             continue
         name = activity.names[int(ops.name[span])] if span != NONE else ""
         if name == "nccl:coalesced":
             members = coalesced.before(span)
             if members:
-                kinds.append(_joined(members, groups))
+                found.append(_joined(members, groups))
                 continue
         collective = collective_of(name) if name else "unknown"
         if collective == "unknown":
             collective = collective_of(kernel)
-        kinds.append(CollectiveKind(UNKNOWN, UNKNOWN, f"unknown {kernel}", collective, None, None))
-    return kinds
+        kind = CollectiveKind(UNKNOWN, UNKNOWN, f"unknown {kernel}", collective, None)
+        found.append((kind, Message()))
+    return found
 
 
 def _none(rows: Ints) -> Ints:
@@ -210,22 +236,15 @@ class _Coalesced:
         return pairs or members[-1:]
 
 
-def _joined(members: list[Collective], groups: _Groups) -> CollectiveKind:
+def _joined(members: list[Collective], groups: _Groups) -> tuple[CollectiveKind, Message]:
     """One kernel that does several sends and receives: named after both, bytes added up."""
     names = {canonical(member.name) for member in members}
     name = "send_recv" if names == {"send", "recv"} else min(names)
-    parts = [groups.kind(member, name) for member in members]
-    first = parts[0]
-    sizes = [part.bytes for part in parts]
-    return CollectiveKind(
-        dimension=first.dimension,
-        group=first.group,
-        key=first.key,
-        collective=name,
-        bytes=None if None in sizes else sum(size for size in sizes if size is not None),
-        group_size=first.group_size,
-        elements=sum(part.elements for part in parts),
-        seq=None,
+    calls = [groups.call(member, name) for member in members]
+    sizes = [message.bytes for _, message in calls]
+    return calls[0][0], Message(
+        bytes=NONE if NONE in sizes else sum(sizes),
+        elements=sum(message.elements for _, message in calls),
     )
 
 

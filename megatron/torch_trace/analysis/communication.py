@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.bandwidth import bus_factor
 from megatron.torch_trace.analysis.codes import rows_with
-from megatron.torch_trace.analysis.collectives import CollectiveCalls
+from megatron.torch_trace.analysis.collectives import CollectiveCalls, CollectiveKind
 from megatron.torch_trace.analysis.dimensions import order_of
+from megatron.torch_trace.analysis.intervals import Ints
 from megatron.torch_trace.analysis.moments import Moment, longest
 from megatron.torch_trace.analysis.timeline import Timeline
 
@@ -81,17 +84,9 @@ def _row(
     mask[rows] = True
     union = timeline.union(mask)
     duration = int((gpu.end[rows] - gpu.start[rows]).sum())
-    counts = np.bincount(calls.kind[mine], minlength=len(calls.kinds))
-    total: int | None = 0
-    weighted = 0.0
-    for code in codes:
-        kind = calls.kinds[code]
-        factor = bus_factor(collective, kind.group_size)
-        if kind.bytes is None or factor is None or total is None:
-            total = None
-            break
-        total += kind.bytes * int(counts[code])
-        weighted += kind.bytes * int(counts[code]) * factor
+    factors = [bus_factor(collective, calls.kinds[code].group_size) for code in codes]
+    sizes = calls.bytes[mine]
+    total = None if None in factors or (sizes == NONE).any() else int(sizes.sum())
     known = total is not None and duration > 0 and collective != "barrier"
     return CommunicationRow(
         dimension=dimension,
@@ -104,10 +99,21 @@ def _row(
         share=union.total / timeline.window.length if timeline.window.length else 0.0,
         bytes=total,
         algbw_gbps=total / duration if known and total is not None else None,
-        busbw_gbps=weighted / duration if known else None,
+        busbw_gbps=bus_bytes(calls.kinds, calls.kind[mine], sizes) / duration if known else None,
         bandwidth_time_ns=duration,
         longest=longest(gpu.start[rows], gpu.end[rows]),
     )
+
+
+def bus_bytes(kinds: Sequence[CollectiveKind], kind: Ints, sizes: Ints) -> float:
+    """Sum over calls of bytes x bus factor: busbw is that a ns. What is unknown adds nothing.
+
+    Args:
+        kinds: what the codes mean.
+        kind, sizes: code and bytes of each call.
+    """
+    factors = np.array([bus_factor(one.collective, one.group_size) or 0.0 for one in kinds])
+    return float((factors[kind] * np.maximum(sizes, 0)).sum()) if len(kind) else 0.0
 
 
 def dimension_totals(timeline: Timeline, calls: CollectiveCalls) -> tuple[DimensionTotal, ...]:

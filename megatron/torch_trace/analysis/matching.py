@@ -4,16 +4,21 @@
 The same call is the same process group and sequence number. Where torch recorded none, it is the
 n-th call of the group; a rank whose trace begins or ends a few calls apart from the others' is
 shifted against them until the messages agree.
+
+All ranks' calls are one table; thousands of ranks with thousands of calls each are millions of
+rows, so nothing here goes row by row.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
+from megatron.torch_trace.analysis.activity import NONE
 from megatron.torch_trace.analysis.collectives import (
     SYMMETRIC,
     CollectiveCalls,
@@ -24,17 +29,19 @@ from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline import Timeline
 
 _MOST_SHIFT = 16
+_UNMATCHED = frozenset({"send", "recv", "send_recv", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class RankCalls:
-    """Collective calls of one rank, as other ranks need to see them.
+    """Collective calls of one rank, as other ranks need to see them, in the order of launch.
 
     Args:
         start, end: absolute, ns since the epoch where the trace tells it.
         kind: codes into `kinds`.
         kinds: what the codes mean.
         step: number of the step that launched it, -1 if unknown.
+        bytes, elements, seq: see `collectives.Message`.
     """
 
     start: Ints
@@ -42,6 +49,9 @@ class RankCalls:
     kind: Ints
     kinds: tuple[CollectiveKind, ...]
     step: Ints
+    bytes: Ints
+    elements: Ints
+    seq: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,9 @@ class MatchedCalls:
         row: row of that rank's RankCalls.
         start, end: absolute ns, not aligned.
         symmetric: all ranks leave the call together.
-        labels: for each call, (dimension, group, collective).
+        labels: the (dimension, group, collective) that there are.
+        label: code of each call into `labels`.
+        rows_of: for each rank, by position, its rows here, ascending.
     """
 
     ranks: tuple[int, ...]
@@ -63,8 +75,10 @@ class MatchedCalls:
     row: Ints
     start: Ints
     end: Ints
-    symmetric: np.ndarray
+    symmetric: npt.NDArray[np.bool_]
     labels: tuple[tuple[str, str, str], ...]
+    label: Ints
+    rows_of: tuple[Ints, ...]
 
     def __len__(self) -> int:
         return len(self.call)
@@ -84,121 +98,160 @@ def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
         kind=calls.kind[order],
         kinds=calls.kinds,
         step=numbers[step[order]],
+        bytes=calls.bytes[order],
+        elements=calls.elements[order],
+        seq=calls.seq[order],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The calls of all ranks that can be matched: by rank, then in the order of launch.
+
+    `group` and `label` are codes; `number` tells a group's calls apart, once it is known.
+    """
+
+    labels: tuple[tuple[str, str, str], ...]
+    group: Ints
+    rank: Ints
+    row: Ints
+    label: Ints
+    elements: Ints
+    seq: Ints
+    start: Ints
+    end: Ints
 
 
 def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
     """Match calls over ranks; sends and receives are between two ranks only and left out."""
     order = tuple(sorted(ranks))
-    groups: dict[str, dict[int, list[int]]] = defaultdict(dict)
-    for position, rank in enumerate(order):
-        calls = ranks[rank]
-        keys: dict[int, str] = {}
-        for code, kind in enumerate(calls.kinds):
-            if (
-                kind.collective not in ("send", "recv", "send_recv", "unknown")
-                and (kind.group_size or 2) > 1
-            ):
-                keys[code] = kind.key
-        for row, code in enumerate(calls.kind.tolist()):
-            if code in keys:
-                groups[keys[code]].setdefault(position, []).append(row)
-    found: list[tuple[int, int, int]] = []
-    labels: list[tuple[str, str, str]] = []
-    symmetric: list[bool] = []
-    for members in groups.values():
-        if len(members) < 2:
-            continue
-        numbered = _numbered(members, [ranks[rank] for rank in order])
-        by_call: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        for position, numbers in numbered.items():
-            for number, row in numbers.items():
-                by_call[number].append((position, row))
-        for _, rows in sorted(by_call.items()):
-            if len(rows) < 2:
-                continue
-            position, row = rows[0]
-            kind = ranks[order[position]].kinds[int(ranks[order[position]].kind[row])]
-            found += [(len(labels), p, r) for p, r in rows]
-            labels.append((kind.dimension, kind.group, kind.collective))
-            symmetric.append(kind.collective in SYMMETRIC)
-    table = ints(found).reshape(-1, 3)
-    calls_of, ranks_of, rows_of = table[:, 0], table[:, 1], table[:, 2]
+    table = _table([ranks[rank] for rank in order])
+    number = _numbers(table)
+    # A number can occur twice on one rank: then the first is the first of the others, and so on.
+    again = _times_before(table.group, table.rank, number)
+    by_call = np.lexsort((table.rank, again, number, table.group))
+    keys = [key[by_call] for key in (table.group, number, again)]
+    first = _first_of_runs(*keys)
+    sizes = np.diff(np.append(first, len(by_call)))
+    several = sizes > 1
+    kept = by_call[np.repeat(several, sizes)]
+    label = table.label[by_call[first[several]]]
+    call = np.repeat(np.arange(int(several.sum())), sizes[several])
+    symmetric = np.array([collective in SYMMETRIC for _, _, collective in table.labels], dtype=bool)
+    rank_of = table.rank[kept]
+    by_rank = np.argsort(rank_of, kind="stable")
+    bounds = np.searchsorted(rank_of[by_rank], np.arange(1, len(order)))
     return MatchedCalls(
         ranks=order,
-        call=calls_of,
-        rank=ranks_of,
-        row=rows_of,
-        start=_gather(ranks, order, ranks_of, rows_of, "start"),
-        end=_gather(ranks, order, ranks_of, rows_of, "end"),
-        symmetric=np.array(symmetric, dtype=bool)[calls_of],
-        labels=tuple(labels),
+        call=call,
+        rank=rank_of,
+        row=table.row[kept],
+        start=table.start[kept],
+        end=table.end[kept],
+        symmetric=symmetric[label][call] if len(call) else np.zeros(0, dtype=bool),
+        labels=table.labels,
+        label=label,
+        rows_of=tuple(np.split(by_rank, bounds)),
     )
 
 
-def _gather(
-    ranks: Mapping[int, RankCalls], order: tuple[int, ...], rank: Ints, row: Ints, column: str
-) -> Ints:
-    values = np.zeros(len(rank), dtype=np.int64)
-    for position, number in enumerate(order):
-        mine = rank == position
-        values[mine] = getattr(ranks[number], column)[row[mine]]
-    return values
+def _table(calls: list[RankCalls]) -> _Table:
+    groups: dict[str, int] = {}
+    labels: dict[tuple[str, str, str], int] = {}
+    parts: list[tuple[Ints, ...]] = []
+    for position, one in enumerate(calls):
+        group_of, label_of = [], []
+        for kind in one.kinds:
+            alone = kind.collective in _UNMATCHED or (kind.group_size or 2) < 2
+            group_of.append(NONE if alone else groups.setdefault(kind.key, len(groups)))
+            label = (kind.dimension, kind.group, kind.collective)
+            label_of.append(labels.setdefault(label, len(labels)))
+        if not one.kinds:
+            continue
+        group = ints(group_of)[one.kind]
+        rows = np.flatnonzero(group != NONE)
+        columns = (one.elements, one.seq, one.start, one.end)
+        parts.append(
+            (
+                group[rows],
+                np.full(len(rows), position),
+                rows,
+                ints(label_of)[one.kind[rows]],
+                *(column[rows] for column in columns),
+            )
+        )
+    if not parts:
+        parts = [(ints([]),) * 8]
+    columns_of_all = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return _Table(tuple(labels), *columns_of_all)
 
 
-def _numbered(
-    members: dict[int, list[int]], calls: list[RankCalls]
-) -> dict[int, dict[tuple[int, int], int]]:
-    """For each rank, (number of the call, how many-th with that number) -> row."""
-    sequences = {}
-    for position, rows in members.items():
-        one = calls[position]
-        seqs = [one.kinds[int(one.kind[row])].seq for row in rows]
-        if any(seq is None for seq in seqs):
-            return _by_position(members, calls)
-        counted: dict[int, int] = defaultdict(int)
-        numbers = {}
-        for seq, row in zip(seqs, rows, strict=True):
-            assert seq is not None
-            numbers[seq, counted[seq]] = row
-            counted[seq] += 1
-        sequences[position] = numbers
-    return sequences
-
-
-def _by_position(
-    members: dict[int, list[int]], calls: list[RankCalls]
-) -> dict[int, dict[tuple[int, int], int]]:
-    signatures = {
-        position: [_signature(calls[position], row) for row in rows]
-        for position, rows in members.items()
-    }
-    reference = max(members, key=lambda position: (len(members[position]), -position))
-    result = {}
-    for position, rows in members.items():
-        shift = _shift(signatures[reference], signatures[position])
-        result[position] = {(n + shift, 0): row for n, row in enumerate(rows)}
-    return result
-
-
-def _signature(calls: RankCalls, row: int) -> tuple[str, int]:
-    kind = calls.kinds[int(calls.kind[row])]
+def _numbers(table: _Table) -> Ints:
+    """Each call's number in its group: torch's own, where all of the group have one."""
+    number = table.seq.copy()
+    unknown = np.unique(table.group[table.seq == NONE])
+    if not len(unknown):
+        return number
+    concerned = np.flatnonzero(np.isin(table.group, unknown))
     # All-to-all exchanges other amounts on every rank.
-    return kind.collective, 0 if kind.collective == "all_to_all" else kind.elements
+    exchange = ints([collective == "all_to_all" for _, _, collective in table.labels])
+    label = table.label[concerned]
+    elements = np.where(exchange[label] == 1, 0, table.elements[concerned])
+    signature = np.unique(np.stack((label, elements)), axis=1, return_inverse=True)[1].ravel()
+    by_group = np.argsort(table.group[concerned], kind="stable")
+    group, rank = table.group[concerned][by_group], table.rank[concerned][by_group]
+    bounds = np.append(_first_of_runs(group, rank), len(group)).tolist()
+    members: dict[int, list[slice]] = {}
+    for begin, end in pairwise(bounds):
+        members.setdefault(int(group[begin]), []).append(slice(begin, end))
+    signature = signature[by_group]
+    found = np.zeros(len(concerned), dtype=np.int64)
+    for slices in members.values():
+        reference = max(slices, key=lambda one: one.stop - one.start)
+        shifts: dict[bytes, int] = {}
+        for one in slices:
+            own = signature[one]
+            shift = shifts.get(own.tobytes())
+            if shift is None:
+                # Most ranks of a group do the same.
+                shift = shifts[own.tobytes()] = _shift(signature[reference], own)
+            found[one] = np.arange(shift, shift + len(own))
+    number[concerned[by_group]] = found
+    return number
 
 
-def _shift(reference: list[tuple[str, int]], other: list[tuple[str, int]]) -> int:
+def _times_before(group: Ints, rank: Ints, number: Ints) -> Ints:
+    """How many earlier rows of the same group and rank have the same number."""
+    order = np.lexsort((number, rank, group))
+    first = _first_of_runs(group[order], rank[order], number[order])
+    sizes = np.diff(np.append(first, len(order)))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = np.arange(len(order)) - np.repeat(first, sizes)
+    return found
+
+
+def _first_of_runs(*keys: Ints) -> Ints:
+    """Where, in sorted keys, another combination of them begins."""
+    if not len(keys[0]):
+        return ints([])
+    changes = np.zeros(len(keys[0]), dtype=bool)
+    changes[0] = True
+    for key in keys:
+        changes[1:] |= key[1:] != key[:-1]
+    return np.flatnonzero(changes)
+
+
+def _shift(reference: Ints, other: Ints) -> int:
     """How far `other` begins behind `reference`: the shift with the most messages that agree."""
-    if reference == other:
+    if np.array_equal(reference, other):
         return 0
     best, most = 0, -1
     longest = max(len(reference) - len(other), 0) + _MOST_SHIFT
     for shift in sorted(range(-_MOST_SHIFT, longest + 1), key=abs):
-        agree = sum(
-            1
-            for n, signature in enumerate(other)
-            if 0 <= n + shift < len(reference) and reference[n + shift] == signature
-        )
+        begin, end = max(0, -shift), min(len(other), len(reference) - shift)
+        if end - begin <= most:
+            continue
+        agree = int((other[begin:end] == reference[begin + shift : end + shift]).sum())
         if agree > most:
             best, most = shift, agree
     return best

@@ -135,28 +135,29 @@ def _stragglers(
     earliest = np.minimum.reduceat(start, first)
     latest = np.maximum.reduceat(start, first)
     counts = matched.symmetric[first] & (latest - earliest > max(_NOISE_NS, 3 * error))
-    last = (start == latest[matched.call]) & counts[matched.call]
+    counted_rows = counts[matched.call]
+    last = (start == latest[matched.call]) & counted_rows
     total = np.add.reduceat(wait, first)
     imposed = np.where(last, total[matched.call] - wait, 0)
     others = np.diff(np.append(first, len(wait))) - 1
     delayed = imposed // np.maximum(others, 1)[matched.call]
     labels = [(dimension, collective) for dimension, _, collective in matched.labels]
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
-    label = ints([codes[one] for one in labels])[matched.call]
+    label = ints([codes[one] for one in labels])[matched.label][matched.call]
     names = list(codes)
     early = start - earliest[matched.call]
     found = []
     for position, rank in enumerate(matched.ranks):
-        mine = matched.rank == position
-        if not (mine & matched.symmetric).any():
+        mine = matched.rows_of[position]
+        rows = mine[matched.symmetric[mine]]
+        if not len(rows):
             continue
-        counted = mine & counts[matched.call]
+        counted = mine[counted_rows[mine]]
         by_label = np.bincount(label[mine], weights=imposed[mine], minlength=len(names))
         worst = int(by_label.argmax())
-        there = counted & (label == worst)
+        there = counted[label[counted] == worst]
         has_worst = bool(by_label[worst])
-        rows = np.flatnonzero(mine & matched.symmetric)
-        columns = (counted, last, imposed, wait, early)
+        columns = (counted_rows, last, imposed, wait, early)
         lateness = tuple(
             _lateness(matched, names[code], rows[label[rows] == code], columns, bases.get(rank))
             for code in present(label[rows])
@@ -164,15 +165,15 @@ def _stragglers(
         found.append(
             Straggler(
                 rank=rank,
-                calls=int(counted.sum()),
-                last_arrivals=int((last & mine).sum()),
+                calls=len(counted),
+                last_arrivals=int(last[mine].sum()),
                 imposed_wait_ns=int(imposed[mine].sum()),
                 delay_ns=int(delayed[mine].sum()),
                 own_wait_ns=int(wait[mine].sum()),
                 dimension=names[worst][0] if has_worst else None,
                 collective=names[worst][1] if has_worst else None,
-                calls_there=int(there.sum()) if has_worst else 0,
-                share_there=float((last & there).sum() / there.sum()) if has_worst else None,
+                calls_there=len(there) if has_worst else 0,
+                share_there=float(last[there].sum() / len(there)) if has_worst else None,
                 by_collective=lateness,
             )
         )
@@ -203,16 +204,31 @@ def _lateness(
     )
 
 
-def waits_by_row(matched: MatchedCalls, waits: Waits, rank: int) -> Mapping[int, tuple[int, int]]:
-    """For one rank, row of its RankCalls -> (wait, shortest duration), both ns."""
-    position = matched.ranks.index(rank)
-    mine = np.flatnonzero(matched.rank == position)
-    return {
-        row: (waited, shortest)
-        for row, waited, shortest in zip(
-            matched.row[mine].tolist(),
-            waits.wait[mine].tolist(),
-            waits.shortest[mine].tolist(),
-            strict=True,
-        )
-    }
+@dataclass(frozen=True, slots=True)
+class RankWaits:
+    """What one rank's calls waited.
+
+    Args:
+        matched: which rows of its RankCalls are on other ranks too.
+        wait, shortest: for each row, ns; 0 and its own duration where it is not.
+    """
+
+    matched: np.ndarray
+    wait: Ints
+    shortest: Ints
+
+
+def waits_of(matched: MatchedCalls, waits: Waits, position: int, duration: Ints) -> RankWaits:
+    """The waits of one rank.
+
+    Args:
+        position: of the rank in the sorted list of ranks.
+        duration: of each row of its RankCalls.
+    """
+    mine = matched.rows_of[position]
+    rows = matched.row[mine]
+    result = RankWaits(np.zeros(len(duration), dtype=bool), np.zeros_like(duration), duration + 0)
+    result.matched[rows] = True
+    result.wait[rows] = waits.wait[mine]
+    result.shortest[rows] = waits.shortest[mine]
+    return result
