@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import StrictError
-from megatron.torch_trace.reader import ByteStream, Damage, NotATraceError, SlimEvent, Trace
+from megatron.torch_trace.reader import ByteStream, Damage
 from megatron.torch_trace.writer import OutputFile, TraceWriter
 
 OnRead = Callable[[int], None]
@@ -60,6 +60,8 @@ def decompress(
             return result
         if strict:
             raise StrictError(f"{path}: damaged; run `torch-trace check` for what and where.")
+    from megatron.torch_trace.reader import NotATraceError
+
     sink = OutputFile(output, force=force, expected_bytes=expected)
     try:
         return _rewrite(path, sink, strict, workers, on_read)
@@ -117,6 +119,8 @@ def _is_utf8(piece: bytes, decoder: codecs.IncrementalDecoder) -> bool:
 def _rewrite(
     path: Path | str, sink: OutputFile, strict: bool, workers: int, on_read: OnRead | None
 ) -> DecompressResult:
+    from megatron.torch_trace.reader import SlimEvent, Trace
+
     trace = Trace(path, strict=strict, on_read=on_read)
     trace.read_header()
     with sink:

@@ -19,7 +19,7 @@ ORDER = (
     "merging merge splitting"
 ).split()
 INSIDE_READER = (
-    "damage bytestream lenient event salvage cutter block metadata workers stripes trace"
+    "cores damage bytestream lenient event salvage cutter block metadata workers stripes trace"
 ).split()
 
 

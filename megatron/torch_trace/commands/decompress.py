@@ -11,7 +11,6 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.repair import decompress
-from megatron.torch_trace.sources import find_traces
 
 
 @click.command("decompress")
@@ -42,7 +41,10 @@ def command(
     """
     traces = [path for path in map(Path, paths) if path.is_file() or str(path) == "-"]
     folders = [path for path in paths if Path(path) not in traces]
-    traces += find_traces(folders).traces
+    if folders:
+        from megatron.torch_trace.sources import find_traces
+
+        traces += find_traces(folders).traces
     if output and len(traces) > 1:
         raise UsageError(f"--output {output}: is one file, but there are {len(traces)} traces.")
     damaged = []

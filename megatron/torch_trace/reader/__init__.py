@@ -6,18 +6,25 @@ cutter       header, blocks, tail              -> text of whole events
 event        the fast road: msgspec            -> typed events
 salvage      the slow road, for damaged blocks -> typed events, and an account of the damage
 block        one block of events, by either road
+cores        how many processes
 workers      blocks in several processes
 trace        all of it: `Trace`
 """
 
-from megatron.torch_trace.reader.block import EventBlock
-from megatron.torch_trace.reader.bytestream import ByteStream
-from megatron.torch_trace.reader.cutter import NotATraceError
-from megatron.torch_trace.reader.damage import Damage
-from megatron.torch_trace.reader.event import Args, Event, SlimArgs, SlimEvent
-from megatron.torch_trace.reader.metadata import Metadata
-from megatron.torch_trace.reader.trace import Trace
-from megatron.torch_trace.reader.workers import available_cores
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.reader.block import EventBlock
+    from megatron.torch_trace.reader.bytestream import ByteStream
+    from megatron.torch_trace.reader.cores import available_cores
+    from megatron.torch_trace.reader.cutter import NotATraceError
+    from megatron.torch_trace.reader.damage import Damage
+    from megatron.torch_trace.reader.event import Args, Event, SlimArgs, SlimEvent
+    from megatron.torch_trace.reader.metadata import Metadata
+    from megatron.torch_trace.reader.trace import Trace
 
 __all__ = [
     "Args",
@@ -32,3 +39,26 @@ __all__ = [
     "Trace",
     "available_cores",
 ]
+
+_PLACES = {
+    "EventBlock": "block",
+    "ByteStream": "bytestream",
+    "available_cores": "cores",
+    "NotATraceError": "cutter",
+    "Damage": "damage",
+    "Args": "event",
+    "Event": "event",
+    "SlimArgs": "event",
+    "SlimEvent": "event",
+    "Metadata": "metadata",
+    "Trace": "trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Unpacking needs none of the parsing, and would take longer to start than to work.
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -19,8 +19,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _INPUT_BYTES = 1 << 16
-# One 64 KiB piece of gzip can hold 64 MiB; the cap keeps memory constant even then.
-_OUTPUT_BYTES = 1 << 23
+# Below malloc's threshold for mapping: larger pieces cost as much in page faults as to unpack.
+_OUTPUT_BYTES = 1 << 16
+_LARGEST_PIECE = 1 << 23
 
 
 class ByteStream:
@@ -88,9 +89,7 @@ class ByteStream:
             piece = self._read(file, 1 << 20)
 
     def _gzip(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
-        from isal import igzip_lib, isal_zlib
-
-        broken: Any = igzip_lib.IsalError
+        from isal import igzip_lib
 
         while True:
             # Between members some writers pad with zeros (tapes, mgzip, block devices).
@@ -103,20 +102,20 @@ class ByteStream:
             if not _may_be_gzip(piece):
                 self.damage.add("corrupt_stream", self.produced)
                 return
-            member: Any = isal_zlib.decompressobj(wbits=31)
+            member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
             while not member.eof:
-                if not piece:
+                if not piece and member.needs_input:
                     piece = self._read(file)
                     if not piece:
                         self.damage.add("truncated_stream", self.produced)
                         return
                 try:
                     output = member.decompress(piece, _OUTPUT_BYTES)
-                except broken:
+                except igzip_lib.IsalError:
                     self.damage.add("corrupt_stream", self.produced)
                     yield from self._gzip_up_to_fault()
                     return
-                piece = member.unconsumed_tail
+                piece = b""
                 if output:
                     yield output
             piece = member.unused_data
@@ -157,8 +156,8 @@ class ByteStream:
                     self.damage.add("corrupt_stream", self.produced)
                     return
                 piece = b""
-                for start in range(0, len(output), _OUTPUT_BYTES):
-                    yield output[start : start + _OUTPUT_BYTES]
+                for start in range(0, len(output), _LARGEST_PIECE):
+                    yield output[start : start + _LARGEST_PIECE]
             piece = frame.unused_data
 
 
