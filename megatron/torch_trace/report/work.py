@@ -41,7 +41,7 @@ def tables(analysis: Analysis, width: int, top: int) -> list[str]:
         lines += ["", f"TOP SHAPES ({what})"]
         lines += table(
             ("<~shape", "<operator", "kernels", "ms", "share", "mean us"),
-            [_line(row, _shape(row.detail), row.name) for row in summary.shapes[:top]],
+            [_line(row, shape_in_words(row.detail), row.name) for row in summary.shapes[:top]],
             width,
         )
     return lines
@@ -57,7 +57,7 @@ def _line(row: WorkSummary, *names: str) -> list[str]:
     ]
 
 
-def _shape(text: str) -> str:
+def shape_in_words(text: str) -> str:
     """`[[2048, 2048], [2048, 8192], []]` -> `2048x2048, 2048x8192`; scalars are left out."""
     if not text:
         return NONE

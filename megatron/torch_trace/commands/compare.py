@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace compare`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.errors import DamagedTraceError, TorchTraceError
+
+
+@click.command("compare")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@options.output(required=False, help="Also write a page: compare.html.")
+@options.as_json
+@click.option(
+    "--fail-if",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="Exit with status 1 if this holds: 'idle > +5%', 'iteration > +10ms', 'mfu < -2pp' (the "
+    "change from A to B in %, pp, ms, us or s); can be given several times.",
+)
+@click.option(
+    "--rank",
+    "ranks",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="R",
+    help="Only this rank of both; can be given several times.",
+)
+@click.option("--step", type=int, metavar="S", help="Only this step of both.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Rows in the tables of kernels, shapes, phases and modules.",
+)
+@options.force
+@options.strict
+@options.jobs
+def command(
+    a: str,
+    b: str,
+    output: str | None,
+    as_json: bool,
+    conditions: tuple[str, ...],
+    ranks: tuple[int, ...],
+    step: int | None,
+    top: int,
+    force: bool,
+    strict: bool,
+    jobs: int | None,
+) -> None:
+    """Tell what B does otherwise than A: configuration, time, ranks, communication, kernels.
+
+    \b
+    torch-trace compare before/iter-0000005 after/iter-0000005 -o compare.html
+    torch-trace compare iter-0000005/rank-0.pt.trace.json.gz iter-0000005/rank-2.pt.trace.json.gz
+
+    A and B are traces, or folders of a window with the traces of its ranks. All numbers are for an
+    iteration and a rank, so that windows of different lengths can be compared.
+    """
+    from megatron.torch_trace.analysis.analyse import analyze
+    from megatron.torch_trace.analysis.comparison import compare
+    from megatron.torch_trace.analysis.comparison_conditions import judge, parse
+    from megatron.torch_trace.report.comparison_document import comparison_document
+    from megatron.torch_trace.report.comparison_page import render_comparison_page
+    from megatron.torch_trace.report.comparison_text import render_comparison
+    from megatron.torch_trace.writer import OutputFile
+
+    parsed = [parse(one) for one in conditions]
+    before, after = (
+        analyze(path, ranks=ranks or None, step=step, jobs=jobs, strict=strict) for path in (a, b)
+    )
+    comparison = compare(before, after)
+    names = _short_names(a, b)
+    verdicts = [judge(one, comparison) for one in parsed]
+    if output:
+        with OutputFile(output, force=force) as file:
+            file.write(render_comparison_page(comparison, before, after, names).encode())
+    if as_json:
+        document = comparison_document(comparison, before, after, (a, b), verdicts)
+        click.echo(json.dumps(document, allow_nan=False))
+    else:
+        width = shutil.get_terminal_size((100, 24)).columns
+        click.echo(
+            render_comparison(comparison, before, after, names, width=width, top=top), nl=False
+        )
+    failed = [one for one in verdicts if one.holds]
+    for one in failed:
+        terminal.say(
+            f"--fail-if '{one.condition.text}' holds: {one.change:+.3g} {one.condition.unit}."
+        )
+    if failed:
+        raise click.exceptions.Exit(TorchTraceError.exit_status)
+    lost = [rank.file for side in (before, after) for rank in side.ranks if rank.damage]
+    lost += [one.file for side in (before, after) for one in side.skipped_files]
+    if lost:
+        raise DamagedTraceError(f"damaged or skipped: {', '.join(lost)}.")
+
+
+def _short_names(a: str, b: str) -> tuple[str, str]:
+    """The paths without the folders that both lie in, so that they fit a line."""
+    parts = [Path(path).absolute().parts for path in (a, b)]
+    common = 0
+    while common < min(map(len, parts)) - 1 and parts[0][common] == parts[1][common]:
+        common += 1
+    return str(Path(*parts[0][common:])), str(Path(*parts[1][common:]))

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of a comparison in words: longer or shorter, who is late, which part grew."""
+
+from __future__ import annotations
+
+from megatron.torch_trace.analysis.comparison import Comparison, Lateness
+from megatron.torch_trace.analysis.comparison_parts import PARTS
+from megatron.torch_trace.analysis.comparison_statistics import STEPS, Difference
+from megatron.torch_trace.report.comparison_words import part_name, relative, signed
+from megatron.torch_trace.report.words import duration, percent
+
+_LEAST_SHARE = 0.001
+
+
+def answer(comparison: Comparison) -> list[str]:
+    """One sentence or two for each thing worth knowing, the most important first."""
+    return [
+        _iteration(comparison.iteration),
+        *_straggler(comparison),
+        *_parts(comparison),
+    ]
+
+
+def _iteration(one: Difference) -> str:
+    change = one.change
+    if change is None or one.before is None or one.after is None:
+        return "How long an iteration takes is unknown on one side."
+    moved = f"{duration(one.before)} -> {duration(one.after)}, {relative(one)}"
+    if abs(change) < _LEAST_SHARE * one.before:
+        return f"An iteration takes as long in B as in A ({moved})."
+    word = "longer" if change > 0 else "less"
+    return f"An iteration takes {duration(abs(change))} {word} in B ({moved}); {_noise(one)}."
+
+
+def _noise(one: Difference) -> str:
+    samples = " and ".join(map(str, one.samples))
+    what = "steps" if one.over == STEPS else "ranks"
+    if one.significant is None:
+        return "whether that is noise cannot be told from one step on each side"
+    if one.significant:
+        return f"that is more than the noise of {samples} {what} (p = {one.p:.2g})"
+    return (
+        f"not significant with {samples} {what}: the 95 % interval is {signed(one.low)} to "
+        f"{signed(one.high)} ms"
+    )
+
+
+def _straggler(comparison: Comparison) -> list[str]:
+    before, after = comparison.straggler_before, comparison.straggler_after
+    rows = {row.rank: row for row in comparison.stragglers}
+    if after is None and before is None:
+        return []
+    if after is None or after not in rows:
+        return [f"No rank is late in B any more; in A it was rank {before}."]
+    row = rows[after]
+    text = (
+        f"Rank {after} is late in B: each of the others waits {duration(row.after)} an iteration "
+        f"for it{_where(row)}, {_share(row, comparison)}"
+    )
+    if before == after:
+        return [f"{text}. It was late in A already, by {duration(row.before)}."]
+    in_a = "" if row.before is None else f"; {duration(row.before)} in A"
+    if before is None or before not in rows:
+        return [f"{text}{in_a}. No rank was late in A."]
+    return [
+        f"{text}{in_a}. In A rank {before} was the late one, by {duration(rows[before].before)}."
+    ]
+
+
+def _where(row: Lateness) -> str:
+    return f" (mostly in {row.mostly})" if row.mostly else ""
+
+
+def _share(row: Lateness, comparison: Comparison) -> str:
+    whole = comparison.iteration.after
+    return (
+        f"{percent((row.after or 0.0) / whole)} of the iteration" if whole else "of the iteration"
+    )
+
+
+def _parts(comparison: Comparison) -> list[str]:
+    """The parts by how much they changed, as far as that matters."""
+    whole = comparison.iteration.before
+    if not whole:
+        return []
+    changes = {part: comparison.breakdown[part].change for part in PARTS}
+    told = [
+        (abs(change), f"{part_name(part)} {signed(change)} ms")
+        for part, change in changes.items()
+        if change is not None and abs(change) >= 5 * _LEAST_SHARE * whole
+    ]
+    if not told:
+        return []
+    names = ", ".join(text for _, text in sorted(told, reverse=True))
+    dimensions = [
+        (abs(one.change), f"{name} {signed(one.change)} ms")
+        for name, one in comparison.dimensions.items()
+        if one.change is not None and abs(one.change) >= 5 * _LEAST_SHARE * whole
+    ]
+    by = ", ".join(text for _, text in sorted(dimensions, reverse=True))
+    return [
+        f"In an iteration {names}." + (f" Exposed communication by dimension: {by}." if by else "")
+    ]

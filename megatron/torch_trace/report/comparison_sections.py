@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a comparison as cells, for the terminal and for the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.comparison import Comparison
+from megatron.torch_trace.analysis.comparison_statistics import Difference
+from megatron.torch_trace.analysis.comparison_tables import CommunicationDifference, WorkDifference
+from megatron.torch_trace.analysis.names import short_name
+from megatron.torch_trace.report.comparison_words import (
+    change,
+    interval,
+    part_name,
+    relative,
+    significant,
+)
+from megatron.torch_trace.report.words import NONE, count, milliseconds, percent
+from megatron.torch_trace.report.work import shape_in_words
+
+_MOST_RANKS = 16
+_LEAST_NS = 1_000
+_MEANS = "ms an iteration, mean of the ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table.
+
+    Args:
+        heading: what it is about; note: units, in parentheses behind it.
+        columns: as `table.table` takes them: `<` is aligned left, `<~` may be cut.
+        rows: cells.
+        full: for each row its whole name, where the cell holds a short one; () if none does.
+        more: rows that are not shown.
+    """
+
+    heading: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    full: tuple[str, ...] = ()
+    more: int = 0
+
+
+def sections(comparison: Comparison, *, top: int, ranks: int = _MOST_RANKS) -> list[Section]:
+    """Every table that has rows; `top` rows of work, `ranks` ranks."""
+    found = [
+        _breakdown(comparison),
+        _ranks(comparison, ranks),
+        _stragglers(comparison, ranks),
+        _communication(comparison.communication),
+        _work("Kernels", "kernel", comparison.kernels, top),
+        _one_sided("B", "kernel", comparison.kernels, top),
+        _one_sided("A", "kernel", comparison.kernels, top),
+        _work("Operators by shape", "operator", comparison.shapes, top),
+        _work("Phases of the loop", "phase", comparison.phases, top, "ms an iteration of the CPU"),
+        _work("Classes of modules", "class", comparison.module_classes, top),
+        _work("Modules", "module", comparison.modules, top),
+    ]
+    return [section for section in found if section.rows]
+
+
+def configuration(comparison: Comparison, *, top: int) -> Section:
+    """What differed before anything ran; three times `top` rows."""
+    changes, most = comparison.configuration.changes, 3 * top
+    rows = tuple(
+        (one.kind, one.name, _given(one.before), _given(one.after)) for one in changes[:most]
+    )
+    columns = ("<kind", "<~what", "<~A", "<~B")
+    return Section("Configured otherwise", "", columns, rows, more=max(0, len(changes) - most))
+
+
+def configuration_sentence(comparison: Comparison) -> str | None:
+    """What the table cannot say: nothing differs, or nothing is known; None if it says it all."""
+    configuration = comparison.configuration
+    if configuration.same_run:
+        return "Both are of the same run, so nothing was configured otherwise."
+    if configuration.not_recorded:
+        who = " and ".join(configuration.not_recorded)
+        verb = "have" if len(configuration.not_recorded) > 1 else "has"
+        return (
+            f"Whether flags differ is unknown: {who} {verb} no run.json beside the traces, nor the "
+            "command line in them."
+        )
+    return None if configuration.changes else "Nothing that is recorded was configured otherwise."
+
+
+def _given(text: str | None) -> str:
+    return NONE if text is None else text or "given"
+
+
+def _breakdown(comparison: Comparison) -> Section:
+    rows = [_row("iteration", comparison.iteration)]
+    rows += [
+        _row(part_name(name), part) for name, part in comparison.breakdown.items() if _matters(part)
+    ]
+    rows += [
+        _row(f"exposed in {name}", part)
+        for name, part in comparison.dimensions.items()
+        if _matters(part)
+    ]
+    return Section(
+        "Where the time went",
+        _MEANS,
+        ("<part", "A", "B", "change", "", "95 % interval", "sure", "<over"),
+        tuple(rows),
+    )
+
+
+def _row(name: str, part: Difference) -> tuple[str, ...]:
+    return (
+        name,
+        milliseconds(part.before),
+        milliseconds(part.after),
+        change(part),
+        relative(part),
+        interval(part),
+        significant(part),
+        (part.over or NONE).split(",")[0],
+    )
+
+
+def _matters(part: Difference) -> bool:
+    return max(part.before or 0, part.after or 0) >= _LEAST_NS
+
+
+def _ranks(comparison: Comparison, most: int) -> Section:
+    names = ("iteration", "compute", "exposed_communication", "idle")
+    rows = []
+    for rank in comparison.ranks:
+        cells = [str(rank.rank)]
+        for name in names:
+            before, after = rank.before.get(name), rank.after.get(name)
+            cells.append(f"{milliseconds(before)} > {milliseconds(after)}")
+            cells.append(change(Difference(before, after)))
+        rows.append(tuple(cells))
+    if len(rows) < 2:
+        rows = []
+    return Section(
+        "Ranks",
+        "ms an iteration, A > B",
+        ("rank", "iteration", "", "compute", "", "exposed comm", "", "idle", ""),
+        tuple(rows[:most]),
+        more=max(0, len(rows) - most),
+    )
+
+
+def _stragglers(comparison: Comparison, most: int) -> Section:
+    rows = tuple(
+        (
+            str(one.rank),
+            milliseconds(one.before),
+            milliseconds(one.after),
+            NONE if one.last_before is None else percent(one.last_before),
+            NONE if one.last_after is None else percent(one.last_after),
+            one.mostly or NONE,
+        )
+        for one in comparison.stragglers
+    )
+    return Section(
+        "Stragglers",
+        "ms an iteration that each other rank waits; how often it is last",
+        ("rank", "A", "B", "last in A", "last in B", "<mostly in"),
+        rows[:most],
+        more=max(0, len(rows) - most),
+    )
+
+
+def _communication(rows: Iterable[CommunicationDifference]) -> Section:
+    shown = [row for row in rows if _matters(row.time)]
+    return Section(
+        "Communication",
+        f"{_MEANS}; busbw GB/s",
+        (
+            "<dim", "<collective", "calls", "A", "B", "change", "exposed", "wait", "busbw",
+            "sure",
+        ),
+        tuple(
+            (
+                row.dimension,
+                row.collective,
+                _both(row.calls),
+                milliseconds(row.time.before),
+                milliseconds(row.time.after),
+                change(row.time),
+                change(row.exposed),
+                change(row.wait),
+                f"{_speed(row.busbw.before)} > {_speed(row.busbw.after)}",
+                significant(row.time),
+            )
+            for row in shown
+        ),
+        full=tuple(row.group for row in shown),
+    )  # fmt: skip
+
+
+def _speed(number: float | None) -> str:
+    return NONE if number is None else "<1" if number < 1 else f"{number:.0f}"
+
+
+def _both(calls: Difference) -> str:
+    before, after = (NONE if n is None else count(n) for n in (calls.before, calls.after))
+    return before if before == after else f"{before} > {after}"
+
+
+def _work(
+    heading: str, column: str, rows: Sequence[WorkDifference], top: int, note: str = _MEANS
+) -> Section:
+    both = [row for row in rows if row.time.before is not None and row.time.after is not None]
+    shown = [row for row in both if _matters(row.time)][:top]
+    return Section(
+        heading,
+        f"{note}; by the size of the change",
+        (f"<~{column}", "calls", "A", "B", "change", "", "sure"),
+        tuple(
+            (
+                _name(row),
+                _both(row.calls),
+                milliseconds(row.time.before),
+                milliseconds(row.time.after),
+                change(row.time),
+                relative(row.time),
+                significant(row.time),
+            )
+            for row in shown
+        ),
+        full=tuple(_full(row) for row in shown),
+        more=len(both) - len(shown),
+    )
+
+
+def _one_sided(letter: str, column: str, rows: Sequence[WorkDifference], top: int) -> Section:
+    mine, other = ("after", "before") if letter == "B" else ("before", "after")
+    only = [row for row in rows if getattr(row.time, other) is None]
+    return Section(
+        f"{column.capitalize()}s that only {letter} has",
+        _MEANS,
+        (f"<~{column}", "<family", "calls", "ms"),
+        tuple(
+            (
+                _name(row),
+                row.detail,
+                count(getattr(row.calls, mine)),
+                milliseconds(getattr(row.time, mine)),
+            )
+            for row in only[:top]
+        ),
+        full=tuple(_full(row) for row in only[:top]),
+        more=max(0, len(only) - top),
+    )
+
+
+def _name(row: WorkDifference) -> str:
+    if row.detail.startswith("["):
+        return f"{row.name} {shape_in_words(row.detail)}"
+    return short_name(row.name)
+
+
+def _full(row: WorkDifference) -> str:
+    if row.names:
+        return f"taken for one: {'; '.join(row.names)}"
+    return f"{row.name} {row.detail}".strip()

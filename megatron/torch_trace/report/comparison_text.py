@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace compare` on a terminal: the answer, what was configured otherwise, the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from megatron.torch_trace.analysis.comparison import Comparison
+from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.report.comparison_answer import answer
+from megatron.torch_trace.report.comparison_sections import (
+    Section,
+    configuration,
+    configuration_sentence,
+    sections,
+)
+from megatron.torch_trace.report.sentences import head
+from megatron.torch_trace.report.table import paragraph, table
+from megatron.torch_trace.report.text import LEAST_WIDTH, MOST_WIDTH
+
+
+def render_comparison(
+    comparison: Comparison,
+    a: Analysis,
+    b: Analysis,
+    names: tuple[str, str],
+    *,
+    width: int = MOST_WIDTH,
+    top: int = 8,
+) -> str:
+    """The comparison as plain text.
+
+    Args:
+        comparison: what to render.
+        a, b: the analyses, for the two lines that say what they are.
+        names: what the user called them.
+        width: columns of the terminal; lines are 80 to 100 wide, whatever it is.
+        top: rows in the tables of work.
+    """
+    width = max(LEAST_WIDTH, min(width, MOST_WIDTH))
+    said = configuration_sentence(comparison)
+    sides = [f"A  {names[0]}: {head(a)}", f"B  {names[1]}: {head(b)}"]
+    parts = [
+        [line for side in sides for line in paragraph(side, width, "", "   ")],
+        [line for text in answer(comparison) for line in paragraph(text, width, "", "  ")],
+        paragraph(said, width, "", "  ") if said else [],
+        _table(configuration(comparison, top=top), width),
+        _findings("FINDINGS THAT ONLY B HAS", comparison.appeared, width),
+        _findings("FINDINGS THAT ONLY A HAS", comparison.vanished, width),
+        *(_table(one, width) for one in sections(comparison, top=top)),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _findings(heading: str, findings: Iterable[Finding], width: int) -> list[str]:
+    lines = [line for one in findings for line in paragraph(one.title, width, "  ", "    ")]
+    return [heading, *lines] if lines else []
+
+
+def _table(section: Section, width: int) -> list[str]:
+    if not section.rows:
+        return []
+    note = f" ({section.note})" if section.note else ""
+    lines = [f"{section.heading.upper()}{note}", *table(section.columns, section.rows, width)]
+    return [*lines, f"  ... and {section.more:,} more."] if section.more else lines

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differences as people read them; always ms, so that a column can be compared."""
+
+from __future__ import annotations
+
+from megatron.torch_trace.analysis.comparison_statistics import Difference
+from megatron.torch_trace.report.words import NONE, milliseconds
+
+_PARTS = {
+    "exposed_communication": "exposed communication",
+    "exposed_memory": "exposed copies",
+    "communication": "all communication",
+    "overlapped_communication": "communication behind compute",
+    "idle: data": "  idle: data loader",
+    "idle: sync": "  idle: after synchronising",
+    "idle: cpu": "  idle: not launched yet",
+    "idle: gpu": "  idle: launched, not started",
+    "idle: unknown": "  idle: unknown",
+}
+
+
+def part_name(name: str) -> str:
+    """`exposed_memory` -> `exposed copies`."""
+    return _PARTS.get(name, name)
+
+
+def signed(ns: float | None) -> str:
+    """`+12.3`, `-0.45`, `0.000`."""
+    if ns is None:
+        return NONE
+    text = milliseconds(abs(ns))
+    return text if float(text.replace(",", "")) == 0 else f"{'+' if ns > 0 else '-'}{text}"
+
+
+def change(part: Difference) -> str:
+    """B - A in ms; what only one side has counts as 0 on the other."""
+    if part.before is None and part.after is None:
+        return NONE
+    return signed((part.after or 0.0) - (part.before or 0.0))
+
+
+def relative(part: Difference) -> str:
+    """`+12 %`; `new`, `gone`; nothing where it is unknown."""
+    if part.before is None or part.after is None:
+        return "gone" if part.before is not None else "new" if part.after is not None else ""
+    share = part.relative
+    if share is None:
+        return "new"
+    value = 100 * share
+    return f"{value:+,.0f} %" if abs(value) >= 9.95 else f"{value:+.1f} %"
+
+
+def interval(part: Difference) -> str:
+    """`-12.3 .. +4.5`, ms."""
+    if part.low is None or part.high is None:
+        return NONE
+    return f"{signed(part.low)} .. {signed(part.high)}"
+
+
+def significant(part: Difference) -> str:
+    """`yes`: noise is no explanation; `no`: it may be; `-`: no samples to tell by."""
+    if part.significant is None:
+        return NONE
+    return "yes" if part.significant else "no"
