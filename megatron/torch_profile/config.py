@@ -157,6 +157,16 @@ class TorchProfileConfig:
     execution_trace: bool = _flag(
         False, "Also write torch's execution trace (for Chakra and for replay) of each window."
     )
+    summary: str = _flag(
+        "auto",
+        "Analyse every window beside training and log what it says to W&B, TensorBoard and "
+        "metrics.jsonl: auto does so where one of the first two is and a GPU is recorded.",
+        choices=["auto", "always", "never"],
+    )
+    wandb_artifacts: bool = _flag(
+        False,
+        "Also give the traces to the W&B run as an artifact: files up to 500 MB, 2 GB a window.",
+    )
     preset: str | None = _flag(
         None,
         "Switch on a common set of flags: overlap (what communication hides behind), modules "

@@ -3,65 +3,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from megatron.torch_profile import across_ranks, sinks, telemetry
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.nvml import Gpu
+from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.run_metrics import Metrics
-from megatron.torch_profile.schedule import Window
 
 current: Metrics | None = None
 """Of the training that runs now; None where nobody asked."""
 
 
-def start(
+@contextmanager
+def training(
     config: MetricsConfig,
     args: Any,
-    *,
-    run_folder: Path | None,
-    windows: Iterable[Window],
+    capture: CapturePlan | None,
     count_flops: Callable[[], float | None],
-) -> Metrics:
-    """Begin, right before Megatron's `train`, on every rank.
+) -> Iterator[None]:
+    """Around one call of `train`, on every rank.
 
     Args:
         config: what the user asked for; something.
         args: Megatron's arguments.
-        run_folder: of the profiled run, if there is one.
-        windows: what it will record.
+        capture: what is recorded, if anything.
         count_flops: Megatron's formula for one iteration, None if unknown.
     """
     global current
+    try:
+        current = _make(config, args, capture, count_flops)
+    except Exception as error:
+        # The same on every rank, since it is installed so: nobody waits for this one.
+        logger.warning("training goes on without metrics: %s: %s", type(error).__name__, error)
+    try:
+        yield
+    finally:
+        metrics, current = current, None
+        if metrics is not None:
+            metrics.stop()
+
+
+def _make(
+    config: MetricsConfig,
+    args: Any,
+    capture: CapturePlan | None,
+    count_flops: Callable[[], float | None],
+) -> Metrics:
     rank, gpus = across_ranks.place()
     outputs: list[sinks.Sink] = [
-        sinks.Wandb(lambda: _writer("get_wandb_writer")),
-        sinks.TensorBoard(lambda: _writer("get_tensorboard_writer")),
+        sinks.Wandb(sinks.megatrons("wandb")),
+        sinks.TensorBoard(sinks.megatrons("tensorboard")),
     ]
-    if rank == 0 and run_folder is not None:
-        outputs.append(sinks.JsonLines(run_folder / sinks.METRICS_FILE))
-    current = Metrics(
+    if rank == 0 and capture is not None:
+        outputs.append(sinks.JsonLines(capture.run_folder / sinks.METRICS_FILE))
+    return Metrics(
         config,
         args,
         sinks.Sinks(outputs),
         rank=rank,
         gpus=gpus,
-        windows=windows,
+        windows=capture.schedule if capture else (),
         count_flops=count_flops,
         peak_tflops=_peak_tflops(),
         sampler=_sampler(config, rank),
     )
-    return current
-
-
-def stop(metrics: Metrics) -> None:
-    """End, after `train`, however it ended."""
-    global current
-    current = None
-    metrics.stop()
 
 
 def _peak_tflops() -> float | None:
@@ -91,9 +100,3 @@ def _sampler(config: MetricsConfig, rank: int) -> telemetry.Sampler | None:
             logger.warning("no GPU telemetry: %s: %s", type(error).__name__, error)
         return None
     return sampler
-
-
-def _writer(name: str) -> Any:
-    from megatron.training import global_vars
-
-    return getattr(global_vars, name)()

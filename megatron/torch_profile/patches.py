@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -59,90 +60,105 @@ def _add_arguments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     from megatron.torch_profile import arguments
 
-    training = import_module(_TRAINING)
-    megatron_args = training.get_args()
-    if not arguments.config_of(megatron_args).enabled:
+    megatron_args = _megatron_args()
+    profiles = arguments.config_of(megatron_args).enabled
+    metrics_config = arguments.metrics_of(megatron_args)
+
+    def count_flops() -> int | None:
+        return _flops_per_iteration(megatron_args)
+
+    capture: Any = None
+    with ExitStack() as stack:
+        if profiles and (session := _follower("session")):
+            model = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("model")
+            stack.enter_context(session.training(megatron_args, model, count_flops))
+            capture = session.planned
+        if capture and (window_results := _follower("window_results")):
+            stack.enter_context(window_results.training(capture, megatron_args))
+        if metrics_config.wanted and (metrics := _follower("metrics")):
+            stack.enter_context(
+                metrics.training(metrics_config, megatron_args, capture, count_flops)
+            )
         return wrapped(*args, **kwargs)
+
+
+def _follower(module: str) -> Any:
+    """The module that follows training; None, said once, where what it needs is missing."""
     try:
-        from megatron.torch_profile import session
+        return import_module(f"megatron.torch_profile.{module}")
     except Exception as error:
         # The same on every rank, since it is installed so: nobody waits for this one.
-        logger.warning("training goes on without a profile: %s: %s", type(error).__name__, error)
-        return wrapped(*args, **kwargs)
-
-    model = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("model")
-    with session.training(megatron_args, model, lambda: _flops_per_iteration(megatron_args)):
-        return wrapped(*args, **kwargs)
+        logger.warning("training goes on without %s: %s: %s", module, type(error).__name__, error)
+        return None
 
 
-def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    # Nobody has asked for profiling if the session has not been imported.
-    session: Any = sys.modules.get("megatron.torch_profile.session")
-    if session is None:
-        return wrapped(*args, **kwargs)
-    # 0-based and set right before the call, in every version.
-    session.current.begin_step(import_module(_TRAINING).get_args().curr_iteration + 1)
-    return wrapped(*args, **kwargs)
-
-
-def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    session: Any = sys.modules.get("megatron.torch_profile.session")
-    if session is not None:
-        session.current.begin_pause()
-    return wrapped(*args, **kwargs)
-
-
-def _train_metrics(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    from megatron.torch_profile import arguments
-
-    megatron_args = import_module(_TRAINING).get_args()
-    config = arguments.metrics_of(megatron_args)
-    if not config.wanted:
-        return wrapped(*args, **kwargs)
-    session: Any = sys.modules.get("megatron.torch_profile.session")
-    plan = session.planned if session else None
-    try:
-        from megatron.torch_profile import metrics
-
-        follower = metrics.start(
-            config,
-            megatron_args,
-            run_folder=plan.run_folder if plan else None,
-            windows=plan.schedule if plan else (),
-            count_flops=lambda: _flops_per_iteration(megatron_args),
-        )
-    except Exception as error:
-        # The same on every rank, since it is installed so: nobody waits for this one.
-        logger.warning("training goes on without metrics: %s: %s", type(error).__name__, error)
-        return wrapped(*args, **kwargs)
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        metrics.stop(follower)
+def _following(module: str, name: str) -> Any:
+    """What follows the training that runs now, in a module that nobody need have imported."""
+    return getattr(sys.modules.get(f"megatron.torch_profile.{module}"), name, None)
 
 
 def _metrics(method: str) -> Wrapper:
     """Hands a call to this method of the metrics of the training that runs, if it has any."""
 
     def hand_over(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        metrics: Any = sys.modules.get("megatron.torch_profile.metrics")
-        if metrics is None or metrics.current is None:
+        metrics = _following("metrics", "current")
+        if metrics is None:
             return wrapped(*args, **kwargs)
-        return getattr(metrics.current, method)(wrapped, args, kwargs)
+        return getattr(metrics, method)(wrapped, args, kwargs)
 
     return hand_over
+
+
+def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if _following("session", "planned"):
+        _following("session", "current").begin_step(_iteration())
+    return _metrics("train_step")(wrapped, instance, args, kwargs)
+
+
+def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if _following("session", "planned"):
+        _following("session", "current").begin_pause()
+    return _metrics("pause")(wrapped, instance, args, kwargs)
+
+
+def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    results = _following("window_results", "current")
+    if results is not None:
+        iteration, interval = _iteration(), _megatron_args().log_interval
+        results.end_iteration(iteration, logs=iteration % interval == 0)
+    return _metrics("training_log")(wrapped, instance, args, kwargs)
+
+
+def _finish_wandb(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    results = _following("window_results", "current")
+    if results is not None:
+        # Megatron ends the run inside `train` at an exit interval, with a window still open.
+        if _following("session", "planned"):
+            _following("session", "current").close()
+        results.finish()
+    return wrapped(*args, **kwargs)
+
+
+def _megatron_args() -> Any:
+    return import_module(_TRAINING).get_args()
+
+
+def _iteration() -> int:
+    # 0-based, and set right before `train_step`, in every version.
+    return int(_megatron_args().curr_iteration) + 1
 
 
 _TRAINING = "megatron.training.training"
 _TIMERS = "megatron.core.timers"
 
-METRICS_PATCHES = (
+PATCHES = (
+    Patch("megatron.training.arguments", "_add_logging_args", _add_arguments),
+    Patch(_TRAINING, "train", _train),
+    Patch(_TRAINING, "train_step", _train_step),
+    Patch(_TRAINING, "evaluate_and_print_results", _pause),
+    Patch(_TRAINING, "save_checkpoint_and_time", _pause),
     # A name that some version lacks costs its number, never the training: hence "since".
-    Patch(_TRAINING, "train", _train_metrics),
-    Patch(_TRAINING, "train_step", _metrics("train_step")),
-    Patch(_TRAINING, "evaluate_and_print_results", _metrics("pause"), OLDEST_CORE),
-    Patch(_TRAINING, "save_checkpoint_and_time", _metrics("pause"), OLDEST_CORE),
-    Patch(_TRAINING, "training_log", _metrics("training_log"), OLDEST_CORE),
+    Patch(_TRAINING, "training_log", _training_log, OLDEST_CORE),
     Patch(_TRAINING, "print_rank_last", _metrics("print_line"), OLDEST_CORE),
     Patch(
         "megatron.core.rerun_state_machine",
@@ -153,17 +169,9 @@ METRICS_PATCHES = (
     Patch(_TIMERS, "Timers.log", _metrics("log_timers"), OLDEST_CORE),
     Patch(_TIMERS, "Timers.write", _metrics("write_timers"), OLDEST_CORE),
     Patch(_TIMERS, "Timers._get_elapsed_time_all_ranks", _metrics("gather_timers"), OLDEST_CORE),
+    Patch("wandb", "finish", _finish_wandb, OLDEST_CORE),
 )
-"""The same name may be wrapped twice: what is listed first is the inner one."""
-
-PATCHES = (
-    *METRICS_PATCHES,
-    Patch("megatron.training.arguments", "_add_logging_args", _add_arguments),
-    Patch(_TRAINING, "train", _train),
-    Patch(_TRAINING, "train_step", _train_step),
-    Patch(_TRAINING, "evaluate_and_print_results", _pause),
-    Patch(_TRAINING, "save_checkpoint_and_time", _pause),
-)
+"""Inside `train` the profile is outermost and metrics innermost."""
 
 
 class PatchSet:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from megatron.torch_profile.log import logger
+from megatron.torch_profile.wandb_charts import charts
+from megatron.torch_profile.window_summary import WindowSummary
 from megatron.torch_trace import layout
 
 METRICS_FILE = layout.METRICS_FILE
+WINDOW_AXIS = "profile/iteration"
+"""In W&B: the last iteration of a window."""
 
 
 class Sink(Protocol):
-    """Takes numbers of one iteration."""
+    """Takes numbers of one iteration, and what is said of one window."""
 
     name: str
 
@@ -27,39 +31,27 @@ class Sink(Protocol):
     def write(self, iteration: int, values: Mapping[str, float]) -> None:
         """Take them; may raise whatever it likes."""
 
-
-class Wandb:
-    """The W&B run that this process has, whoever made it; Megatron's is the last rank's.
-
-    Args:
-        writer: returns the `wandb` module or a run, None on a rank without one.
-    """
-
-    name = "W&B"
-
-    def __init__(self, writer: Callable[[], Any]) -> None:
-        self._writer = writer
-
-    @property
-    def here(self) -> bool:
-        """Whether this process has a run."""
-        return self._writer() is not None
-
-    def write(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Log at the global iteration, which is the run's step axis in Megatron too."""
-        writer = self._writer()
-        if writer is not None:
-            writer.log(dict(values), step=iteration)
+    def write_window(self, iteration: int, summary: WindowSummary) -> None:
+        """Take it, at an iteration after the window; may raise whatever it likes."""
 
 
-class TensorBoard:
-    """Megatron's SummaryWriter, on the rank that has it.
+def megatrons(writer: str) -> Callable[[], Any]:
+    """A function that returns what Megatron has for `wandb` or `tensorboard` on this rank."""
+
+    def ask() -> Any:
+        from megatron.training import global_vars
+
+        return getattr(global_vars, f"get_{writer}_writer")()
+
+    return ask
+
+
+class _MegatronsWriter:
+    """What Megatron itself made to log to, on the rank that has it.
 
     Args:
         writer: returns it, or None.
     """
-
-    name = "TensorBoard"
 
     def __init__(self, writer: Callable[[], Any]) -> None:
         self._writer = writer
@@ -69,12 +61,58 @@ class TensorBoard:
         """Whether this process has one."""
         return self._writer() is not None
 
+
+class Wandb(_MegatronsWriter):
+    """The W&B run that this process has, whoever made it: the `wandb` module, or a run."""
+
+    name = "W&B"
+
+    @property
+    def here(self) -> bool:
+        """Whether this process has a run; Megatron keeps the module after it has ended its own."""
+        writer = self._writer()
+        return getattr(writer, "run", writer) is not None
+
+    def write(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Log at the global iteration, which is the run's step axis in Megatron too."""
+        if self.here:
+            self._writer().log(dict(values), step=iteration)
+
+    def write_window(self, iteration: int, summary: WindowSummary) -> None:
+        """W&B refuses steps that go back, so what belongs to a window has an axis of its own."""
+        if not self.here:
+            return
+        writer = self._writer()
+        writer.define_metric(WINDOW_AXIS)
+        writer.define_metric("profile/*", step_metric=WINDOW_AXIS)
+        values = {WINDOW_AXIS: summary.last, **summary.scalars, **charts(summary)}
+        writer.log(values, step=iteration)
+
+
+class TensorBoard(_MegatronsWriter):
+    """Megatron's SummaryWriter."""
+
+    name = "TensorBoard"
+
     def write(self, iteration: int, values: Mapping[str, float]) -> None:
         """One scalar a key; the event file holds them as float32."""
         writer = self._writer()
         if writer is not None:
             for key, value in values.items():
                 writer.add_scalar(key, value, iteration)
+
+    def write_window(self, iteration: int, summary: WindowSummary) -> None:
+        """Scalars at the window's last iteration, findings as text."""
+        writer = self._writer()
+        if writer is None:
+            return
+        self.write(summary.last, summary.scalars)
+        findings = [
+            f"- **{severity}** {title} {advice}" for severity, _, title, advice in summary.findings
+        ]
+        if findings:
+            writer.add_text("profile/findings", "\n".join(findings), summary.last)
+        writer.flush()  # it may be the last that training says
 
 
 class JsonLines:
@@ -95,6 +133,10 @@ class JsonLines:
         with self._path.open("a") as file:
             file.write(json.dumps({"iteration": iteration, **values}) + "\n")
 
+    def write_window(self, iteration: int, summary: WindowSummary) -> None:
+        """At the window's last iteration, so lines are not in order."""
+        self.write(summary.last, summary.scalars)
+
 
 class Sinks:
     """All sinks of this process; one that fails is named once and not asked again."""
@@ -112,9 +154,16 @@ class Sinks:
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         if not finite:
             return
+        self._each(lambda sink: sink.write(iteration, finite))
+
+    def write_window(self, iteration: int, summary: WindowSummary) -> None:
+        """Hand a window's summary to every sink, at an iteration after it."""
+        self._each(lambda sink: sink.write_window(iteration, summary))
+
+    def _each(self, do: Callable[[Sink], None]) -> None:
         for sink in list(self._sinks):
             try:
-                sink.write(iteration, finite)
+                do(sink)
             except Exception as error:
                 self._sinks.remove(sink)
                 logger.warning(

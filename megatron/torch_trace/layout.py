@@ -8,6 +8,8 @@
             rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
             rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short
             artifacts/rank-07.key_averages.txt        everything else of that rank and window
+            artifacts/rank-07.pt.trace.json.gz.partial.parquet    its analysis, kept
+            artifacts/summary.json                    what was logged of the window
 
 Only traces lie in a window's folder itself, because HTA and TensorBoard read every file there.
 Nothing else in the project builds or splits these names.
@@ -23,9 +25,11 @@ from pathlib import Path
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 ARTIFACTS = "artifacts"
+SUMMARY_FILE = "summary.json"
 TRACE_SUFFIX = ".pt.trace.json"
 COMPRESSION_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "none": ""}
 TEMPORARY_SUFFIX = ".tmp"
+PARTIAL_SUFFIX = ".partial.parquet"
 
 _RUN = re.compile(r"(?P<start>\d{8}-\d{6})(?:-j(?P<job>[\w.+-]+))?")
 _WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")
@@ -123,3 +127,13 @@ class TraceName:
         suffix = match["compression"] or ""
         compression = next(k for k, v in COMPRESSION_SUFFIXES.items() if v == suffix)
         return cls(int(match["rank"]), None, compression, match["partial"] is not None)
+
+
+def partial_of(trace: Path) -> Path:
+    """Where the analysis of one rank is kept, whatever its trace is called."""
+    return trace.parent / ARTIFACTS / f"{trace.name}{PARTIAL_SUFFIX}"
+
+
+def trace_of(partial: Path) -> Path:
+    """The trace, there or not, whose analysis `partial` is by its name."""
+    return partial.parent.parent / partial.name.removesuffix(PARTIAL_SUFFIX)

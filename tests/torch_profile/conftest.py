@@ -17,7 +17,7 @@ from logging_megatron import Arguments, Follow, Loop, Timers, Writer
 from megatron.torch_profile import metrics, sinks
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.log import logger
-from megatron.torch_profile.patches import METRICS_PATCHES, PatchSet
+from megatron.torch_profile.patches import PATCHES, PatchSet
 from megatron.torch_profile.run_metrics import Metrics
 from megatron.torch_profile.step_split import StepClock
 
@@ -27,7 +27,11 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Follow]:
     """Run a loop under metrics with both writers and `tmp_path/metrics.jsonl`; returns it."""
     monkeypatch.setattr(logging_megatron, "now", 0.0)
     patches = PatchSet(
-        tuple(replace(p, module="logging_megatron") for p in METRICS_PATCHES if p.name != "train")
+        tuple(
+            replace(patch, module="logging_megatron")
+            for patch in PATCHES
+            if patch.name not in ("train", "_add_logging_args", "finish")
+        )
     )
 
     def run(

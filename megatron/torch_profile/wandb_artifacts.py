@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A window's traces as a W&B artifact. W&B's own process uploads; training never waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_profile.log import logger
+
+MB = 10**6
+MOST_MB = 500
+"""A file; what is larger no browser opens from W&B, and wants `torch-trace slim` first."""
+MOST_MB_TOTAL = 2000
+"""A window; a run's storage is paid for, and a window of a thousand ranks is no document."""
+TYPE = "torch-profile"
+
+
+class TraceArtifacts:
+    """Makes artifacts beside training and logs them from the training's own thread.
+
+    Args:
+        writer: returns the `wandb` module or a run.
+    """
+
+    def __init__(self, writer: Callable[[], Any]) -> None:
+        self._writer = writer
+        self._making: threading.Thread | None = None
+        self._made: list[tuple[Any, str]] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being made, or is made and not logged."""
+        return bool(self._made) or (self._making is not None and self._making.is_alive())
+
+    def begin(self, window: str, files: Sequence[Path]) -> None:
+        """Make the artifact of one window; W&B reads every byte for its digest, so in a thread.
+
+        Args:
+            window: name of its folder.
+            files: its traces; what is over the limits is named and left out.
+        """
+        taken = within_limits(files)
+        if len(taken) < len(files):
+            logger.warning(
+                "left out of the W&B artifact, larger than %d MB or than %d MB together: %s",
+                MOST_MB,
+                MOST_MB_TOTAL,
+                ", ".join(str(file) for file in files if file not in taken),
+            )
+        run = _run_of(self._writer())
+        if not taken or run is None:
+            return
+        if self._making is not None:
+            self._making.join()
+        self._making = threading.Thread(
+            target=self._make,
+            args=(f"{TYPE}-{run.id}", window, taken),
+            name="torch-profile-artifact",
+            daemon=True,
+        )
+        self._making.start()
+
+    def pick_up(self) -> None:
+        """Log what has been made."""
+        while self._made:
+            artifact, window = self._made.pop(0)
+            run = _run_of(self._writer())
+            if run is not None:
+                run.log_artifact(artifact, aliases=["latest", window])
+                logger.info("traces of %s are in the W&B artifact %s", window, artifact.name)
+
+    def _make(self, name: str, window: str, files: Sequence[Path]) -> None:
+        try:
+            import wandb
+
+            artifact = wandb.Artifact(name, TYPE, metadata={"window": window})
+            for file in files:
+                # Immutable: read from where it lies, not copied first.
+                artifact.add_file(
+                    str(file), f"{window}/{file.name}", skip_cache=True, policy="immutable"
+                )
+            self._made.append((artifact, window))
+        except Exception as error:
+            logger.warning("no W&B artifact of %s: %s: %s", window, type(error).__name__, error)
+
+
+def within_limits(files: Sequence[Path]) -> list[Path]:
+    """The files, in order, that are small enough and still fit together with those before."""
+    taken, total = [], 0
+    for file in files:
+        size = file.stat().st_size
+        if size <= MOST_MB * MB and total + size <= MOST_MB_TOTAL * MB:
+            taken.append(file)
+            total += size
+    return taken
+
+
+def _run_of(writer: Any) -> Any:
+    return getattr(writer, "run", writer)

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who tells of a window, when, and what a failure there does not end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from logging_megatron import Writer
+
+from megatron.torch_profile import wandb_artifacts, window_results
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.ranks import Layout
+from megatron.torch_profile.schedule import Schedule, Span
+from megatron.torch_profile.topology import Member, Topology
+from megatron.torch_profile.wandb_artifacts import TraceArtifacts, within_limits
+from megatron.torch_profile.window_results import WindowResults, training
+from megatron.torch_profile.window_summary import WindowSummary
+
+
+class Program:
+    """Stands in for the program beside training; ends when a test says so."""
+
+    started: list[Program]
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.answer: dict[str, Any] | None = None
+        self.killed = False
+        Program.started.append(self)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.command[3])
+
+    def end(self, *missing: int, **answer: Any) -> None:
+        """Write the summary of iterations that the folder's name tells, and end."""
+        iterations = [int(part) for part in self.folder.name.split("-")[1:]]
+        summary = WindowSummary(
+            first=iterations[0],
+            last=iterations[-1],
+            scalars={"profile/idle_pct": 12.5},
+            ranks=[[0, None, None, None, None, 12.5, None]],
+            missing_ranks=list(missing),
+            findings=[["high", "code", "A fact.", "An advice."]],
+        )
+        (self.folder / "artifacts").mkdir(parents=True, exist_ok=True)
+        (self.folder / "artifacts" / "summary.json").write_text(json.dumps(asdict(summary)))
+        trace = self.folder / "rank-0.pt.trace.json"
+        trace.write_text("{}")
+        self.answer = {"traces": [str(trace)], "summary": True} | answer
+
+    def poll(self) -> dict[str, Any] | None:
+        return self.answer
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Run:
+    """A W&B run, or the module, which has it as `run`."""
+
+    id = "abc"
+
+    def __init__(self) -> None:
+        self.run = self
+        self.logged: list[tuple[int, dict[str, Any]]] = []
+        self.axes: dict[str, str | None] = {}
+        self.artifacts: list[tuple[Any, list[str]]] = []
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.axes[name] = step_metric
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self.logged.append((step, values))
+
+    def log_artifact(self, artifact: Any, aliases: list[str]) -> None:
+        self.artifacts.append((artifact, aliases))
+
+
+class TextWriter(Writer):
+    """A SummaryWriter."""
+
+    text = ""
+
+    def add_text(self, key: str, text: str, iteration: int) -> None:
+        self.text = text
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
+    Program.started = []
+    monkeypatch.setattr(window_results, "Program", Program)
+    monkeypatch.setattr(window_results, "current", None)
+    yield Program.started
+    if window_results.current is not None:
+        window_results.current.abandon()
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What Megatron has on this rank; a test fills it."""
+    here: dict[str, Any] = {}
+    monkeypatch.setattr(window_results, "megatrons", lambda name: lambda: here.get(name))
+    return here
+
+
+def capture(folder: Path, *, rank: int = 1, device: str = "H100", **flags: Any) -> CapturePlan:
+    """Rank 0 of two is recorded in iterations 3 and 4, and again in 6 and 7."""
+    config = TorchProfileConfig(
+        enabled=True, iterations=["3-4", "6-7"], **{"exit_timeout": 5, **flags}
+    )
+    members = [Member(number, "node", 1, 0, device) for number in range(2)]
+    topology = Topology(rank, Layout(2, {}), members)
+    return CapturePlan(config, topology, (0,), Schedule(config, Span(1, 10)), folder)
+
+
+@pytest.fixture
+def begin(tmp_path: Path, writers: dict[str, Any]) -> Callable[..., Any]:
+    """Begins a training; returns who follows it here, if anybody does."""
+
+    def start(**options: Any) -> WindowResults | None:
+        args = SimpleNamespace(wandb_project="p", tensorboard_dir=None)
+        with training(capture(tmp_path, **options), args):
+            return window_results.current
+
+    return start
+
+
+def test_a_windows_summary_reaches_every_sink_at_a_later_log(
+    begin: Callable[..., Any],
+    writers: dict[str, Any],
+    programs: list[Program],
+    tmp_path: Path,
+    said: list[str],
+) -> None:
+    writers["wandb"], writers["tensorboard"] = Run(), TextWriter()
+    results = begin()
+    results.end_iteration(3, logs=True)
+    assert programs == [], "the window is not over"
+    results.end_iteration(4, logs=False)
+    (program,) = programs
+    assert program.command[3:] == [
+        *(str(tmp_path / "iter-0000003-0000004"), "--wait", "5", "--ranks", "0", "--analyse"),
+    ]
+    results.end_iteration(5, logs=True)
+    program.end()
+    results.end_iteration(6, logs=False)
+    assert writers["wandb"].logged == [], "only where Megatron logs"
+    results.end_iteration(8, logs=True)
+
+    ((step, values),) = writers["wandb"].logged
+    assert (step, values["profile/iteration"], values["profile/idle_pct"]) == (8, 4, 12.5)
+    assert writers["wandb"].axes == {
+        "profile/iteration": None,
+        "profile/*": "profile/iteration",
+    }
+    assert writers["tensorboard"].scalars == {"profile/idle_pct": {4: 12.5}}
+    assert writers["tensorboard"].text == "- **high** A fact. An advice."
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
+        "iteration": 4,
+        "profile/idle_pct": 12.5,
+    }
+    assert said == ["iterations 3-4: idle 12.5 % (1 rank(s); 1 finding(s))"]
+    assert len(programs) == 2, "one window at a time"
+    assert programs[1].folder.name == "iter-0000006-0000007"
+
+
+def test_the_end_of_training_waits_for_what_is_under_way(
+    begin: Callable[..., Any],
+    writers: dict[str, Any],
+    programs: list[Program],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers["wandb"] = Run()
+    results = begin()
+    for iteration in range(1, 7):  # the second window is cut short
+        results.end_iteration(iteration, logs=False)
+    waited = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+        for program in programs:
+            if program.answer is None and waited > 1.0:
+                program.end()
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: waited)
+    monkeypatch.setattr(window_results, "time", clock)
+    results.finish()
+    assert [values["profile/iteration"] for _, values in writers["wandb"].logged] == [4, 7]
+    assert waited < 5.0
+    assert window_results.current is None
+
+
+def test_the_wait_has_a_bound(
+    begin: Callable[..., Any],
+    writers: dict[str, Any],
+    programs: list[Program],
+    warned: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    writers["tensorboard"] = TextWriter()
+    results = begin()
+    results.end_iteration(4, logs=False)
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(window_results, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    results.finish()
+    assert now == pytest.approx(5.0, abs=0.2)
+    assert programs[0].killed
+    assert warned == [
+        "gave up on what the traces of iterations 3-4 say after 5 s "
+        f"(--torch-profile-exit-timeout); torch-trace analyze {tmp_path}/iter-0000003-0000004 "
+        "tells it"
+    ]
+
+
+def test_nobody_waits_after_an_exception(
+    writers: dict[str, Any], programs: list[Program], tmp_path: Path
+) -> None:
+    writers["tensorboard"] = TextWriter()
+    args = SimpleNamespace(wandb_project="", tensorboard_dir="t")
+
+    def explode() -> None:
+        assert window_results.current is not None
+        window_results.current.end_iteration(4, logs=False)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), training(capture(tmp_path), args):
+        explode()
+    assert programs[0].killed
+    assert window_results.current is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ({"died": "was killed by SIGKILL"}, "was killed by SIGKILL"),
+        ({"traces": [], "error": "nothing could be analysed."}, "nothing could be analysed."),
+        ({"traces": []}, "no trace of it was written"),
+    ],
+)
+def test_a_window_that_cannot_be_analysed_is_one_line(
+    begin: Callable[..., Any],
+    writers: dict[str, Any],
+    programs: list[Program],
+    warned: list[str],
+    answer: dict[str, Any],
+    line: str,
+) -> None:
+    writers["wandb"] = Run()
+    results = begin()
+    results.end_iteration(4, logs=True)
+    programs[0].answer = answer
+    results.end_iteration(5, logs=True)
+    assert warned == [f"no summary of iterations 3-4: {line}"]
+    assert writers["wandb"].logged == []
+    results.end_iteration(7, logs=True)
+    assert len(programs) == 2, "the next window is tried"
+
+
+def test_the_rank_with_a_sink_tells_and_without_any_rank_0_where_asked(
+    begin: Callable[..., Any], writers: dict[str, Any], tmp_path: Path
+) -> None:
+    assert begin(rank=0) is None, "a run is on another rank"
+    assert begin(rank=0, summary="always") is None
+    nobody = SimpleNamespace(wandb_project="", tensorboard_dir=None)
+    for rank, summary, tells in [(0, "auto", False), (0, "always", True), (1, "always", False)]:
+        with training(capture(tmp_path, rank=rank, summary=summary), nobody):
+            assert (window_results.current is not None) == tells
+    writers["wandb"] = Run()
+    assert begin() is not None
+    assert begin(summary="never") is None
+    writers["wandb"].run = None
+    assert begin() is None, "the run has ended"
+
+
+def test_without_a_gpu_one_line_says_so_unless_it_is_wanted(
+    begin: Callable[..., Any], writers: dict[str, Any], said: list[str]
+) -> None:
+    writers["wandb"] = Run()
+    assert begin(activities=["cpu"]) is None
+    assert begin(device="cpu") is None
+    assert said == ["no summary of windows without a GPU; --torch-profile-summary always"] * 2
+    assert begin(device="cpu", summary="always") is not None
+
+
+def test_traces_become_an_artifact_of_the_run_that_is_here(
+    begin: Callable[..., Any], writers: dict[str, Any], programs: list[Program]
+) -> None:
+    run = writers["wandb"] = Run()
+    results = begin(summary="never", wandb_artifacts=True)
+    results.end_iteration(4, logs=True)
+    assert "--analyse" not in programs[0].command
+    programs[0].end()
+    results.end_iteration(5, logs=True)
+    results.finish()
+    ((artifact, aliases),) = run.artifacts
+    assert (artifact.type, artifact.name) == ("torch-profile", "torch-profile-abc")
+    assert aliases == ["latest", "iter-0000003-0000004"]
+    assert list(artifact.manifest.entries) == ["iter-0000003-0000004/rank-0.pt.trace.json"]
+    assert run.logged == [], "no summary was wanted"
+
+
+def test_what_is_too_large_for_an_artifact_is_named_and_left_out(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_artifacts, "MB", 1)
+    monkeypatch.setattr(wandb_artifacts, "MOST_MB", 5)
+    monkeypatch.setattr(wandb_artifacts, "MOST_MB_TOTAL", 10)
+    files = []
+    for index, size in enumerate([4, 6, 5, 4, 1]):
+        files.append(tmp_path / f"rank-{index}")
+        files[-1].write_bytes(b"x" * size)
+    assert within_limits(files) == [files[0], files[2], files[4]]
+    artifacts = TraceArtifacts(lambda: None)
+    artifacts.begin("iter-0000003", files)
+    assert not artifacts.busy
+    assert warned == [
+        "left out of the W&B artifact, larger than 5 MB or than 10 MB together: "
+        f"{files[1]}, {files[3]}"
+    ]
