@@ -54,7 +54,7 @@ def find_traces(paths: Iterable[Path | str]) -> Sources:
 
 def _search(folder: Path, sources: Sources) -> None:
     found = []
-    for path in sorted(folder.rglob("*"), key=_order):
+    for path in sorted(folder.rglob("*"), key=by_folder_and_rank):
         relative = path.relative_to(folder)
         if not path.is_file() or ARTIFACTS in relative.parts[:-1] or path.name == RUN_FILE:
             continue
@@ -81,7 +81,8 @@ def stranger(path: Path) -> str | None:
     return None
 
 
-def _order(path: Path) -> tuple[str, int, str]:
+def by_folder_and_rank(path: Path) -> tuple[str, int, str]:
+    """What traces are sorted by: folder, then rank in the name, then name."""
     rank = rank_in_name(path.name)
     return (str(path.parent), -1 if rank is None else rank, path.name)
 

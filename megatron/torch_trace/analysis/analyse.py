@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from megatron.torch_trace.analysis.choosing import listed, of_ranks, one_window
 from megatron.torch_trace.analysis.communication import CommunicationRow, bus_bytes
-from megatron.torch_trace.analysis.findings import find
+from megatron.torch_trace.analysis.findings import find as find_findings
+from megatron.torch_trace.analysis.gathering import Gathered, find, gather
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.matching import RankCalls, match
 from megatron.torch_trace.analysis.mfu import compute_mfu
@@ -20,8 +22,7 @@ from megatron.torch_trace.analysis.results import Analysis, RankResult, SkippedF
 from megatron.torch_trace.analysis.stragglers import RankWaits, find_stragglers, waits_of
 from megatron.torch_trace.analysis.summary import summarise
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.layout import WindowName
-from megatron.torch_trace.sources import find_traces, rank_in_name
+from megatron.torch_trace.sources import find_traces
 
 
 def analyze(
@@ -32,6 +33,7 @@ def analyze(
     model_flops: float | None = None,
     jobs: int | None = None,
     strict: bool = False,
+    use_partials: bool = True,
     on_start: Callable[[list[Path]], None] | None = None,
     on_done: Callable[[Path], None] | None = None,
 ) -> Analysis:
@@ -45,7 +47,9 @@ def analyze(
             them.
         jobs: processes; None for what cores and memory allow.
         strict: raise StrictError at the first damage instead of working on what is whole.
-        on_start, on_done: for progress: all files, and each once it is through.
+        use_partials: take what an earlier analysis kept of a trace instead of reading it; the
+            result is the same, also where the trace itself is gone.
+        on_start, on_done: for progress: all files that are read, and each once it is through.
 
     Returns:
         The analysis; a file that could not be analysed is in `skipped_files` with its reason.
@@ -63,57 +67,35 @@ def analyze(
     """
     wanted = None if ranks is None else set(ranks)
     paths = [path] if isinstance(path, (str, Path)) else list(path)
-    sources = find_traces(paths)
+    sources = find(paths) if use_partials else find_traces(paths)
     skipped = [SkippedFile(str(file), reason) for file, reason in sources.skipped]
-    traces = _wanted_by_name(_one_window(sources.traces), wanted)
+    traces = of_ranks(one_window(sources.traces), wanted)
+    known = gather(traces, step=step, strict=strict) if use_partials else Gathered(traces)
+    skipped += known.skipped
     if on_start:
-        on_start(traces)
-    outcomes: list[RankOutcome] = []
+        on_start(known.traces)
+    found = dict(known.outcomes)
     for file, outcome in analyse_ranks(
-        traces, jobs=jobs, strict=strict, step=step, on_done=on_done
+        known.traces, jobs=jobs, strict=strict, step=step, on_done=on_done
     ):
         if isinstance(outcome, TorchTraceError):
             reason = str(outcome).removeprefix(f"{file}: ")
             skipped.append(SkippedFile(str(file), reason))
         else:
-            outcomes.append(outcome)
+            found[file] = outcome
+    outcomes = [found[trace] for trace in traces if trace in found]
     by_rank = _by_rank(outcomes)
     if wanted is not None:
         absent = sorted(wanted - set(by_rank))
         if absent:
             raise UsageError(
-                f"--rank {absent[0]}: no trace of it here; there are {_list(sorted(by_rank))}."
+                f"--rank {absent[0]}: no trace of it here; there are {listed(sorted(by_rank))}."
             )
         by_rank = {rank: one for rank, one in by_rank.items() if rank in wanted}
     if not by_rank:
         reasons = "; ".join(f"{one.file}: {one.reason}" for one in skipped) or "no trace"
         raise UsageError(f"nothing could be analysed: {reasons}")
     return _together(by_rank, skipped, model_flops, complete=wanted is None)
-
-
-def _one_window(traces: list[Path]) -> list[Path]:
-    """All traces of one window; ranks of several windows would be mixed up."""
-    folders = sorted({trace.parent for trace in traces})
-    windows = [folder for folder in folders if WindowName.parse(folder.name)]
-    if len(windows) > 1:
-        raise UsageError(
-            f"{windows[0].parent}: holds {len(windows)} windows "
-            f"({_list([w.name for w in windows])}); name one of these folders."
-        )
-    return traces
-
-
-def _list(values: list[int] | list[str]) -> str:
-    shown = ", ".join(map(str, values[:6]))
-    return f"{shown}, ..." if len(values) > 6 else shown or "none"
-
-
-def _wanted_by_name(traces: list[Path], wanted: set[int] | None) -> list[Path]:
-    """Without the files whose very names say that they are of other ranks."""
-    if wanted is None:
-        return traces
-    kept = [t for t in traces if rank_in_name(t.name) in wanted or rank_in_name(t.name) is None]
-    return kept or traces
 
 
 def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:
@@ -183,7 +165,7 @@ def _together(
         findings=(),
         skipped_files=tuple(skipped),
     )
-    return replace(analysis, findings=find(analysis))
+    return replace(analysis, findings=find_findings(analysis))
 
 
 def _with_waits(result: RankResult, calls: RankCalls, waits: RankWaits) -> RankResult:

@@ -114,10 +114,12 @@ def attribute(timeline: Timeline) -> CollectiveCalls:
     groups = _Groups(activity)
     known: dict[tuple[CollectiveKind, Message], int] = {}
     own = activity.gpu.collective[rows]
-    call = np.full(len(rows), NONE, dtype=np.int64)
+    # One more at the end, where NONE looks.
+    call_of = np.full(len(activity.collectives) + 1, NONE, dtype=np.int64)
     for code in present(own):
         one = groups.call(activity.collectives[code])
-        call[own == code] = known.setdefault(one, len(known))
+        call_of[code] = known.setdefault(one, len(known))
+    call = call_of[own]
     lost = np.flatnonzero(call == NONE)
     if len(lost):
         for position, one in zip(

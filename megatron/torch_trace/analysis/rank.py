@@ -44,11 +44,13 @@ class RankOutcome:
         rank: as the file or its name tells it; None if neither does.
         result: its own analysis.
         calls: its collectives.
+        run: name of the run's folder, by the file's own word.
     """
 
     rank: int | None
     result: RankResult
     calls: RankCalls
+    run: str | None = None
 
 
 def analyse_rank(
@@ -157,7 +159,10 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         base_ns=activity.base_ns,
         course=None if unknown else course_of(timeline.sets, window),
     )
-    return RankOutcome(rank, result, rank_calls(timeline, calls))
+    run = metadata.own.get("run")
+    return RankOutcome(
+        rank, result, rank_calls(timeline, calls), run if isinstance(run, str) else None
+    )
 
 
 def _why_unknown(activity: Activity, launches: LaunchStatistics) -> str | None:
