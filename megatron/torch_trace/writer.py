@@ -31,14 +31,23 @@ class OutputFile:
         path: where the finished file shall be; `.gz` and `.zst` are compressed.
         force: replace an existing file.
         expected_bytes: refuse at once if the disk has less room than this.
+        compressed: what will be written is compressed already, as the name says.
 
     Raises:
         UsageError: the file exists and `force` is not set, or its folder does not exist.
         TorchTraceError: no room on the disk.
     """
 
-    def __init__(self, path: Path | str, *, force: bool = False, expected_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        force: bool = False,
+        expected_bytes: int = 0,
+        compressed: bool = False,
+    ) -> None:
         self.path = Path(path)
+        self.compressed = compressed
         self.written = 0
         self._temporary: Path | None = None
         self._raw: IO[bytes] | None = None
@@ -68,7 +77,7 @@ class OutputFile:
             self._raw = self._temporary.open("wb")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written ({error.strerror}).") from error
-        self._sink = _compressor(self.path, self._raw)
+        self._sink = self._raw if self.compressed else _compressor(self.path, self._raw)
         return self
 
     def write(self, data: bytes) -> None:

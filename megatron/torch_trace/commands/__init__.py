@@ -25,6 +25,7 @@ SUBCOMMANDS: dict[str, str] = {
     "slim": "Write a smaller trace: by step, time, category, duration or stream.",
     "analyze": "Where the time of an iteration went, over all ranks, and what to do about it.",
     "compare": "What another run, window or rank does otherwise: configuration, time, kernels.",
+    "convert": "Write a Perfetto timeline that opens well: ranks in order, named streams.",
     "merge": "Put the traces of several ranks on one timeline for Perfetto.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""

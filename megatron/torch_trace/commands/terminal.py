@@ -119,5 +119,19 @@ def progress_of_many(
         yield lambda count: bar.advance(task, count)
 
 
-def _nothing(count: int) -> None:
+@contextmanager
+def progress_of_work(label: str) -> Iterator[Callable[[float], None]]:
+    """A progress bar over work whose done part, 0 to 1, is told; on a terminal only."""
+    if not sys.stderr.isatty():
+        yield _nothing
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task: Any = bar.add_task(label, total=1.0)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _nothing(count: float) -> None:
     pass

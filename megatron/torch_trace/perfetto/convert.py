@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`convert`: traces of one or many ranks as one Perfetto timeline that begins at 0."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from megatron.torch_trace.analysis.matching import match
+from megatron.torch_trace.analysis.stragglers import find_stragglers
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.perfetto import descriptors
+from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
+from megatron.torch_trace.perfetto.rank import RankJob, RankPart, convert_rank
+from megatron.torch_trace.reader import Damage, available_cores
+from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.sources import find_traces, rank_in_name
+from megatron.torch_trace.writer import STDOUT, OutputFile
+
+OnProgress = Callable[[float], None]
+"""Called with the part that is done, 0 to 1."""
+
+SIDECAR_SUFFIX = ".json"
+
+_ABSOLUTE_NS = 1_000_000_000_000_000_000
+"""Times from here on (the year 2001) are absolute; relative ones stay below three months."""
+
+_COPY_BYTES = 1 << 20
+_COMPRESSED = (".gz", ".zst")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What `convert` did.
+
+    Args:
+        output: the timeline.
+        offset_ns: rank -> what is added to times of its trace (ns since the trace's base time, as
+            in an analysis) to find them on the timeline.
+        clock_ns: rank -> how much of that aligns its clock with the others'; None if unknown.
+        slices: slices and instants; arrows: those with both ends.
+        crossing: slices that crossed others and are on lanes of their own.
+        packets: of the timeline.
+        raw_bytes: uncompressed size of what was read.
+        written_bytes: uncompressed size of the timeline.
+        damage: of each rank's file, only where there was any.
+        notes: what the user should know, a sentence each.
+    """
+
+    output: Path
+    offset_ns: Mapping[int, int]
+    clock_ns: Mapping[int, int | None]
+    slices: int
+    arrows: int
+    crossing: int
+    packets: int
+    raw_bytes: int
+    written_bytes: int
+    damage: Mapping[Path, Damage]
+    notes: tuple[str, ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(self.offset_ns)
+
+
+def sidecar_of(output: Path | str) -> Path:
+    """The file beside a timeline that holds its offsets: `all.pftrace.gz.json`."""
+    return Path(f"{output}{SIDECAR_SUFFIX}")
+
+
+def convert(
+    paths: Path | str | Iterable[Path | str],
+    output: Path | str,
+    *,
+    args: str = SOME,
+    on_progress: OnProgress | None = None,
+    force: bool = False,
+    strict: bool = False,
+    jobs: int | None = None,
+    sidecar: bool = True,
+) -> Conversion:
+    """Write the traces of one window, aligned in time, as one timeline for Perfetto.
+
+    Args:
+        paths: traces, or folders of them.
+        output: `.gz` and `.zst` are compressed; `-` is standard output.
+        args: which arguments of events to keep: "some" (what one looks for), "all" or "none".
+        on_progress: called with the part that is done, 0 to 1.
+        force: replace an existing file.
+        strict: raise StrictError at the first fault of a trace.
+        jobs: processes; None for the cores that this job may use, at most 4.
+        sidecar: also write the offsets as JSON, to `sidecar_of(output)`.
+
+    Raises:
+        UsageError: a path does not exist, two traces are of one rank, or the output exists.
+    """
+    if args not in CHOICES:
+        raise UsageError(f"--args {args}: must be one of {', '.join(CHOICES)}.")
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    sources = find_traces(given)
+    sink = OutputFile(output, force=force, compressed=True)
+    beside = OutputFile(sidecar_of(output), force=True) if sidecar else None
+    to_stdout = Path(output) == STDOUT
+    with tempfile.TemporaryDirectory(
+        prefix=f".{Path(output).name}.",
+        suffix=".tmp",
+        dir=None if to_stdout else Path(output).absolute().parent,
+    ) as folder:
+        suffix = Path(output).suffix if Path(output).suffix in _COMPRESSED else ""
+        traces = sources.traces
+        work = _jobs_of(traces, Path(folder), suffix, args, strict)
+        parts = sorted(_convert_ranks(work, jobs, on_progress), key=lambda part: part.rank)
+        _refuse_twins(parts)
+        clocks = _clocks(parts)
+        offsets, notes = _offsets(parts, clocks)
+        with sink:
+            for part in parts:
+                _append(sink, part, part.first_ns + offsets[part.rank], suffix)
+    conversion = Conversion(
+        output=Path(output),
+        offset_ns=offsets,
+        clock_ns=clocks,
+        slices=sum(part.slices for part in parts),
+        arrows=sum(part.arrows for part in parts),
+        crossing=sum(part.crossing for part in parts),
+        packets=sum(part.packets for part in parts),
+        raw_bytes=sum(part.raw_bytes for part in parts),
+        written_bytes=sum(part.written_bytes for part in parts),
+        damage={part.job.path: part.damage for part in parts if part.damage},
+        notes=(
+            *(f"Skipped {path}: {reason}." for path, reason in sources.skipped),
+            *(note for part in parts for note in part.notes),
+            *notes,
+        ),
+    )
+    if beside:
+        with beside:
+            beside.write(json.dumps({"offset_ns": offsets, "clock_ns": clocks}).encode())
+    return conversion
+
+
+def _jobs_of(
+    paths: Sequence[Path], folder: Path, suffix: str, args: str, strict: bool
+) -> list[RankJob]:
+    named = [rank_in_name(path.name) for path in paths]
+    free = iter(sorted(set(range(len(paths))) - set(named)))
+    return [
+        RankJob(
+            number=number,
+            fallback=rank if rank is not None else next(free),
+            path=path,
+            part=folder / f"{number}{suffix}",
+            args=args,
+            strict=strict,
+            workers=1,
+        )
+        for number, (path, rank) in enumerate(zip(paths, named, strict=True))
+    ]
+
+
+def _convert_ranks(
+    work: list[RankJob], jobs: int | None, on_progress: OnProgress | None
+) -> Iterable[RankPart]:
+    """Several ranks side by side; the blocks of a single one."""
+    count = jobs or available_cores()
+    sizes = [job.path.stat().st_size if job.path.is_file() else 0 for job in work]
+    progress = _Progress(sum(sizes), on_progress)
+    if len(work) == 1 or count == 1:
+        for job in work:
+            yield convert_rank(job.with_workers(count), progress.add)
+        return
+    for (_, part), size in zip(
+        Workers(min(count, len(work)), convert_rank).map(work), sizes, strict=True
+    ):
+        progress.add(size)
+        yield part
+
+
+class _Progress:
+    def __init__(self, total: int, on_progress: OnProgress | None) -> None:
+        self._total, self._tell, self._done = max(total, 1), on_progress, 0
+
+    def add(self, size: int) -> None:
+        self._done += size
+        if self._tell:
+            self._tell(min(1.0, self._done / self._total))
+
+
+def _refuse_twins(parts: Sequence[RankPart]) -> None:
+    for one, other in pairwise(parts):
+        if one.rank == other.rank:
+            raise UsageError(
+                f"{one.job.path} and {other.job.path}: both are rank {one.rank}; keep one of them."
+            )
+
+
+def _clocks(parts: Sequence[RankPart]) -> dict[int, int | None]:
+    """What aligns each rank's clock, as an analysis of these ranks says."""
+    calls = {part.rank: part.calls for part in parts if part.calls is not None}
+    known: dict[int, int | None] = dict.fromkeys(part.rank for part in parts)
+    if len(calls) > 1:
+        known |= {clock.rank: clock.offset_ns for clock in find_stragglers(match(calls)).clocks}
+    return known
+
+
+def _offsets(
+    parts: Sequence[RankPart], clocks: Mapping[int, int | None]
+) -> tuple[dict[int, int], list[str]]:
+    """Rank -> what to add to its times so that all agree and the first event is at 0."""
+    base = min((part.base_ns for part in parts if part.base_ns), default=0)
+    absolute: dict[int, int] = {}
+    notes = []
+    for part in parts:
+        own = part.base_ns
+        if not own and part.first_ns < _ABSOLUTE_NS and base and clocks[part.rank] is None:
+            own = base
+            notes.append(
+                f"{part.job.path}: says no baseTimeNanoseconds; taken to be the same as the "
+                "others'."
+            )
+        absolute[part.rank] = own + (clocks[part.rank] or 0)
+    unknown = [rank for rank, offset in clocks.items() if offset is None]
+    if len(parts) > 1 and unknown:
+        notes.append(
+            f"rank {', '.join(map(str, unknown))}: shares no collectives with the others here, so "
+            "the clock was left as it is."
+        )
+    zero = min((absolute[p.rank] + p.first_ns for p in parts if p.slices), default=0)
+    return {rank: offset - zero for rank, offset in absolute.items()}, notes
+
+
+def _append(sink: OutputFile, part: RankPart, zero_ns: int, suffix: str) -> None:
+    beginning = part.job.part.with_name(f"{part.job.number}-beginning{suffix}")
+    with OutputFile(beginning) as file:
+        file.write(descriptors.beginning(part.sequence, zero_ns))
+    for path in (beginning, part.job.part):
+        with path.open("rb") as source:
+            while data := source.read(_COPY_BYTES):
+                sink.write(data)
+        path.unlink()

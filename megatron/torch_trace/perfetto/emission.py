@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices, instants and counters of one rank as packets: every packet of one form at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatron.torch_trace.perfetto import shapes, wire
+from megatron.torch_trace.perfetto.arguments import FLAG, INTEGER, REAL, TEXT
+from megatron.torch_trace.perfetto.events import NO_ARGUMENTS, RankEvents
+from megatron.torch_trace.perfetto.flows import Arrows
+from megatron.torch_trace.perfetto.order import Ints, Order
+from megatron.torch_trace.perfetto.shapes import Parts, Shape
+
+_PACKET, _TIMESTAMP, _SEQUENCE, _FLAGS, _EVENT = 1, 8, 10, 13, 11
+_NEEDS_STATE = 2
+_TYPE, _TRACK, _CATEGORY, _NAME, _ARGUMENT = 9, 11, 3, 10, 4
+_BEGINS_ARROW, _ENDS_ARROW, _COUNTER = 47, 48, 30
+_BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
+_VALUE_FIELDS = {INTEGER: 4, FLAG: 2, TEXT: 17, REAL: 5}
+_CHUNK = 1 << 16
+
+
+class Widths(NamedTuple):
+    """Bytes of the numbers that all packets of a rank hold."""
+
+    time: int
+    track: int
+    category: int
+    name: int
+    argument: int
+    text: int
+
+
+class Emitter:
+    """Writes the packets of one rank.
+
+    Args:
+        write: takes bytes.
+        sequence: the rank's number of Perfetto's packet sequences.
+        found: the rank's events, sorted by row and start.
+        arrows: by event.
+        zero_ns: what its clock counts from.
+        largest_uuid: of its rows.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        sequence: int,
+        found: RankEvents,
+        arrows: Arrows,
+        zero_ns: int,
+        largest_uuid: int,
+    ) -> None:
+        self._write, self._sequence = write, sequence
+        self._found, self._arrows, self._zero = found, arrows, zero_ns
+        events, values = found.events, found.values
+        last = int((events["ts"] + events["dur"]).max(initial=zero_ns)) - zero_ns
+        keys = [key for schema in found.schemas for key, _ in schema]
+        self._keys = {key: iid for iid, key in enumerate(dict.fromkeys(keys), 1)}
+        self._widths = Widths(
+            time=wire.width_of(last),
+            track=wire.width_of(largest_uuid),
+            category=wire.width_of(len(values["category"])),
+            name=wire.width_of(len(values["name"])),
+            argument=wire.width_of(len(self._keys)),
+            text=wire.width_of(len(values["text"])),
+        )
+        self._arrow_base = sequence << 40
+        self._forms, self._form_of = self._choose_forms()
+        self.packets = 0
+
+    @property
+    def argument_names(self) -> list[str]:
+        """In the order of the numbers that packets have for them."""
+        return list(self._keys)
+
+    def _choose_forms(self) -> tuple[list[Shape], NDArray[np.intp]]:
+        """The form of each event's first packet; the last form is that of all ends."""
+        events = self._found.events
+        key = np.stack(
+            [
+                events["instant"],
+                events["schema"],
+                self._arrows.begins.count,
+                self._arrows.finishes.count,
+            ]
+        )
+        # One number each: sorting rows would take many times as long.
+        code = np.zeros(key.shape[1], dtype=np.int64)
+        for row in key:
+            code = code * (int(row.max(initial=0)) + 2) + row + 1
+        _, first, form_of = np.unique(code, return_index=True, return_inverse=True)
+        self._kinds = [tuple(one) for one in key[:, first].T.tolist()]
+        forms = [self._begin(*kind) for kind in self._kinds]
+        forms.append(Shape(self._packet([*_type(_END), *self._track()])))
+        return forms, form_of.ravel()
+
+    def _track(self) -> Parts:
+        return shapes.number(_TRACK, self._widths.track)
+
+    def _packet(self, event: Parts) -> Parts:
+        constant = wire.number(_SEQUENCE, self._sequence) + wire.number(_FLAGS, _NEEDS_STATE)
+        time = shapes.number(_TIMESTAMP, self._widths.time)
+        return shapes.message(_PACKET, [*time, constant, *shapes.message(_EVENT, event)])
+
+    def _begin(self, instant: int, schema: int, begins: int, finishes: int) -> Shape:
+        event = [
+            *_type(_INSTANT if instant else _BEGIN),
+            *self._track(),
+            *shapes.number(_CATEGORY, self._widths.category),
+            *shapes.number(_NAME, self._widths.name),
+            *shapes.eight_bytes(_BEGINS_ARROW) * begins,
+            *shapes.eight_bytes(_ENDS_ARROW) * finishes,
+        ]
+        if schema != NO_ARGUMENTS:
+            for (key, kind), column in zip(
+                self._found.schemas[schema], self._found.columns[schema], strict=True
+            ):
+                name = wire.number_key(1) + wire.varint(self._keys[key], self._widths.argument)
+                event += shapes.message(_ARGUMENT, [name, *self._value(kind, column)])
+        return Shape(self._packet(event))
+
+    def _value(self, kind: str, column: NDArray[Any]) -> Parts:
+        if kind == REAL:
+            return shapes.eight_bytes(_VALUE_FIELDS[kind])
+        if kind == TEXT:
+            return shapes.number(_VALUE_FIELDS[kind], self._widths.text)
+        negative = int(column.min(initial=0)) < 0
+        width = 10 if negative else wire.width_of(int(column.max(initial=0)))
+        return shapes.number(_VALUE_FIELDS[kind], width)
+
+    def lane(self, events: Ints, order: Order, uuid: int) -> None:
+        """Write nested slices.
+
+        Args:
+            events: places of the slices in the rank's events.
+            order: of their begins and ends.
+            uuid: of the row.
+        """
+        for at in range(0, len(order.slice), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            is_end, rows = order.is_end[part], events[order.slice[part]]
+            instant_ends = is_end & (self._found.events["instant"][rows] == 1)
+            if instant_ends.any():
+                is_end, rows = is_end[~instant_ends], rows[~instant_ends]
+            forms = np.where(is_end, len(self._forms) - 1, self._form_of[rows])
+            self._write_forms(forms, rows, uuid)
+
+    def _write_forms(self, forms: NDArray[np.intp], rows: Ints, uuid: int) -> None:
+        events = self._found.events
+        time = events["ts"][rows] - self._zero
+        ends = forms == len(self._forms) - 1
+        time[ends] += events["dur"][rows[ends]]
+
+        def columns_of(form: int, positions: NDArray[np.intp]) -> list[NDArray[Any]]:
+            row = np.full(len(positions), uuid, dtype=np.int64)
+            if form == len(self._forms) - 1:
+                return [time[positions], row]
+            mine = rows[positions]
+            return [
+                time[positions],
+                row,
+                events["category"][mine].astype(np.int64) + 1,
+                events["name"][mine].astype(np.int64) + 1,
+                *self._of_arrows(form, mine),
+                *self._of_arguments(form, mine),
+            ]
+
+        self._write(shapes.interleave(forms, self._forms, columns_of))
+        self.packets += len(forms)
+
+    def _of_arrows(self, form: int, rows: Ints) -> list[NDArray[Any]]:
+        columns: list[NDArray[Any]] = []
+        _, _, begins, finishes = self._kinds[form]
+        for count, ends in ((begins, self._arrows.begins), (finishes, self._arrows.finishes)):
+            first = ends.first[rows]
+            columns += [ends.arrow[first + place] + self._arrow_base for place in range(count)]
+        return columns
+
+    def _of_arguments(self, form: int, rows: Ints) -> list[NDArray[Any]]:
+        schema = self._kinds[form][1]
+        if schema == NO_ARGUMENTS:
+            return []
+        places = self._found.events["schema_row"][rows]
+        columns: list[NDArray[Any]] = []
+        for (_, kind), column in zip(
+            self._found.schemas[schema], self._found.columns[schema], strict=True
+        ):
+            values = column[places]
+            if kind == REAL:
+                columns.append(values)
+            else:
+                columns.append(values.astype(np.int64) + (1 if kind == TEXT else 0))
+        return columns
+
+    def counter(self, ts: Ints, values: Ints, uuid: int) -> None:
+        """Write a counter; values are not negative."""
+        width = wire.width_of(int(values.max(initial=0)))
+        shape = Shape(
+            self._packet([*_type(_COUNT), *self._track(), *shapes.number(_COUNTER, width)])
+        )
+        rows = np.empty((len(ts), shape.width), dtype=np.uint8)
+        shape.fill(rows, [ts - self._zero, np.full(len(ts), uuid), values.astype(np.int64)])
+        self._write(rows.tobytes())
+        self.packets += len(ts)
+
+
+def _type(kind: int) -> Parts:
+    return [wire.number(_TYPE, kind)]

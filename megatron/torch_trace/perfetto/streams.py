@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mostly runs on a stream, in a word or two, and how deep its GPU's queue is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.collectives import CollectiveCalls, CollectiveKind
+from megatron.torch_trace.analysis.dimensions import UNKNOWN, order_of
+from megatron.torch_trace.analysis.intervals import Ints
+from megatron.torch_trace.analysis.timeline import Timeline
+from megatron.torch_trace.columns import Track
+
+_POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
+_COPY_ORDER = 100
+
+
+class StreamLabel(NamedTuple):
+    """What mostly runs on a stream; `order` is its place among the streams."""
+
+    text: str
+    order: int
+
+
+_COMPUTE = StreamLabel("compute", 0)
+_COPY = StreamLabel("copy", _COPY_ORDER)
+
+
+def label_streams(timeline: Timeline, calls: CollectiveCalls) -> dict[Track, StreamLabel]:
+    """Track -> what takes most of the time on it."""
+    gpu = timeline.activity.gpu
+    found = [_COMPUTE, _COPY, _communication(None)]
+    label = np.where(timeline.is_communication, 2, np.where(timeline.is_memory, 1, 0))
+    known = [_communication(kind) for kind in calls.kinds]
+    label[calls.rows] = calls.kind + len(found)
+    found += known
+    time: dict[int, dict[StreamLabel, int]] = defaultdict(lambda: defaultdict(int))
+    pairs, inverse = np.unique(np.stack([gpu.track, label]), axis=1, return_inverse=True)
+    spent = np.bincount(inverse.ravel(), weights=gpu.end - gpu.start, minlength=pairs.shape[1])
+    for (track, code), ns in zip(pairs.T.tolist(), spent.tolist(), strict=True):
+        time[track][found[code]] += int(ns)
+    return {
+        timeline.activity.tracks[track]: max(labels, key=lambda one: (labels[one], one.text))
+        for track, labels in time.items()
+    }
+
+
+def _communication(kind: CollectiveKind | None) -> StreamLabel:
+    dimension = kind.dimension if kind else UNKNOWN
+    words = {UNKNOWN: "communication", "default": "all ranks"}.get(dimension, dimension)
+    if kind and kind.collective in _POINT_TO_POINT:
+        words += " p2p"
+    return StreamLabel(words, 1 + order_of(dimension))
+
+
+def queue_depth(timeline: Timeline) -> tuple[Ints, Ints]:
+    """(start of each kernel, copy or memset whose launch is known, work that then still waited).
+
+    0 is a GPU that waits for the CPU.
+    """
+    known = timeline.launches.time != NONE
+    start = timeline.activity.gpu.start[known]
+    launched = np.sort(timeline.launches.time[known])
+    waiting = np.searchsorted(launched, start, side="right") - np.arange(1, len(start) + 1)
+    return start, np.maximum(waiting, 0)
