@@ -23,8 +23,10 @@ CAPTURE_ORDER = (
     "ranks",
     "schedule",
     "topology",
+    "slurm",
     "plan",
     "arguments",
+    "backward_spans",
     "module_spans",
     "phase_spans",
     "spans",
@@ -33,10 +35,13 @@ CAPTURE_ORDER = (
     "writers",
     "host_memory",
     "limits",
+    "placement",
     "background",
     "signals",
     "cupti",
     "pace",
+    "compile_watch",
+    "trace_notes",
     "recorder",
     "session",
     "across_ranks",
@@ -53,7 +58,6 @@ CAPTURE_ORDER = (
     "metrics",
     "cpu_device",
     "cpu",
-    "slurm",
     "__init__",
     "__main__",
 )
@@ -100,7 +104,7 @@ def test_only_the_recorder_and_spans_know_torch_profiler() -> None:
         for file in CAPTURE.rglob("*.py")
         if any(name.startswith("torch.profiler") for name in imports(file, top_level=False))
     }
-    assert users == {"recorder", "module_spans", "phase_spans"}
+    assert users == {"recorder", "backward_spans", "module_spans", "phase_spans"}
 
 
 @pytest.mark.parametrize(

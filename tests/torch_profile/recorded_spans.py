@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records a block on the CPU and hands out the annotations that it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def recorded(path: Path) -> Iterator[list[tuple[str, int]]]:
+    """Filled, at the end, with every annotation and how deep it lies, in order of time."""
+    found: list[tuple[str, int]] = []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        yield found
+    profiler.export_chrome_trace(str(path))
+    events = [
+        (float(e["ts"]), -float(e["dur"]), e["name"])
+        for e in json.loads(path.read_text())["traceEvents"]
+        if e.get("cat") == "user_annotation"
+    ]
+    ends: list[float] = []
+    for start, negative, name in sorted(events):
+        while ends and ends[-1] <= start:
+            ends.pop()
+        assert not ends or start - negative <= ends[-1], f"{name} crosses the span around it"
+        found.append((name, len(ends)))
+        ends.append(start - negative)
+
+
+def events_of(path: Path, category: str, name: str | None = None) -> list[dict[str, Any]]:
+    """Events of a recorded trace."""
+    return [
+        event
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event.get("cat") == category and name in (None, event["name"])
+    ]

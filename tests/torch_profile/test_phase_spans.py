@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans of phases: micro-batches in 1F1B, Megatron's timers, and what is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from recorded_spans import recorded
+
+from megatron.torch_profile.config import PRESETS, TorchProfileConfig
+from megatron.torch_profile.phase_spans import Phases, Schedule, _NamedTimer
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
+
+
+# Stage 0 of 4 with 8 micro-batches, and stage 0 of 2 with 2 chunks and 4 micro-batches.
+@pytest.mark.parametrize(
+    ("schedule", "forwards", "backwards"),
+    [
+        pytest.param(Schedule(4, 0, 1, 8), "wwwsssss", "sssssccc", id="first stage"),
+        pytest.param(Schedule(4, 3, 1, 8), "ssssssss", "ssssssss", id="last stage"),
+        pytest.param(Schedule(4, 0, 1, 2), "ww", "cc", id="fewer micro-batches than stages"),
+        pytest.param(Schedule(2, 0, 2, 4), "wwwwssss", "sssscccc", id="interleaved, first"),
+        pytest.param(Schedule(2, 1, 2, 4), "wwssssss", "sssssscc", id="interleaved, last"),
+    ],
+)
+def test_the_place_in_1f1b(schedule: Schedule, forwards: str, backwards: str) -> None:
+    said = {
+        direction: "".join(schedule.phase(direction, i)[0] for i in range(len(expected)))
+        for direction, expected in (("forward", forwards), ("backward", backwards))
+    }
+    assert said == {"forward": forwards, "backward": backwards}
+
+
+def test_a_backward_has_the_number_of_the_forward_whose_output_it_gets(tmp_path: Path) -> None:
+    phases = Phases()
+    schedule = Schedule(2, 0, 2, 2)
+    chunks = [SimpleNamespace(vp_stage=0), SimpleNamespace(module=SimpleNamespace(vp_stage=1))]
+    outputs = []
+    with recorded(tmp_path / "trace.json") as found:
+        for chunk in (0, 0, 1, 1):
+            span, remember = phases.forward(chunks[chunk], None, schedule)
+            with span:
+                outputs.append([torch.ones(1)])
+            remember((outputs[-1], "tokens"))
+        for output in (outputs[2], outputs[3], outputs[0]):
+            with phases.backward(output, schedule):
+                pass
+        with phases.backward([torch.ones(1)], None):
+            pass
+    assert [name for name, _ in found] == [
+        "forward micro-batch 0 chunk 0 (warmup)",
+        "forward micro-batch 1 chunk 0 (warmup)",
+        "forward micro-batch 0 chunk 1 (warmup)",
+        "forward micro-batch 1 chunk 1 (warmup)",
+        "backward micro-batch 0 chunk 1 (cooldown)",
+        "backward micro-batch 1 chunk 1 (cooldown)",
+        "backward micro-batch 0 chunk 0 (cooldown)",
+        "backward micro-batch",
+    ]
+
+
+def test_timers_leave_spans_and_stay_what_they_were(tmp_path: Path) -> None:
+    calls: list[str] = []
+    timer = SimpleNamespace(
+        start=lambda barrier=False: calls.append(f"start {barrier}"),
+        stop=lambda: calls.append("stop"),
+        elapsed=lambda: 3.5,
+    )
+    phases = Phases()
+    with recorded(tmp_path / "trace.json") as found:
+        _NamedTimer(timer, "optimizer", phases).stop()  # began before the window
+        _NamedTimer(timer, "optimizer", phases).start(barrier=True)
+        _NamedTimer(timer, "optimizer", phases).stop()
+        _NamedTimer(timer, "interval-time", phases).start()
+        _NamedTimer(timer, "forward-backward", phases).start()
+        phases.close()  # the window closes
+    assert [name for name, _ in found] == ["optimizer", "forward-backward"]
+    assert calls == ["stop", "start True", "stop", "start False", "start False"]
+    assert _NamedTimer(timer, "x", phases).elapsed() == 3.5
+
+
+def test_kinds_of_spans_however_they_are_asked_for() -> None:
+    assert TorchProfileConfig().wanted_spans == frozenset()
+    assert TorchProfileConfig(with_modules=True).wanted_spans == {"modules"}
+    assert TorchProfileConfig(spans=["phases"], with_modules=True).wanted_spans == {
+        "phases",
+        "modules",
+    }
+    both = TorchProfileConfig(spans=["modules"], preset="overlap").with_preset()
+    assert both.wanted_spans == {"phases", "modules"}
+    assert PRESETS["full"]["spans"] == ["phases", "modules"]
