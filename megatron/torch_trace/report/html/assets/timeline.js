@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shell of `torch-trace view`: Perfetto in a frame, and rows that move it.
+"use strict";
+(() => {
+  const body = document.body, pane = document.querySelector("#timeline");
+  const state = document.querySelector("#timeline-state"), link = document.querySelector("#timeline-link");
+  const toggle = document.querySelector("#toggle-timeline");
+  const { ui, timeline, offsets } = body.dataset;
+  let frame = null, shift = null, pending = null, ready = false;
+
+  toggle.addEventListener("click", () => {
+    const alone = body.classList.toggle("alone");
+    toggle.setAttribute("aria-expanded", !alone);
+    toggle.textContent = alone ? "Show timeline" : "Hide timeline";
+  });
+
+  // The UI opens absolute addresses only, and only those of the very origin that it came from.
+  const address = () => `${ui}#!/viewer?url=${encodeURIComponent(location.origin + timeline)}&hideSidebar=true`;
+
+  const begin = (answer) => {
+    shift = new Map(Object.entries(answer.offset_ns).map(([rank, ns]) => [rank, BigInt(ns)]));
+    frame = document.createElement("iframe");
+    frame.title = "Timeline in Perfetto";
+    frame.src = address();
+    pane.append(frame);
+    link.href = address();
+    state.textContent = "Loading the timeline ...";
+    ping();
+  };
+
+  // PONG says that the UI listens; it goes on listening while and after it loads the trace.
+  const ping = () => {
+    if (ready) return;
+    frame.contentWindow?.postMessage("PING", location.origin);
+    setTimeout(ping, 250);
+  };
+  addEventListener("message", (event) => {
+    if (event.origin !== location.origin || event.source !== frame?.contentWindow || event.data !== "PONG" || ready) return;
+    ready = true;
+    state.textContent = "A click on a row shows it here.";
+    if (pending) show(pending);
+  });
+
+  const ask = async () => {
+    let answer;
+    try {
+      answer = await (await fetch(offsets, { cache: "no-store" })).json();
+    } catch {
+      state.textContent = "The server does not answer; is torch-trace view still running?";
+      setTimeout(ask, 3000);
+      return;
+    }
+    if (answer.state === "ready") begin(answer);
+    else if (answer.state === "failed") state.textContent = `No timeline: ${answer.message}`;
+    else {
+      state.textContent = answer.message || "Making the timeline ...";
+      setTimeout(ask, 700);
+    }
+  };
+
+  const SECOND = 1e9;
+  const show = ({ rank, start, duration }) => {
+    const offset = shift?.get(rank);
+    if (offset === undefined) {
+      state.textContent = `Rank ${rank} is not in the timeline.`;
+      return;
+    }
+    const from = start + offset, to = from + duration;
+    frame.contentWindow.postMessage({ perfetto: {
+      timeStart: Number(from) / SECOND, timeEnd: Number(to) / SECOND, viewPercentage: 0.4,
+    } }, location.origin);
+    state.textContent = `Rank ${rank} at ${(Number(from) / 1e6).toFixed(3)} ms, ${(Number(duration) / 1e6).toFixed(3)} ms long.`;
+  };
+
+  const visit = (element, event) => {
+    const { rank, start, duration } = element.dataset;
+    const place = { rank, start: BigInt(start), duration: BigInt(duration) };
+    if (element.dataset.scrub !== undefined && event?.clientX !== undefined) {
+      // A lane is the whole window: a click in it means the part around the pointer.
+      const box = element.getBoundingClientRect(), part = place.duration / 50n;
+      const at = BigInt(Math.round(1000 * Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1)));
+      place.start += (place.duration * at) / 1000n - part / 2n;
+      place.duration = part;
+    }
+    document.querySelectorAll(".marked").forEach((other) => other.classList.remove("marked"));
+    if (element.dataset.scrub === undefined) element.classList.add("marked");
+    if (body.classList.contains("alone")) toggle.click();
+    pending = place;
+    if (ready) show(place);
+  };
+
+  const report = document.querySelector("#report");
+  report.addEventListener("click", (event) => {
+    const element = event.target.closest("[data-start]");
+    if (!element || event.target.closest("button, a, summary, .twist") || String(getSelection())) return;
+    visit(element, event);
+  });
+  report.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    const element = event.target.closest("[data-start]");
+    if (!element || event.target !== element) return;
+    visit(element);
+    event.preventDefault();
+  });
+  for (const element of document.querySelectorAll("[data-start]")) {
+    if (!element.hasAttribute("tabindex")) element.tabIndex = 0;
+    if (!element.closest("tbody")) element.setAttribute("role", element.matches("svg") ? "img" : "button");
+  }
+  ask();
+})();

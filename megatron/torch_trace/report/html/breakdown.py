@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer, every rank's stacked breakdown, and the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.groups import GroupShares, by_coordinate, by_step
+from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.html.parts import (
+    PARTS,
+    At,
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+    ms,
+    number,
+    share,
+    stacked,
+    text,
+)
+from megatron.torch_trace.report.words import UNKNOWN, percent
+
+FEW = 32
+"""Ranks that have a line each at once; more are columns side by side."""
+
+_MOST_STEPS = 200
+_TITLES = ("compute", "exposed comm", "exposed copies", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    """A rank as a narrow column: where each colour ends from below, in %, and what it says."""
+
+    rank: int
+    where: str
+    ends: tuple[float, ...] | None
+    told: str
+    sort: tuple[float, ...]
+
+
+def section(analysis: Analysis) -> Section:
+    """The first screen."""
+    ranks = analysis.ranks
+    many = len(ranks) > FEW
+    groups = by_coordinate(ranks) if many else ()
+    return Section(
+        "breakdown",
+        "Where the time went",
+        data={
+            "answer": sentences.answer(analysis),
+            "parts": list(
+                zip(
+                    PARTS,
+                    ("compute", "exposed communication", "exposed copies", "idle"),
+                    strict=True,
+                )
+            ),
+            "table": _table(analysis),
+            "many": many,
+            "slim": [_slim(rank) for rank in ranks] if many else [],
+            "coordinates": _groups("coordinates", "By place in the parallel dimensions", groups)
+            if groups
+            else None,
+            "count": len(ranks),
+        },
+    )
+
+
+def where(rank: RankResult, analysis: Analysis) -> str:
+    """`tp1 pp0`: dimensions in which all ranks are at 0 tell nothing."""
+    used = {k for one in analysis.ranks for k, v in one.coordinates.items() if v}
+    return " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in used)
+
+
+def whole(rank: RankResult) -> At | None:
+    """The rank's window."""
+    if not rank.course:
+        return None
+    return At(rank.rank, rank.course.edges_ns[0], rank.window_ns)
+
+
+def _table(analysis: Analysis) -> Table:
+    columns = (
+        Column("rank"),
+        Column("at", number=False),
+        Column("breakdown", number=False),
+        Column("window ms"),
+        *(Column(title) for title in _TITLES),
+        Column("hidden comm", hint="communication beside compute"),
+    )
+    rows = []
+    for rank in analysis.ranks:
+        parts, length = rank.breakdown, rank.window_ns
+        hidden = rank.overlapped_communication_ns
+        cells = (
+            number(rank.rank, str(rank.rank)),
+            text(where(rank, analysis), " ".join(f"{k}{v}" for k, v in rank.coordinates.items())),
+            stacked(parts, length),
+            ms(length),
+            *(_part(getattr(parts, name, None), length) for name in PARTS),
+            _part(hidden, length),
+        )
+        rows.append(Row(cells, whole(rank)))
+    return Table("ranks", "Every rank, % of its window", columns, tuple(rows))
+
+
+def _part(ns: int | None, length: int) -> Cell:
+    if ns is None or not length:
+        return Cell(UNKNOWN)
+    return Cell(percent(ns / length), sort=ns / length)
+
+
+def _slim(rank: RankResult) -> Slim:
+    everywhere = " ".join(f"{k}{v}" for k, v in rank.coordinates.items())
+    if rank.breakdown is None or not rank.window_ns:
+        return Slim(rank.rank, everywhere, None, f"rank {rank.rank}: unknown", (0.0,) * 4)
+    shares = [getattr(rank.breakdown, name) / rank.window_ns for name in PARTS]
+    ends = tuple(round(100 * sum(shares[: n + 1]), 1) for n in range(3))
+    told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
+    return Slim(
+        rank.rank,
+        everywhere,
+        ends,
+        f"rank {rank.rank} ({everywhere}): {told}" if everywhere else f"rank {rank.rank}: {told}",
+        tuple(round(one, 4) for one in shares),
+    )
+
+
+def _groups(name: str, caption: str, groups: tuple[GroupShares, ...]) -> Table:
+    columns = (
+        Column(name.rstrip("s").replace("coordinate", "ranks"), number=False),
+        Column("count"),
+        Column("breakdown", number=False),
+        Column("mean ms"),
+        Column("shortest ms"),
+        Column("rank"),
+        Column("longest ms"),
+        Column("rank"),
+        *(Column(title) for title in _TITLES),
+    )
+    rows = tuple(Row(_group_cells(group)) for group in groups[:_MOST_STEPS])
+    more = len(groups) - len(rows)
+    rest = f"{more:,} more are in analyze --json." if more else ""
+    return Table(name, caption, columns, rows, rest)
+
+
+def _group_cells(group: GroupShares) -> tuple[Cell, ...]:
+    shares = group.shares
+    bar = Cell(UNKNOWN)
+    if shares:
+        told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
+        bar = Cell("", full=told, bar=tuple(zip(PARTS, shares, strict=True)))
+    return (
+        text(group.label),
+        number(group.count, f"{group.count:,}"),
+        bar,
+        ms(group.mean_ns),
+        ms(group.shortest_ns),
+        number(group.shortest_rank, str(group.shortest_rank)),
+        ms(group.longest_ns),
+        number(group.longest_rank, str(group.longest_rank)),
+        *(share(one) for one in shares or (None,) * 4),
+    )
+
+
+def steps(analysis: Analysis) -> Section:
+    """Step by step; rank by rank where ranks are few."""
+    if not analysis.summary.steps:
+        return Section("steps", "Steps", "the traces mark no steps (ProfilerStep)")
+    few = len(analysis.ranks) * len(analysis.summary.steps) <= FEW
+    if not few:
+        table = _groups("steps", "Each step over its ranks", by_step(analysis.ranks))
+        return Section("steps", "Steps", data={"table": table})
+    columns = (
+        Column("step"),
+        Column("rank"),
+        Column("breakdown", number=False),
+        Column("ms"),
+        *(Column(title) for title in _TITLES),
+    )
+    rows = []
+    for rank in analysis.ranks:
+        for step in rank.steps:
+            length = step.end_ns - step.start_ns
+            cells = (
+                number(step.step, str(step.step)),
+                number(rank.rank, str(rank.rank)),
+                stacked(step.breakdown, length),
+                ms(length),
+                *(_part(getattr(step.breakdown, name, None), length) for name in PARTS),
+            )
+            rows.append(Row(cells, At(rank.rank, step.start_ns, length)))
+    table = Table("steps", "Each step of each rank", columns, tuple(rows))
+    return Section("steps", "Steps", data={"table": table})

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings with their advice, the numbers behind them, and where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.finding_moments import moment_of
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.report.html.parts import At, Section, at
+from megatron.torch_trace.report.words import duration, percent
+
+_MOST_VALUES = 16
+_SEVERITIES = {"high": "high", "medium": "medium", "low": "low", "info": "for information"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One finding, its evidence as words."""
+
+    code: str
+    severity: str
+    label: str
+    title: str
+    advice: str
+    evidence: tuple[tuple[str, str], ...]
+    at: At | None
+
+
+def section(analysis: Analysis) -> Section:
+    """The most severe first; that there is none is an answer too."""
+    shown = []
+    for one in analysis.findings:
+        place = moment_of(one, analysis)
+        shown.append(
+            Shown(
+                one.code,
+                one.severity,
+                _SEVERITIES.get(one.severity, one.severity),
+                one.title,
+                one.advice,
+                tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
+                at(*place) if place else None,
+            )
+        )
+    return Section("findings", "Findings", data={"findings": shown})
+
+
+def _label(key: str) -> str:
+    return key.removesuffix("_ns").replace("_", " ")
+
+
+def _value(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        parts = [
+            f"{_label(str(k))}: {_value(f'{k}' if '_' in str(k) else key, v)}"
+            for k, v in list(value.items())[:_MOST_VALUES]
+        ]
+        more = len(value) - len(parts)
+        return "; ".join(parts) + (f"; and {more:,} more in analyze --json" if more else "")
+    if isinstance(value, (list, tuple)):
+        shown = ", ".join(_value(key, one) for one in value[:_MOST_VALUES])
+        more = len(value) - _MOST_VALUES
+        return shown + (f", and {more:,} more in analyze --json" if more > 0 else "")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "unknown" if value is None else str(value)
+    if key.endswith("_ns"):
+        return duration(value)
+    if "share" in key:
+        return percent(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks side by side over time: what each GPU did, its micro-batches, the pipeline's bubbles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.course import Course
+from megatron.torch_trace.analysis.microbatches import MicrobatchRow
+from megatron.torch_trace.analysis.moments import Moment
+from megatron.torch_trace.analysis.pipeline import PipelineStep
+from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.report.html.breakdown import where
+from megatron.torch_trace.report.html.parts import (
+    At,
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+    at,
+    ms,
+    number,
+    share,
+    text,
+)
+from megatron.torch_trace.report.words import UNKNOWN, duration, milliseconds
+
+WIDTH, HEIGHT = 1000, 24
+"""Of a lane, in units of its drawing; a page scales it to its own width."""
+
+_MOST_LANES = 16
+_MOST_STEPS = 256
+_LEAST_LABEL = 14
+_DECIMALS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A micro-batch in one direction."""
+
+    x: float
+    width: float
+    direction: str
+    label: str
+    told: str
+    at: At
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rank. `paths`: (colour, SVG path) from the top of the pile to the bottom."""
+
+    label: str
+    paths: tuple[tuple[str, str], ...]
+    blocks: tuple[Block, ...]
+    at: At
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time that a figure shows, on the common clock of all ranks, ns."""
+
+    start: int
+    end: int
+
+    def x(self, time: int) -> float:
+        """Where a time is in the drawing."""
+        return round(WIDTH * (time - self.start) / max(self.end - self.start, 1), _DECIMALS)
+
+
+def section(analysis: Analysis) -> Section:
+    """What each GPU did over the window."""
+    title = "Over time"
+    shown = _shown(analysis)
+    if not shown:
+        return Section("over_time", title, "what the GPUs did is unknown")
+    shifts = _shifts(analysis)
+    starts = [rank.course.edges_ns[0] + shifts[rank.rank] for rank in shown if rank.course]
+    ends = [rank.course.edges_ns[-1] + shifts[rank.rank] for rank in shown if rank.course]
+    span = Span(min(starts), max(ends))
+    lanes = [_lane(rank, analysis, shifts[rank.rank], span) for rank in shown]
+    more = len(analysis.ranks) - len(shown)
+    stages = len({rank.coordinates.get("pp", 0) for rank in analysis.ranks}) > 1
+    chosen = "the lowest rank of each stage" if stages else "the least and the most idle"
+    data = {
+        "lanes": lanes,
+        "blocks": any(lane.blocks for lane in lanes),
+        "marks": _marks(shown[0], shifts[shown[0].rank], span),
+        "ticks": _ticks(span),
+        "width": WIDTH,
+        "height": HEIGHT,
+        "aligned": len(shown) > 1 and all(c.offset_ns is not None for c in analysis.clocks),
+        "rest": f"Of {len(analysis.ranks):,} ranks {chosen} are shown." if more else "",
+        "slice": duration((shown[0].window_ns if shown else 0) / _slices(shown[0].course)),
+    }
+    return Section("over_time", title, data=data)
+
+
+def _slices(course: Course | None) -> int:
+    return len(course.compute) if course else 1
+
+
+def _shown(analysis: Analysis) -> list[RankResult]:
+    """All ranks; of many one a stage, or the extremes where there are no stages."""
+    known = [rank for rank in analysis.ranks if rank.course is not None]
+    if len(known) <= _MOST_LANES // 2:
+        return known
+    stages: dict[int, RankResult] = {}
+    for rank in known:
+        stages.setdefault(rank.coordinates.get("pp", 0), rank)
+    if len(stages) > 1:
+        chosen = [stages[number] for number in sorted(stages)]
+        step = -(-len(chosen) // _MOST_LANES)
+        # Of very many stages every second, third, ... and always the last one.
+        return chosen[::step] + ([chosen[-1]] if (len(chosen) - 1) % step else [])
+    return [rank for rank in known if rank.rank in analysis.summary.extremes]
+
+
+def _shifts(analysis: Analysis) -> dict[int, int]:
+    """What is added to a rank's times to have them on the common clock, from the first base."""
+    offsets = {clock.rank: clock.offset_ns or 0 for clock in analysis.clocks}
+    first = min(rank.base_ns for rank in analysis.ranks)
+    return {rank.rank: rank.base_ns - first + offsets.get(rank.rank, 0) for rank in analysis.ranks}
+
+
+def _lane(rank: RankResult, analysis: Analysis, shift: int, span: Span) -> Lane:
+    assert rank.course is not None
+    place = where(rank, analysis)
+    label = f"rank {rank.rank}" + (f" {place}" if place else "")
+    blocks = tuple(
+        _block(row, direction, moment, rank.rank, shift, span)
+        for row in rank.microbatches
+        for direction, moment in (
+            ("forward", row.forward_on_gpu),
+            ("backward", row.backward_on_gpu),
+        )
+        if moment is not None
+    )
+    start, end = rank.course.edges_ns[0], rank.course.edges_ns[-1]
+    paths = _paths(rank.course, shift, span)
+    return Lane(label, paths, blocks, At(rank.rank, start, end - start))
+
+
+def _paths(course: Course, shift: int, span: Span) -> tuple[tuple[str, str], ...]:
+    """One path a colour, each as high as its pile, so that the lower ones are drawn over it."""
+    edges = [span.x(edge + shift) for edge in course.edges_ns]
+    lengths = [b - a for a, b in zip(course.edges_ns[:-1], course.edges_ns[1:], strict=True)]
+    piles = [0.0] * len(lengths)
+    found = []
+    for name in ("compute", "exposed_communication", "exposed_memory"):
+        values = getattr(course, name)
+        piles = [p + v / max(n, 1) for p, v, n in zip(piles, values, lengths, strict=True)]
+        found.append((name, _path(edges, piles)))
+    return tuple(reversed(found))
+
+
+def _path(edges: Sequence[float], heights: Sequence[float]) -> str:
+    parts = [f"M{edges[0]:g} {HEIGHT}"]
+    previous = None
+    for right, share_ in zip(edges[1:], heights, strict=True):
+        top = round(HEIGHT * (1 - min(share_, 1.0)), 1)
+        if top != previous:
+            parts.append(f"V{top:g}")
+        parts.append(f"H{right:g}")
+        previous = top
+    return "".join(parts) + f"V{HEIGHT}z"
+
+
+def _block(
+    row: MicrobatchRow, direction: str, moment: Moment, rank: int, shift: int, span: Span
+) -> Block:
+    left = span.x(moment.start_ns + shift)
+    right = span.x(moment.start_ns + moment.duration_ns + shift)
+    name = "" if row.number is None else f"{row.number}"
+    if row.chunk is not None:
+        name += f".{row.chunk}"
+    place = getattr(row, f"{direction}_place")
+    told = f"{direction} {name or 'micro-batch'}{f', {place}' if place else ''}: " + duration(
+        moment.duration_ns
+    )
+    width = max(round(right - left, _DECIMALS), 0.5)
+    label = name if width >= _LEAST_LABEL else ""
+    return Block(left, width, direction, label, told, At(rank, moment.start_ns, moment.duration_ns))
+
+
+def _marks(rank: RankResult, shift: int, span: Span) -> list[tuple[float, str]]:
+    """Where steps begin, by the clock of the first rank."""
+    return [(span.x(step.start_ns + shift), f"step {step.step}") for step in rank.steps]
+
+
+def _ticks(span: Span) -> list[tuple[float, str]]:
+    """Four to eight round times from the start of the figure."""
+    length = span.end - span.start
+    unit = 1
+    for candidate in (n * 10**e for e in range(12) for n in (1, 2, 5)):
+        unit = candidate
+        if length / candidate <= 8:
+            break
+    return [
+        (span.x(span.start + time), f"{milliseconds(time) if time else '0'} ms")
+        for time in range(0, length + 1, unit)
+    ]
+
+
+def pipeline(analysis: Analysis) -> Section:
+    """Each stage's bubble in each step."""
+    title = "Pipeline"
+    entries = [(rank, one) for rank in analysis.ranks for one in rank.pipeline]
+    if not entries:
+        return Section("pipeline", title, "the traces hold no pipeline communication")
+    entries.sort(key=lambda entry: (entry[1].stage or 0, entry[0].rank, entry[1].step))
+    columns = (
+        Column("stage"),
+        Column("rank"),
+        Column("step"),
+        Column("micro-batches"),
+        Column("length ms", hint="from the first to the last micro-batch"),
+        Column("compute ms"),
+        Column("send/recv ms", hint="exposed: nothing computes beside it"),
+        Column("idle ms"),
+        Column("bubble", hint="exposed send/recv and idle, of the length"),
+        Column("1F1B ideal", hint="(p-1)/(m+p-1) for stages of equal cost"),
+    )
+    if len(entries) > _MOST_STEPS:
+        entries = sorted(entries, key=lambda entry: -entry[1].bubble_ns)
+    rows = tuple(_pipeline_row(rank, one) for rank, one in entries[:_MOST_STEPS])
+    more = len(entries) - len(rows)
+    rest = f"The largest bubbles; {more:,} rows more are in analyze --json." if more else ""
+    table = Table("stages", "Each stage in each step", columns, rows, rest)
+    places = _places(analysis)
+    return Section("pipeline", title, data={"table": table, "places": places})
+
+
+def _pipeline_row(rank: RankResult, one: PipelineStep) -> Row:
+    stage = UNKNOWN if one.stage is None else f"{one.stage} of {one.stages}"
+    count = UNKNOWN if one.microbatches is None else str(one.microbatches)
+    cells = (
+        Cell(stage, sort=one.stage),
+        number(rank.rank, str(rank.rank)),
+        number(one.step, str(one.step)),
+        Cell(count, sort=one.microbatches),
+        ms(one.end_ns - one.start_ns),
+        ms(one.compute_ns),
+        ms(one.exposed_pipeline_ns),
+        ms(one.idle_ns),
+        share(None if rank.unknown else one.bubble_share, "idle"),
+        share(one.ideal_share),
+    )
+    return Row(cells, at(rank.rank, Moment(one.start_ns, one.end_ns - one.start_ns)))
+
+
+def _places(analysis: Analysis) -> Table | None:
+    """The bubble by place in 1F1B, where spans of micro-batches tell it."""
+    rows = [
+        Row(
+            (
+                number(rank.rank, str(rank.rank)),
+                text(row.place),
+                number(row.microbatches, str(row.microbatches)),
+                ms(row.bubble_ns),
+            )
+        )
+        for rank in analysis.ranks
+        for row in rank.bubble
+    ]
+    if not rows:
+        return None
+    columns = (
+        Column("rank"),
+        Column("in 1F1B", number=False),
+        Column("micro-batches", hint="forwards and backwards"),
+        Column("bubble ms"),
+    )
+    more = len(rows) - _MOST_STEPS
+    rest = f"{more:,} rows more are in analyze --json." if more > 0 else ""
+    caption = "The bubble before and inside the micro-batches of each place"
+    return Table("places", caption, columns, tuple(rows[:_MOST_STEPS]), rest)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page from its sections: one file, nothing loaded from anywhere, no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.run_record import RunRecord, find_run
+from megatron.torch_trace.layout import RunName, WindowName
+from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.html import (
+    breakdown,
+    communication,
+    findings,
+    host,
+    module_tree,
+    over_time,
+    phases,
+    run,
+    stragglers,
+    work,
+)
+from megatron.torch_trace.report.html.links import ViewLinks
+from megatron.torch_trace.report.html.parts import Section, Table
+
+_PACKAGE = "megatron.torch_trace.report.html"
+_SECTIONS = (
+    breakdown.section,
+    findings.section,
+    breakdown.steps,
+    over_time.section,
+    communication.section,
+    stragglers.section,
+    over_time.pipeline,
+    module_tree.section,
+    phases.section,
+    work.section,
+    host.section,
+)
+
+
+def render_html(
+    analysis: Analysis, *, view: ViewLinks | None = None, record: RunRecord | None = None
+) -> str:
+    """The whole report as one HTML page.
+
+    Args:
+        analysis: what to render.
+        view: where Perfetto and the timeline are, if a server serves the page: it then embeds
+            them, and a click on a marked row shows that row in the timeline.
+        record: run.json and metrics of the run; looked for beside the traces if not given.
+    """
+    record = record or find_run(analysis)
+    sections = [make(analysis) for make in _SECTIONS]
+    sections += [run.telemetry(record), run.section(analysis, record), run.notes(analysis, record)]
+    shown = [section for section in sections if section.missing is None]
+    scripts = [_asset("report.js"), *([_asset("timeline.js")] if view else [])]
+    template = _environment().get_template("page.html")
+    return template.render(
+        title=_title(analysis),
+        head=sentences.head(analysis),
+        sections=shown,
+        left_out=[section for section in sections if section.missing is not None],
+        tables=[table for section in shown for table in _tables(section)],
+        view=view,
+        style=Markup(_asset("report.css")),
+        scripts=[Markup(script) for script in scripts],
+        policy=_policy(scripts, served=view is not None),
+    )
+
+
+def _tables(section: Section) -> list[Table]:
+    return [value for value in section.data.values() if isinstance(value, Table)]
+
+
+def _title(analysis: Analysis) -> str:
+    """The run and the window, or the folder, or the file of a single trace."""
+    file = Path(analysis.ranks[0].file).absolute()
+    if WindowName.parse(file.parent.name) and RunName.parse(file.parent.parent.name):
+        return f"{file.parent.parent.name} / {file.parent.name}"
+    return file.name if len(analysis.ranks) == 1 else file.parent.name
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files(_PACKAGE).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: list[str], *, served: bool) -> str:
+    """A content security policy by which the browser runs these scripts and asks for nothing."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'"
+        for one in scripts
+    )
+    own = "; connect-src 'self'; frame-src 'self'" if served else ""
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        f"base-uri 'none'; form-action 'none'{own}"
+    )

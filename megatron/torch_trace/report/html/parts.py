@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page is made of: sections of tables, rows and cells that only await their markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatron.torch_trace.analysis.breakdown import Breakdown
+from megatron.torch_trace.analysis.moments import Moment
+from megatron.torch_trace.report.words import NONE, UNKNOWN, milliseconds, percent
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What a click shows in the timeline: ns in that rank's trace."""
+
+    rank: int
+    start: int
+    duration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell.
+
+    Args:
+        text: what is read.
+        sort: what it is sorted by, where that is not the text.
+        full: the whole of a text that is shortened.
+        bar: parts of a bar behind a share, (colour, 0 to 1).
+        depth: of the row in a tree, in the cell that shows it.
+    """
+
+    text: str
+    sort: float | None = None
+    full: str | None = None
+    bar: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; numbers are on the right. `hint` explains the heading."""
+
+    title: str
+    number: bool = True
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row.
+
+    Args:
+        cells: one for each column.
+        at: an example of what the row sums up.
+        attributes: `data-` attributes by name.
+    """
+
+    cells: tuple[Cell, ...]
+    at: At | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that can be sorted, searched and copied.
+
+    Args:
+        name: its id.
+        rest: what is not in it, a sentence.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the page.
+
+    Args:
+        name: its id and its template.
+        missing: why there is nothing to show, a sentence; then it is left out.
+        data: what the template gets.
+    """
+
+    name: str
+    title: str
+    missing: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
+"""Names of the breakdown's parts, which are names of colours too."""
+
+
+def text(value: object, full: str | None = None) -> Cell:
+    """A word; `full` if it is a shortened one."""
+    return Cell(str(value), full=None if full == value else full)
+
+
+def ms(ns: float | None) -> Cell:
+    """A time in ms."""
+    return Cell(milliseconds(ns), sort=ns)
+
+
+def share(value: float | None, colour: str = "plain") -> Cell:
+    """A share with its bar."""
+    bar = () if value is None else ((colour, min(max(value, 0.0), 1.0)),)
+    return Cell(percent(value), sort=value, bar=bar)
+
+
+def number(value: float | None, shown: str) -> Cell:
+    """Any other number, as it is to be shown."""
+    return Cell(NONE if value is None else shown, sort=value)
+
+
+def at(rank: int | None, moment: Moment | None) -> At | None:
+    """An example on a rank."""
+    if rank is None or moment is None:
+        return None
+    return At(rank, moment.start_ns, moment.duration_ns)
+
+
+def stacked(parts: Breakdown | None, length: int) -> Cell:
+    """The breakdown as one bar, with its numbers to be read aloud and on hover."""
+    if parts is None or not length:
+        return Cell(UNKNOWN)
+    shares = [(name, getattr(parts, name) / length) for name in PARTS]
+    told = ", ".join(f"{name.replace('_', ' ')} {percent(part)}" for name, part in shares)
+    return Cell("", full=told.replace("exposed memory", "exposed copies"), bar=tuple(shares))

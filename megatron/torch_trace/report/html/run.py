@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the run was, its GPUs over the whole run, and what was repaired or is unknown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.run_record import RunRecord, Series
+from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.html.parts import Cell, Column, Row, Section, Table, number, text
+from megatron.torch_trace.report.words import ranks
+
+_WIDTH, _HEIGHT = 240, 36
+_MOST_VALUE = 400
+_SPREADS = ("/min", "/max", "/min_rank", "/max_rank", "/mean", "/slowest_rank", "/imbalance")
+_UNITS = {
+    "_pct": "%",
+    "_w": "W",
+    "_mhz": "MHz",
+    "_c": "°C",
+    "_gib": "GiB",
+    "_mb_s": "MB/s",
+    "_ms": "ms",
+    "_per_s": "1/s",
+    "-time": "s",
+    "_per_gpu": "TFLOP/s",
+}
+_IDENTITY = ("run", "created", "user", "host", "world_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric as a small chart over iterations."""
+
+    name: str
+    unit: str
+    path: str
+    last: str
+    least: str
+    most: str
+    told: str
+
+
+def telemetry(record: RunRecord | None) -> Section:
+    """Every metric of `metrics.jsonl` that is no spread of another one."""
+    title = "The whole run: GPUs, memory, timers"
+    series = [] if record is None else [s for s in record.metrics if not _is_spread(s.name)]
+    if not series:
+        return Section(
+            "telemetry",
+            title,
+            "no metrics.jsonl lies beside the window's folder (--log-gpu-stats-interval, "
+            "--log-timers-to-wandb)",
+        )
+    groups: dict[str, list[Line]] = {}
+    for one in series:
+        groups.setdefault(one.name.split("/")[0], []).append(_line(one))
+    first = min(one.iterations[0] for one in series)
+    last = max(one.iterations[-1] for one in series)
+    data = {
+        "groups": groups,
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "span": f"iterations {first:,} to {last:,}",
+    }
+    return Section("telemetry", title, data=data)
+
+
+def _is_spread(name: str) -> bool:
+    return name.endswith(_SPREADS)
+
+
+def _line(series: Series) -> Line:
+    least, most = min(series.values), max(series.values)
+    height = most - least
+    first, last = series.iterations[0], series.iterations[-1]
+    points = []
+    for iteration, value in zip(series.iterations, series.values, strict=True):
+        x = _WIDTH * (iteration - first) / (last - first) if last > first else _WIDTH / 2
+        y = 2 + (_HEIGHT - 4) * (1 - (value - least) / height) if height else _HEIGHT / 2
+        points.append(f"{x:.1f} {y:.1f}")
+    path = "M" + "L".join(points) + ("" if len(points) > 1 else "h.1")
+    unit = next((unit for end, unit in _UNITS.items() if series.name.endswith(end)), "")
+    told = f"{series.name}: {_value(least)} to {_value(most)} {unit}".strip()
+    return Line(
+        series.name.split("/", 1)[-1],
+        unit,
+        path,
+        _value(series.values[-1]),
+        _value(least),
+        _value(most),
+        told,
+    )
+
+
+def _value(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def section(analysis: Analysis, record: RunRecord | None) -> Section:
+    """From run.json, or what the traces themselves tell."""
+    run: Mapping[str, Any] = record.run if record else {}
+    facts: list[tuple[str, str]] = []
+    if record:
+        facts.append(("folder", record.folder))
+    facts += [(name.replace("_", " "), _shown(run[name])) for name in _IDENTITY if run.get(name)]
+    if isinstance(run.get("model_flops_per_iteration"), (int, float)):
+        facts.append(("model FLOPs an iteration", f"{run['model_flops_per_iteration']:.4g}"))
+    layout = run.get("layout")
+    if isinstance(layout, Mapping):
+        facts.append(("layout", ", ".join(f"{k} {v}" for k, v in layout.items())))
+    facts += _plan(run.get("plan"))
+    facts += _hosts(analysis)
+    argv = run.get("argv") or next((list(r.argv) for r in analysis.ranks if r.argv), None)
+    versions = run.get("versions")
+    tables = {
+        "versions": _pairs("versions", "Versions", versions),
+        "arguments": _pairs("arguments", "Arguments", run.get("arguments")),
+        "environment": _pairs("environment", "Environment", run.get("environment")),
+    }
+    files = Table(
+        "files",
+        "Traces",
+        (
+            Column("rank"),
+            Column("file", number=False),
+            Column("host", number=False),
+            Column("GPU", number=False),
+        ),
+        tuple(
+            Row(
+                (
+                    number(rank.rank, str(rank.rank)),
+                    text(rank.file),
+                    text(rank.host_name or ""),
+                    text(rank.device or "unknown"),
+                )
+            )
+            for rank in analysis.ranks
+        ),
+    )
+    command = shlex.join(map(str, argv)) if isinstance(argv, (list, tuple)) else None
+    return Section(
+        "run",
+        "What the run was",
+        data={
+            "facts": facts,
+            "command": command,
+            **tables,
+            "files": files,
+            "has_record": bool(run),
+        },
+    )
+
+
+def _plan(plan: object) -> list[tuple[str, str]]:
+    if not isinstance(plan, Mapping):
+        return []
+    found = []
+    recorded = plan.get("ranks")
+    if isinstance(recorded, list) and all(isinstance(one, int) for one in recorded):
+        found.append(("recorded ranks", ranks(tuple(recorded))))
+    windows = plan.get("windows")
+    if isinstance(windows, list):
+        shown = [f"{w.get('first')}-{w.get('last')}" for w in windows[:12] if isinstance(w, dict)]
+        more = len(windows) - len(shown)
+        found.append(("windows", ", ".join(shown) + (f", and {more} more" if more > 0 else "")))
+    return found
+
+
+def _hosts(analysis: Analysis) -> list[tuple[str, str]]:
+    hosts: dict[str, list[int]] = {}
+    for rank in analysis.ranks:
+        if rank.host_name:
+            hosts.setdefault(rank.host_name, []).append(rank.rank)
+    shown = [f"{host} (rank {ranks(tuple(own))})" for host, own in list(hosts.items())[:16]]
+    more = len(hosts) - len(shown)
+    if not shown:
+        return []
+    return [("hosts", ", ".join(shown) + (f", and {more} more" if more else ""))]
+
+
+def _pairs(name: str, caption: str, values: object) -> Table | None:
+    if not isinstance(values, Mapping) or not values:
+        return None
+    columns = (Column("name", number=False), Column("value", number=False))
+    rows = tuple(Row((text(key), _pair(value))) for key, value in values.items())
+    return Table(name, caption, columns, rows)
+
+
+def _pair(value: object) -> Any:
+    shown = _shown(value)
+    short = shown if len(shown) <= _MOST_VALUE else shown[: _MOST_VALUE - 1] + "…"
+    return text(short, shown)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)
+
+
+def notes(analysis: Analysis, record: RunRecord | None) -> Section:
+    """What was repaired, dropped, or is unknown."""
+    found = sentences.notes(analysis)
+    found += [
+        f"Rank {r.rank}: utilisation is unknown: {r.unknown}" for r in analysis.ranks if r.unknown
+    ]
+    if record:
+        found += record.faults
+    rows = tuple(
+        Row((number(rank.rank, str(rank.rank)), text(kind.replace("_", " ")), *_repair(repair)))
+        for rank in analysis.ranks
+        for kind, repair in rank.repairs.items()
+        if isinstance(repair, Mapping)
+    )
+    table = None
+    if rows:
+        columns = (
+            Column("rank"),
+            Column("what", number=False),
+            Column("times"),
+            Column("meaning", number=False),
+            Column("at byte", number=False),
+        )
+        table = Table("repairs", "What the reader mended or lost", columns, rows)
+    if not found and table is None:
+        return Section("notes", "Repaired or unknown", "nothing was")
+    return Section("notes", "Repaired or unknown", data={"notes": found, "table": table})
+
+
+def _repair(repair: Mapping[str, Any]) -> tuple[Cell, Cell, Cell]:
+    offsets = repair.get("offsets") or []
+    return (
+        number(repair.get("count"), f"{repair.get('count') or 0:,}"),
+        text(repair.get("meaning", "")),
+        text(", ".join(f"{offset:,}" for offset in offsets)),
+    )

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who arrives last, and a map of ranks and collectives: who makes others wait, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.stragglers import Lateness, Straggler
+from megatron.torch_trace.report.html.parts import (
+    At,
+    Column,
+    Row,
+    Section,
+    Table,
+    at,
+    ms,
+    number,
+    text,
+)
+from megatron.torch_trace.report.words import NONE, duration, milliseconds, percent
+
+_MOST_RANKS = 32
+_MOST_LINES = 2000
+_LEVELS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One rank in one collective: how dark it is, what it says, where to look."""
+
+    level: int
+    text: str
+    told: str
+    at: At | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Ranks down, collectives across."""
+
+    caption: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[Spot, ...]], ...]
+    rest: str
+
+
+def section(analysis: Analysis) -> Section:
+    """Nothing for a single rank."""
+    title = "Stragglers"
+    found = analysis.stragglers
+    if not found:
+        reason = (
+            "one rank is no comparison"
+            if len(analysis.ranks) == 1
+            else ("no collective was found on two ranks")
+        )
+        return Section("stragglers", title, reason)
+    columns = (
+        Column("rank"),
+        Column("arrives last"),
+        Column("of calls"),
+        Column("imposed ms", hint="sum over the ranks that waited for it"),
+        Column("delay ms", hint="how much later the others could go on, mean over them"),
+        Column("own waiting ms"),
+        Column("mostly in", number=False),
+    )
+    rows = tuple(_row(one) for one in found[:_MOST_LINES])
+    more = len(found) - len(rows)
+    table = Table(
+        "late",
+        "Who arrives last",
+        columns,
+        rows,
+        f"{more:,} ranks more that imposed less." if more else "",
+    )
+    data = {
+        "table": table,
+        "maps": [
+            _map(found, "Imposed on others, ms: the sum of their waits", "imposed_wait_ns"),
+            _map(found, "Waited for others, ms", "own_wait_ns"),
+        ],
+        "clocks": _clocks(analysis),
+        "matched": f"{analysis.matched_calls:,} collectives were found on several ranks.",
+    }
+    return Section("stragglers", title, data=data)
+
+
+def _row(one: Straggler) -> Row:
+    mostly = NONE
+    if one.dimension:
+        mostly = f"{one.dimension} {one.collective} ({percent(one.share_there)})"
+    worst = max(one.by_collective, key=lambda row: row.imposed_wait_ns, default=None)
+    cells = (
+        number(one.rank, str(one.rank)),
+        number(one.last_arrivals, f"{one.last_arrivals:,}"),
+        number(one.calls, f"{one.calls:,}"),
+        ms(one.imposed_wait_ns),
+        ms(one.delay_ns),
+        ms(one.own_wait_ns),
+        text(mostly.replace("_", " ")),
+    )
+    return Row(cells, at(one.rank, worst.worst if worst else None))
+
+
+def _map(found: Sequence[Straggler], caption: str, measure: str) -> HeatMap:
+    """The ranks with most of the measure, in order; colours by the largest of all."""
+    labels = list(
+        dict.fromkeys(
+            (row.dimension, row.collective)
+            for one in found
+            for row in sorted(one.by_collective, key=lambda row: -getattr(row, measure))
+        )
+    )
+    total = {one.rank: sum(getattr(row, measure) for row in one.by_collective) for one in found}
+    heaviest = sorted(found, key=lambda one: (-total[one.rank], one.rank))
+    shown = sorted(heaviest[:_MOST_RANKS], key=lambda one: one.rank)
+    most = max((getattr(row, measure) for one in shown for row in one.by_collective), default=0)
+    lines = []
+    for one in shown:
+        rows = {(row.dimension, row.collective): row for row in one.by_collective}
+        spots = tuple(_spot(one.rank, rows.get(label), measure, most) for label in labels)
+        lines.append((str(one.rank), spots))
+    rest = ""
+    if len(found) > len(shown):
+        others = heaviest[_MOST_RANKS:]
+        left = sum(total[one.rank] for one in others)
+        rest = (
+            f"The {len(shown)} ranks with most of it; the other {len(others):,} have "
+            f"{duration(left)} together, {duration(total[others[0].rank])} or less each."
+        )
+    names = tuple(f"{dimension} {name.replace('_', ' ')}" for dimension, name in labels)
+    return HeatMap(caption, names, tuple(lines), rest)
+
+
+def _spot(rank: int, row: Lateness | None, measure: str, most: int) -> Spot:
+    if row is None:
+        return Spot(0, "", "", None)
+    value = getattr(row, measure)
+    level = -(-value * _LEVELS // most) if most else 0
+    told = f"rank {rank}, {row.dimension} {row.collective}: last in {row.last_arrivals:,} of " + (
+        f"{row.calls:,}; imposed {duration(row.imposed_wait_ns)}, "
+        f"waited {duration(row.own_wait_ns)} itself"
+    )
+    place = at(rank, row.worst) if measure == "imposed_wait_ns" else None
+    return Spot(level, milliseconds(value) if value else "0", told, place)
+
+
+def _clocks(analysis: Analysis) -> str:
+    """How well the clocks of the ranks agree."""
+    errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
+    offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
+    lost = [str(clock.rank) for clock in analysis.clocks if clock.offset_ns is None]
+    parts = []
+    if errors and offsets:
+        parts.append(
+            f"Clocks aligned on the ends of collectives: offsets up to {duration(max(offsets))}, "
+            f"error {duration(max(errors))}."
+        )
+    if lost:
+        parts.append(f"Not aligned, too few common calls: rank {', '.join(lost)}.")
+    return " ".join(parts)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU work: by family, kernel, operator and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megatron.torch_trace.analysis.names import short_name
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.summary import WorkSummary
+from megatron.torch_trace.report.html.communication import means
+from megatron.torch_trace.report.html.parts import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+    at,
+    ms,
+    number,
+    share,
+    text,
+)
+from megatron.torch_trace.report.words import count, duration
+from megatron.torch_trace.report.work import shape_in_words
+
+_MOST = 400
+_LONGEST = 72
+
+
+def section(analysis: Analysis) -> Section:
+    """Four tables."""
+    summary = analysis.summary
+    if not summary.kernels:
+        return Section("work", "Kernels and operators", "no GPU work was recorded")
+    what = means(analysis)
+    data = {
+        "families": _table("families", f"GPU work by family, {what}", summary.families, "family"),
+        "kernels": _table("kernels", f"Kernels, {what}", summary.kernels, "kernel"),
+        "operators": _table(
+            "operators",
+            f"Operators, by the GPU work they launched, {what}",
+            summary.operators,
+            "operator",
+        ),
+        "shapes": _table(
+            "shapes", f"Operators and their input shapes, {what}", summary.shapes, "shape"
+        ),
+    }
+    return Section("work", "Kernels and operators", data=data)
+
+
+def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> Table | None:
+    if not rows:
+        return None
+    titles = {"kernel": ("kernel", "family"), "shape": ("shape", "operator")}.get(first, (first,))
+    columns = (
+        *(Column(title, number=False) for title in titles),
+        Column("calls" if first in ("kernel", "family") else "kernels"),
+        Column("ms"),
+        Column("share", hint="of the window"),
+        Column("mean us"),
+        *((Column("longest us"),) if first != "family" else ()),
+    )
+    lines = tuple(_row(row, first) for row in rows[:_MOST])
+    left = rows[_MOST:]
+    rest = ""
+    if left:
+        time = sum(row.time_ns for row in left)
+        rest = f"{len(left):,} more with {duration(time)} together are in analyze --json."
+    return Table(name, caption, columns, lines, rest)
+
+
+def _row(row: WorkSummary, first: str) -> Row:
+    names: tuple[Cell, ...]
+    if first == "kernel":
+        names = (text(_cut(short_name(row.name)), row.name), text(row.detail))
+    elif first == "shape":
+        names = (text(_cut(shape_in_words(row.detail)), row.detail), text(row.name))
+    else:
+        names = (text(_cut(row.name), row.name),)
+    longest = None if row.longest is None else row.longest.duration_ns
+    cells = (
+        *names,
+        number(row.calls, count(row.calls)),
+        ms(row.time_ns),
+        share(row.share),
+        _microseconds(row.mean_ns),
+        *((_microseconds(longest),) if first != "family" else ()),
+    )
+    return Row(cells, at(row.longest_rank, row.longest))
+
+
+def _microseconds(ns: float | None) -> Cell:
+    return number(ns, f"{(ns or 0) / 1e3:,.1f}")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
