@@ -103,12 +103,12 @@ class Partial:
 @cache
 def version() -> str:
     """Package version, and a hash of every field that a partial can hold."""
-    fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in _nested(RankOutcome))
+    fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in nested(RankOutcome))
     digest = hashlib.sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
     return f"{metadata.version(_PACKAGE)}+{_REVISION}.{digest[:16]}"
 
 
-def _nested(kind: Any) -> set[type]:
+def nested(kind: Any) -> set[type]:
     """A dataclass and all dataclasses that its fields may hold, at any depth."""
     found: set[type] = set()
     waiting = [kind]

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from megatron.torch_trace.commands import options
-from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.keeping import keep
+from megatron.torch_trace.errors import DamagedTraceError, UsageError
 
 
 @click.command("analyze")
@@ -41,6 +42,19 @@ from megatron.torch_trace.errors import DamagedTraceError
     metavar="FLOPS",
     help="FLOPs of the model in one iteration over all GPUs, for MFU, where the traces lack them.",
 )
+@click.option(
+    "--partials/--no-partials",
+    "partials",
+    default=None,
+    help="Keep the analysis of each rank beside its trace, in artifacts/, or do not use what was "
+    "kept [default: use it, keep nothing].",
+)
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="With --partials: only the I-th of N shares of the traces, counted from 1; the tasks of "
+    "`srun -n N` share them by themselves.",
+)
 @options.strict
 @options.jobs
 def command(
@@ -50,6 +64,8 @@ def command(
     step: int | None,
     top: int,
     model_flops: float | None,
+    partials: bool | None,
+    shard: str | None,
     strict: bool,
     jobs: int | None,
 ) -> None:
@@ -59,25 +75,30 @@ def command(
     by side; one that cannot be read is reported and the others go on.
     """
     from megatron.torch_trace.analysis.analyse import analyze
+    from megatron.torch_trace.analysis.choosing import listed
     from megatron.torch_trace.report.json_document import document
     from megatron.torch_trace.report.text import render
 
-    with ExitStack() as stack:
-        advance = {}
-
-        def on_start(files: list[Path]) -> None:
-            if not sys.stderr.isatty():
-                return
-            # Only a progress bar needs rich, which takes as long to import as numpy.
-            from megatron.torch_trace.commands import terminal
-
-            progress = terminal.progress_of_many("analyze", files)
-            advance["by"] = stack.enter_context(progress)
-
-        def on_done(file: Path) -> None:
-            if advance and file.is_file():
-                advance["by"](file.stat().st_size)
-
+    if shard and not partials:
+        raise UsageError(f"--shard {shard}: only with --partials, which shares keep.")
+    if partials and step is not None:
+        raise UsageError(f"--step {step}: --partials keeps whole windows; leave one of them out.")
+    if partials:
+        with _Progress() as progress:
+            instead = keep(
+                paths,
+                shard=shard,
+                ranks=ranks,
+                jobs=jobs,
+                strict=strict,
+                as_json=as_json,
+                on_start=progress.start,
+                on_done=progress.done,
+            )
+        if instead:
+            click.echo(instead)
+            return
+    with _Progress() as progress:
         analysis = analyze(
             paths,
             ranks=ranks or None,
@@ -85,8 +106,9 @@ def command(
             model_flops=model_flops,
             jobs=jobs,
             strict=strict,
-            on_start=on_start,
-            on_done=on_done,
+            use_partials=partials is not False,
+            on_start=progress.start,
+            on_done=progress.done,
         )
     if as_json:
         click.echo(json.dumps(document(analysis), allow_nan=False))
@@ -97,6 +119,20 @@ def command(
     damaged = [rank.file for rank in analysis.ranks if rank.damage]
     skipped = [one.file for one in analysis.skipped_files]
     if damaged or skipped:
-        parts = [f"damaged: {', '.join(damaged)}"] if damaged else []
-        parts += [f"skipped: {', '.join(skipped)}"] if skipped else []
+        parts = [f"damaged: {listed(damaged)}"] if damaged else []
+        parts += [f"skipped: {listed(skipped)}"] if skipped else []
         raise DamagedTraceError("; ".join(parts) + ".")
+
+
+class _Progress(ExitStack):
+    """A bar over the files that are read, if any; on a terminal only."""
+
+    _advance: Callable[[int], None] | None = None
+
+    def start(self, files: list[Path]) -> None:
+        if files:
+            self._advance = self.enter_context(terminal.progress_of_many("analyze", files))
+
+    def done(self, file: Path) -> None:
+        if self._advance and file.is_file():
+            self._advance(file.stat().st_size)
