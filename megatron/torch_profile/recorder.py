@@ -19,7 +19,6 @@ iteration are not recorded.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import signal
 import time
@@ -41,9 +40,9 @@ from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.signals import FlushOnSignal
 from megatron.torch_profile.spans import Spans
+from megatron.torch_profile.trace_notes import TraceNotes
 
 P = ParamSpec("P")
-METADATA_KEY = "torch_profile"
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
@@ -105,6 +104,7 @@ class Recorder:
         self._pace = Pace()
         self._step: ExitStack | None = None
         self._spans: Spans | None = None
+        self._notes: TraceNotes | None = None
         self.signals.install()
 
     @_never_raises
@@ -175,7 +175,7 @@ class Recorder:
     def abandon(self) -> None:
         """Let go of the profiler and the signals after a failure, quietly."""
         self.signals.remove()
-        for stack in (self._step, self._spans):
+        for stack in (self._step, self._spans, self._notes):
             if stack is not None:
                 stack.close()
         profiler, self._profiler = self._profiler, None
@@ -202,8 +202,7 @@ class Recorder:
             self._plan.config.max_trace_mb, lambda: self.exporter.expected_mb(1)
         )
         self._profiler.start_trace()
-        metadata = {**self._metadata, "window": {"first": window.first, "last": window.last}}
-        self._profiler.add_metadata_json(METADATA_KEY, json.dumps(metadata))
+        self._notes = TraceNotes(self._profiler, self._metadata, window)
         if self._plan.config.wanted_spans:
             self._spans = Spans(self._plan.config, self._model)
 
@@ -228,6 +227,8 @@ class Recorder:
             logger.warning("training ended in the warm-up of iterations %s: no trace", window)
             return
         expected = self._limits.estimated_mb(len(recorded)) if self._limits else 0
+        if self._notes is not None:
+            self._notes.complete()
         began = time.monotonic()
         profiler.stop_trace()
         stop_seconds = time.monotonic() - began

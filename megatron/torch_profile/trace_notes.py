@@ -30,11 +30,15 @@ class TraceNotes:
 
     def complete(self) -> None:
         """Add what is known only now, right before the profiler stops."""
-        self._watch.stop()
+        self.close()
         counts = zip(COUNTS, self._watch.counts(), strict=True)
         # NaN is unknown, and no JSON.
         self._metadata["compile"] = {name: int(n) for name, n in counts if n == n}
         self._write()
+
+    def close(self) -> None:
+        """Stop watching, whether or not there will be a trace."""
+        self._watch.stop()
 
     def _write(self) -> None:
         # Of a key that is given twice Kineto keeps the later value.

@@ -15,6 +15,7 @@ import torch
 import zstandard
 
 from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.ranks import Layout
@@ -89,7 +90,11 @@ def test_the_trace_carries_who_and_when(tmp_path: Path) -> None:
     train(recorder, range(1, 5))
     end(recorder)
     trace = read(tmp_path / "iter-0000003/rank-0.pt.trace.json.gz")
-    assert trace["torch_profile"] == {"rank": 0, "window": {"first": 3, "last": 3}}
+    assert trace["torch_profile"] == {
+        "rank": 0,
+        "window": {"first": 3, "last": 3},
+        "compile": dict.fromkeys(COUNTS, 0),
+    }
 
 
 def test_every_cycle_is_a_trace_of_its_own(tmp_path: Path) -> None:
