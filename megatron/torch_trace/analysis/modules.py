@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU work by the module that launched it; forward, backward and recomputation apart.
 
-Modules are the spans that `--torch-profile-spans modules` puts into a trace. Work belongs to the
-innermost span around its launch, on the thread of the launch: backward and recomputation run on
-autograd's. What was launched in no module, or before the trace, is unattributed:
+Modules are the spans that `--torch-profile-spans modules` puts into a trace, or the frames of
+Python stacks. `module_places` tells how work finds its module. What was launched in no module, or
+before the trace, is unattributed:
 
     sum of self_ns, backward_self_ns and recompute_self_ns + unattributed_ns = gpu_ns, exactly
 """
@@ -15,14 +15,27 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from megatron.torch_trace.analysis.activity import NONE
-from megatron.torch_trace.analysis.codes import rows_with
-from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.intervals import Ints
 from megatron.torch_trace.analysis.kernels import BEFORE, NO_OPERATOR
+from megatron.torch_trace.analysis.module_places import Places, place_work
+from megatron.torch_trace.analysis.module_ranges import SPANS, ModuleRanges, find_ranges
+from megatron.torch_trace.analysis.module_sums import (
+    COMMUNICATION,
+    EXPOSED,
+    FLOPS,
+    KERNELS,
+    TIME,
+    UNKNOWN,
+    ModuleSums,
+    begun_flops,
+    module_sums,
+)
 from megatron.torch_trace.analysis.moments import Moment, longest
-from megatron.torch_trace.analysis.span_names import PASSES, ModuleSpan, module_span
-from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
+from megatron.torch_trace.analysis.operator_flops import WorkFlops, work_flops
+from megatron.torch_trace.analysis.timeline import Timeline
 
-_TIME, _KERNELS, _EXPOSED = range(3)
+_PER_TERA = 1e-3
+"""TFLOP/s of one FLOP a ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +44,23 @@ class ModuleRow:
 
     Args:
         module: dotted path; type: its class.
-        calls: spans of the forward pass that begin in the window.
+        calls: spans, or frames, of the forward pass that begin in the window.
         self_ns: work launched in the forward pass, in no module below it.
         time_ns: the same, modules below it included.
         kernels: pieces of work, modules below included.
-        backward_calls, backward_self_ns, backward_time_ns, backward_kernels: the backward pass.
+        backward_calls, backward_self_ns, backward_time_ns, backward_kernels: the backward pass; it
+            can have work without calls, where sequence numbers alone tell of it.
         recompute_calls, recompute_self_ns, recompute_time_ns, recompute_kernels: the forward
             pass run again inside the backward pass, which does not count it.
         total_ns: time_ns + backward_time_ns + recompute_time_ns.
         exposed_communication_ns: of total_ns, communication beside which nothing computes.
         share: total_ns / all GPU work in the window.
+        communication_ns: of total_ns, communication, exposed or not.
+        flops, backward_flops, recompute_flops: of matrix products and attention, modules below
+            included (`flops.py` has the formulas); None if unknown: without shapes in the trace, or
+            with a product that has no formula.
+        tflops: all FLOPs / total_ns, in TFLOP/s; None if unknown or if there are none.
+        peak_share: of the GPU's dense bf16 peak; None if that is unknown.
         longest: its longest span on the CPU, of whichever pass.
     """
 
@@ -61,6 +81,12 @@ class ModuleRow:
     total_ns: int = 0
     exposed_communication_ns: int = 0
     share: float = 0.0
+    communication_ns: int = 0
+    flops: int | None = None
+    backward_flops: int | None = None
+    recompute_flops: int | None = None
+    tflops: float | None = None
+    peak_share: float | None = None
     longest: Moment | None = field(default=None, compare=False)
 
 
@@ -90,6 +116,10 @@ class ModuleAccount:
         microbatch_ns: launched while the training loop was in a forward or backward micro-batch;
             None without spans of phases.
         microbatch_unattributed_ns: of that, in no module.
+        source: what told of modules: `spans` or `stacks`.
+        by_sequence_ns: in modules that only autograd's sequence numbers led to.
+        flops: of all that begins in the window; None if the FLOPs of anything are unknown.
+        unattributed_flops: of that, in no module.
     """
 
     gpu_ns: int
@@ -97,6 +127,10 @@ class ModuleAccount:
     microbatch_ns: int | None
     microbatch_unattributed_ns: int | None
     outside: tuple[OutsideRow, ...]
+    source: str = SPANS
+    by_sequence_ns: int = 0
+    flops: int | None = None
+    unattributed_flops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,135 +146,126 @@ class Modules:
     account: ModuleAccount | None = None
 
 
-def look_at_modules(timeline: Timeline) -> Modules:
-    """Everything about modules."""
-    activity = timeline.activity
-    spans = {}
-    for code, name in enumerate(activity.names):
-        span = module_span(name)
-        if span:
-            spans[code] = span
-    ops = activity.ops
-    mask = rows_with(ops.name, spans, len(activity.names)) & ops.annotation
-    if not mask.any():
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What rows are measured against: all GPU work, ns; the GPU's peak; whether FLOPs are known."""
+
+    gpu_ns: int
+    peak_tflops: float | None
+    has_flops: bool
+
+
+def look_at_modules(timeline: Timeline, peak_tflops: float | None = None) -> Modules:
+    """Everything about modules.
+
+    Args:
+        timeline: one rank.
+        peak_tflops: dense peak of its GPU; None if unknown.
+    """
+    ranges = find_ranges(timeline)
+    if ranges is None:
         return Modules()
-    around = nesting_of(ops, mask).innermost(timeline.launches.track, timeline.launches.time)
-    types = {span.path: span.type for span in spans.values()}
-    own = _own(timeline, around, spans, list(types))
-    calls = _calls(timeline, mask, spans, list(types))
+    places = place_work(timeline, ranges)
+    flops = work_flops(timeline)
+    sums = module_sums(timeline, ranges, places, flops)
     whole = int(timeline.clipped[timeline.in_window].sum())
-    rows = _rows(types, own, calls, whole)
-    spans_of = _longest(timeline, mask, spans)
-    rows = tuple(replace(row, longest=spans_of.get(row.module)) for row in rows)
-    return Modules(rows, _classes(rows, own, types, whole), _account(timeline, around, whole))
-
-
-def _longest(
-    timeline: Timeline, mask: np.ndarray, spans: dict[int, ModuleSpan]
-) -> dict[str, Moment | None]:
-    """By path the longest span that begins in the window."""
-    ops, rows = timeline.activity.ops, np.flatnonzero(mask)
-    by_path: dict[str, list[int]] = {}
-    begun = rows[timeline.begin_inside(rows)]
-    for row, code in zip(begun.tolist(), ops.name[begun].tolist(), strict=True):
-        by_path.setdefault(spans[code].path, []).append(row)
-    return {path: longest(ops.start[mine], ops.end[mine]) for path, mine in by_path.items()}
-
-
-def _own(
-    timeline: Timeline, around: Ints, spans: dict[int, ModuleSpan], paths: list[str]
-) -> dict[str, Ints]:
-    """By path what lies in no module below: array of passes x (time, kernels, exposed)."""
-    rows = np.flatnonzero(timeline.in_window & (around != NONE))
-    path, direction = _places(timeline, timeline.activity.ops.name[around[rows]], spans, paths)
-    own = np.zeros((len(paths), len(PASSES), 3), dtype=np.int64)
-    exposed = timeline.exposed_communication[rows]
-    for measure, values in enumerate((timeline.clipped[rows], np.ones_like(rows), exposed)):
-        np.add.at(own[:, :, measure], (path, direction), values)
-    return dict(zip(paths, own, strict=True))
-
-
-def _calls(
-    timeline: Timeline, mask: np.ndarray, spans: dict[int, ModuleSpan], paths: list[str]
-) -> dict[str, list[int]]:
-    """By path the spans of each pass that begin in the window."""
-    ops, rows = timeline.activity.ops, np.flatnonzero(mask)
-    begun = rows[timeline.begin_inside(rows)]
-    count = np.zeros((len(paths), len(PASSES)), dtype=np.int64)
-    np.add.at(count, _places(timeline, ops.name[begun], spans, paths), 1)
-    return dict(zip(paths, count.tolist(), strict=True))
-
-
-def _places(
-    timeline: Timeline, codes: Ints, spans: dict[int, ModuleSpan], paths: list[str]
-) -> tuple[Ints, Ints]:
-    """Positions in `paths` and `PASSES` of the names with these codes."""
-    position = {path: n for n, path in enumerate(paths)}
-    table = np.zeros((2, len(timeline.activity.names)), dtype=np.int64)
-    for code, span in spans.items():
-        table[:, code] = position[span.path], PASSES.index(span.direction)
-    return ints(table[0][codes]), ints(table[1][codes])
-
-
-def _rows(
-    types: dict[str, str], own: dict[str, Ints], calls: dict[str, list[int]], whole: int
-) -> tuple[ModuleRow, ...]:
-    total = {path: values.copy() for path, values in own.items()}
-    for path, values in own.items():
-        for above in _above(path):
-            if above in total:
-                total[above] += values
-    return tuple(
-        _row(path, types[path], calls[path], own[path], total[path], whole)
-        for path in sorted(types)
+    scale = _Scale(whole, peak_tflops, flops is not None)
+    moments = _longest(timeline, ranges)
+    rows = [
+        replace(
+            _row(
+                ranges.paths[n], ranges.types[n], sums.calls[n], sums.own[n], sums.total[n], scale
+            ),
+            longest=moments.get(n),
+        )
         # A module of which the window holds neither a call nor work is of another step.
-        if any(calls[path]) or total[path].any()
-    )
+        for n in np.flatnonzero(sums.calls.any(axis=1) | sums.total.any(axis=(1, 2))).tolist()
+    ]
+    account = _account(timeline, ranges, places, flops, whole)
+    by_path = tuple(sorted(rows, key=lambda row: row.module))
+    return Modules(by_path, _classes(ranges, sums, scale), account)
 
 
-def _above(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts))]
+def _longest(timeline: Timeline, ranges: ModuleRanges) -> dict[int, Moment | None]:
+    """By module the longest range that begins in the window."""
+    start, end = ranges.rows.start, ranges.rows.end
+    begun = np.flatnonzero(timeline.begins_inside(start, end))
+    order = begun[np.argsort(ranges.module[begun], kind="stable")]
+    modules, first = np.unique(ranges.module[order], return_index=True)
+    parts = np.split(order, first[1:])
+    return {
+        module: longest(start[part], end[part])
+        for module, part in zip(modules.tolist(), parts, strict=False)
+    }
 
 
-def _classes(
-    rows: tuple[ModuleRow, ...], own: dict[str, Ints], types: dict[str, str], whole: int
-) -> tuple[ModuleRow, ...]:
-    zero = np.zeros((len(PASSES), 3), dtype=np.int64)
-    mine: dict[str, Ints] = {row.type: zero.copy() for row in rows}
-    total = {kind: zero.copy() for kind in mine}
-    calls = {kind: [0, 0, 0] for kind in mine}
-    for row in rows:
-        path, kind = row.module, row.type
-        mine[kind] += own[path]
-        for holder in {types[one] for one in (*_above(path), path) if one in types}:
-            total[holder] += own[path]
-        counts = (row.calls, row.backward_calls, row.recompute_calls)
-        calls[kind] = [a + b for a, b in zip(calls[kind], counts, strict=True)]
-    found = [_row("", kind, calls[kind], mine[kind], total[kind], whole) for kind in mine]
+def _classes(ranges: ModuleRanges, sums: ModuleSums, scale: _Scale) -> tuple[ModuleRow, ...]:
+    own = {kind: np.zeros_like(sums.own[0]) for kind in ranges.types}
+    total = {kind: np.zeros_like(sums.own[0]) for kind in ranges.types}
+    calls = {kind: np.zeros_like(sums.calls[0]) for kind in ranges.types}
+    for module, kind in enumerate(ranges.types):
+        own[kind] += sums.own[module]
+        calls[kind] += sums.calls[module]
+        for holder in {ranges.types[one] for one in sums.holders[module]}:
+            total[holder] += sums.own[module]
+    found = [
+        _row("", kind, calls[kind], own[kind], total[kind], scale)
+        for kind in own
+        if calls[kind].any() or total[kind].any()
+    ]
     return tuple(sorted(found, key=lambda row: (-row.total_ns, row.type)))
 
 
-def _row(path: str, kind: str, calls: list[int], own: Ints, total: Ints, whole: int) -> ModuleRow:
+def _row(path: str, kind: str, calls: Ints, own: Ints, total: Ints, scale: _Scale) -> ModuleRow:
     forward, backward, recompute = (
-        (count, int(own[n, _TIME]), int(total[n, _TIME]), int(total[n, _KERNELS]))
-        for n, count in enumerate(calls)
+        (count, int(own[n, TIME]), int(total[n, TIME]), int(total[n, KERNELS]))
+        for n, count in enumerate(calls.tolist())
     )
-    work = int(total[:, _TIME].sum())
-    share = work / whole if whole else 0.0
-    exposed = int(total[:, _EXPOSED].sum())
-    return ModuleRow(path, kind, *forward, *backward, *recompute, work, exposed, share)
+    work = int(total[:, TIME].sum())
+    flops = [int(one[FLOPS]) if scale.has_flops and not one[UNKNOWN] else None for one in total]
+    known = sum(one for one in flops if one is not None)
+    tflops = known / work * _PER_TERA if known and work and None not in flops else None
+    return ModuleRow(
+        path,
+        kind,
+        *forward,
+        *backward,
+        *recompute,
+        total_ns=work,
+        exposed_communication_ns=int(total[:, EXPOSED].sum()),
+        share=work / scale.gpu_ns if scale.gpu_ns else 0.0,
+        communication_ns=int(total[:, COMMUNICATION].sum()),
+        flops=flops[0],
+        backward_flops=flops[1],
+        recompute_flops=flops[2],
+        tflops=tflops,
+        peak_share=tflops / scale.peak_tflops if tflops and scale.peak_tflops else None,
+    )
 
 
-def _account(timeline: Timeline, around: Ints, whole: int) -> ModuleAccount:
-    loose = timeline.in_window & (around == NONE)
-    clipped = timeline.clipped
-    within = lost = None
+def _account(
+    timeline: Timeline, ranges: ModuleRanges, places: Places, flops: WorkFlops | None, whole: int
+) -> ModuleAccount:
+    inside, clipped = timeline.in_window, timeline.clipped
+    loose = inside & (places.module == NONE)
+    within = lost = every = others = None
     if timeline.has_microbatches:
-        inside = timeline.in_window & (timeline.microbatch != NONE)
-        within, lost = int(clipped[inside].sum()), int(clipped[inside & loose].sum())
-    lost_ns = int(clipped[loose].sum())
-    return ModuleAccount(whole, lost_ns, within, lost, _outside(timeline, np.flatnonzero(loose)))
+        microbatches = inside & (timeline.microbatch != NONE)
+        within, lost = int(clipped[microbatches].sum()), int(clipped[microbatches & loose].sum())
+    if flops is not None and not flops.unknown[inside].any():
+        begun = begun_flops(timeline, flops)
+        every, others = int(begun.sum()), int(begun[loose].sum())
+    return ModuleAccount(
+        gpu_ns=whole,
+        unattributed_ns=int(clipped[loose].sum()),
+        microbatch_ns=within,
+        microbatch_unattributed_ns=lost,
+        outside=_outside(timeline, np.flatnonzero(loose)),
+        source=ranges.source,
+        by_sequence_ns=int(clipped[inside & places.by_sequence].sum()),
+        flops=every,
+        unattributed_flops=others,
+    )
 
 
 def _outside(timeline: Timeline, rows: Ints) -> tuple[OutsideRow, ...]:

@@ -15,6 +15,7 @@ from megatron.torch_trace.analysis.host import look_at_host
 from megatron.torch_trace.analysis.kernels import casts, family_rows, kernel_rows, operator_rows
 from megatron.torch_trace.analysis.launches import LaunchStatistics, launch_statistics
 from megatron.torch_trace.analysis.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.mfu import dense_peak_tflops
 from megatron.torch_trace.analysis.microbatches import BubbleRow, bubble_rows, microbatch_rows
 from megatron.torch_trace.analysis.modules import look_at_modules
 from megatron.torch_trace.analysis.phases import phase_rows
@@ -109,7 +110,8 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
     flops = metadata.own.get("model_flops_per_iteration")
     argv = metadata.own.get("argv")
     shapes = operator_rows(timeline, by_shape=True) if activity.shapes else ()
-    modules = look_at_modules(timeline)
+    device = _device(activity, timeline.devices.analysed)
+    modules = look_at_modules(timeline, dense_peak_tflops(device))
     pipeline = pipeline_steps(timeline, calls, -1 if rank is None else rank)
     bubble: tuple[BubbleRow, ...] = ()
     if pipeline:
@@ -120,7 +122,7 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         file=str(activity.path),
         coordinates=metadata.coordinates,
         world_size=metadata.world_size,
-        device=_device(activity, timeline.devices.analysed),
+        device=device,
         host_name=metadata.own.get("host"),
         other_devices=timeline.devices.others,
         window_ns=window.length,
@@ -155,6 +157,7 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         damage=activity.damage.sentence() or None,
         model_flops=float(flops) if isinstance(flops, (int, float)) else None,
         argv=tuple(map(str, argv)) if isinstance(argv, list) else (),
+        compile=_counts(metadata.own.get("compile")),
         python_functions=activity.python_functions,
         base_ns=activity.base_ns,
         course=None if unknown else course_of(timeline.sets, window),
@@ -163,6 +166,12 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
     return RankOutcome(
         rank, result, rank_calls(timeline, calls), run if isinstance(run, str) else None
     )
+
+
+def _counts(written: object) -> dict[str, int]:
+    if not isinstance(written, dict):
+        return {}
+    return {str(name): count for name, count in written.items() if isinstance(count, int)}
 
 
 def _why_unknown(activity: Activity, launches: LaunchStatistics) -> str | None:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 PASSES = (FORWARD, BACKWARD, RECOMPUTE)
 
+ROOT = "model"
+"""Path of the model itself; that of a virtual stage is `chunk<i>.model`."""
+
 _MODULE = re.compile(
     r"(?P<path>\w+(?:\.\w+)*): (?P<type>[A-Za-z_]\w*)(?: \((?P<pass>backward|recompute)\))?"
 )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.activity import KERNEL, NONE, Activity, GpuWork, Ops
+from megatron.torch_trace.analysis.autograd import forward_operators
 from megatron.torch_trace.analysis.breakdown import BusySets
 from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
@@ -99,6 +100,11 @@ class Timeline:
         return self.operators.innermost(self.launches.track, self.launches.time)
 
     @cached_property
+    def forward_operators(self) -> Ints:
+        """For each row of `activity.ops`, the row that made the autograd node it runs, or NONE."""
+        return forward_operators(self.activity)
+
+    @cached_property
     def exposed_communication(self) -> Ints:
         """How long each row of `activity.gpu`, if communication, runs with no compute beside it."""
         gpu, window = self.activity.gpu, self.window
@@ -117,15 +123,18 @@ class Timeline:
         return ints(np.flatnonzero(mask & (ops.track == track)))
 
     def begin_inside(self, rows: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these rows of `activity.ops` begin in the window.
+        """Which of these rows of `activity.ops` begin in the window."""
+        ops = self.activity.ops
+        return self.begins_inside(ops.start[rows], ops.end[rows])
 
-        Without steps the window begins with GPU work, launched in spans that begin before it.
+    def begins_inside(self, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+        """Which ranges of the CPU begin in the window.
+
+        Without steps the window begins with GPU work, launched in ranges that begin before it.
         """
-        ops, window = self.activity.ops, self.window
-        begun = ops.start[rows] >= window.start
-        if not window.steps:
-            begun = ops.end[rows] > window.start
-        inside: npt.NDArray[np.bool_] = begun & (ops.start[rows] < window.end)
+        window = self.window
+        begun = start >= window.start if window.steps else end > window.start
+        inside: npt.NDArray[np.bool_] = begun & (start < window.end)
         return inside
 
     @cached_property

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which module launched which work, once more and one event after the other: no numpy."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_left
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+Thread = tuple[Any, Any]
+Range = tuple[int, int, str, str]
+"""Start, end, module, pass."""
+
+_PASSES = {"": "forward", "(backward)": "backward", "(recompute)": "recompute"}
+
+
+def work_by_module(path: Path) -> dict[tuple[str, str], int]:
+    """Sums of GPU work by (module, pass), ns; modules of frames are classes without numbers."""
+    events = _events(path)
+    ranges = _spans(events) or _frames(events)
+    nodes: dict[Thread, list[tuple[int, int, int, int]]] = defaultdict(list)
+    makers: dict[bool, list[tuple[int, int, Thread]]] = {True: [], False: []}
+    launches: dict[int, tuple[Thread, int]] = {}
+    for event in events:
+        if event["cat"] == "cpu_op" and "Sequence number" in event["args"]:
+            sequence, maker = event["args"]["Sequence number"], event["args"]["Fwd thread id"]
+            thread = _thread(event)
+            if maker:
+                nodes[thread].append((event["ts"], event["ts"] + event["dur"], sequence, maker))
+            else:
+                # The main thread's id is that of the process.
+                makers[thread[0] == thread[1]].append((sequence, event["ts"], thread))
+        elif event["cat"] in ("cuda_runtime", "cuda_driver"):
+            launches.setdefault(event["args"].get("correlation"), (_thread(event), event["ts"]))
+    for of_main in makers.values():
+        of_main.sort()
+    sums: dict[tuple[str, str], int] = defaultdict(int)
+    for event in events:
+        if event["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset"):
+            continue
+        thread, time = launches[event["args"]["correlation"]]
+        here = _innermost(ranges[thread], time)
+        there = None
+        node = max((one for one in nodes[thread] if one[0] <= time < one[1]), default=None)
+        if node:
+            # Torch's thread 1 is the main one.
+            made = makers[node[3] == 1]
+            at = bisect_left(made, (node[2] + 1,)) - 1
+            there = _innermost(ranges[made[at][2]], made[at][1]) if at >= 0 else None
+        if there and (here is None or there[2].startswith(f"{here[2]}.")):
+            sums[there[2], "backward"] += event["dur"]
+        elif here:
+            sums[here[2:]] += event["dur"]
+    return dict(sums)
+
+
+def _innermost(ranges: list[Range], time: int) -> Range | None:
+    """The innermost is the one that began last, of several that did the shorter one."""
+    around = [one for one in ranges if one[0] <= time < one[1]]
+    return max(around, key=lambda one: (one[0], -one[1]), default=None)
+
+
+def _spans(events: list[dict[str, Any]]) -> dict[Thread, list[Range]]:
+    found: dict[Thread, list[Range]] = defaultdict(list)
+    for event in events:
+        if event["cat"] == "user_annotation" and ": " in event["name"]:
+            module, _, kind = event["name"].partition(": ")
+            direction = _PASSES[kind.partition(" ")[2]]
+            end = event["ts"] + event["dur"]
+            found[_thread(event)].append((event["ts"], end, module, direction))
+    return found
+
+
+def _frames(events: list[dict[str, Any]]) -> dict[Thread, list[Range]]:
+    found: dict[Thread, list[Range]] = defaultdict(list)
+    frames = [e for e in events if e["name"].startswith("nn.Module: ")]
+    for frame in frames:
+        begin, end = frame["ts"], frame["ts"] + frame["dur"]
+        around = [one for one in frames if one["ts"] <= begin and end <= one["ts"] + one["dur"]]
+        classes = [
+            one["name"][len("nn.Module: ") :].rsplit("_", 1)[0]
+            for one in sorted(around, key=lambda one: (one["ts"], -one["dur"]))
+        ]
+        module = ".".join(classes).removeprefix("DistributedDataParallel.Float16Module.")
+        if not module.startswith("DistributedDataParallel"):
+            found[_thread(frame)].append((begin, end, module, "forward"))
+    return found
+
+
+def _thread(event: dict[str, Any]) -> Thread:
+    return event["pid"], event["tid"]
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt") as file:
+        events: list[dict[str, Any]] = json.load(file, parse_float=Decimal)["traceEvents"]
+    slices = [event for event in events if event.get("ph") == "X"]
+    for event in slices:
+        event["ts"], event["dur"] = int(event["ts"] * 1000), int(event["dur"] * 1000)
+    return slices
