@@ -26,6 +26,7 @@ SUBCOMMANDS: dict[str, str] = {
     "analyze": "Where the time of an iteration went, over all ranks, and what to do about it.",
     "compare": "What another run, window or rank does otherwise: configuration, time, kernels.",
     "convert": "Write a Perfetto timeline that opens well: ranks in order, named streams.",
+    "view": "Report and timeline in the browser, from this machine, with no network.",
     "merge": "Put the traces of several ranks on one timeline for Perfetto.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""

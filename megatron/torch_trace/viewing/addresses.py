@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to open: here, and from the user's own computer when this is a node of a cluster."""
+
+from __future__ import annotations
+
+import getpass
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from urllib.parse import quote
+
+PUBLIC_UI = "https://ui.perfetto.dev"
+PUBLIC_PORT = 9001
+"""The only port of 127.0.0.1 that the public UI may fetch from."""
+
+
+def url_of(host: str, port: int, path: str = "/") -> str:
+    """`http://127.0.0.1:9001/`; of an address for everybody the local one."""
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return f"http://[{shown}]:{port}{path}" if ":" in shown else f"http://{shown}:{port}{path}"
+
+
+def public_url(timeline: str) -> str:
+    """The address that has the public UI open a timeline.
+
+    Args:
+        timeline: its whole URL on this machine.
+    """
+    return f"{PUBLIC_UI}/#!/viewer?url={quote(timeline, safe='')}"
+
+
+def tunnels(
+    port: int, *, environ: Mapping[str, str] | None = None, host: str | None = None
+) -> list[str]:
+    """The lines to run on the user's own computer, the likeliest first; none if this is it.
+
+    In a SLURM job the way to the node leads through the host that the job was submitted from. In a
+    session whose client has a private address, the client is either the user's computer or a login
+    node that it must jump over; which one nobody can tell from here, so both lines are given.
+
+    Args:
+        port: of the server.
+        environ: the environment, os.environ if not given.
+        host: name of this machine, if not the system's.
+    """
+    environ = os.environ if environ is None else environ
+    user = environ.get("USER") or _user()
+    node = environ.get("SLURMD_NODENAME") or host or socket.gethostname()
+    submitted_from = environ.get("SLURM_SUBMIT_HOST")
+    if environ.get("SLURM_JOB_ID") and submitted_from and not _same_host(submitted_from, node):
+        return [_ssh(port, user, node, submitted_from)]
+    session = environ.get("SSH_CONNECTION", "").split()
+    if not session:
+        return []
+    lines = [_ssh(port, user, node)]
+    if _is_private(session[0]):
+        lines.append(_ssh(port, user, node, session[0]))
+    return lines
+
+
+def _ssh(port: int, user: str, node: str, over: str | None = None) -> str:
+    jump = f" -J {user}@{over}" if over else ""
+    return f"ssh -L {port}:127.0.0.1:{port}{jump} {user}@{node}"
+
+
+def _same_host(one: str, other: str) -> bool:
+    return one.split(".")[0] == other.split(".")[0]
+
+
+def _is_private(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return found.is_private and not found.is_loopback
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return "USER"

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a converted timeline lies, and whether it is still one of these traces.
+
+    iter-0000005/artifacts/timeline.pftrace.gz        all traces of the folder
+    iter-0000005/artifacts/timeline-1a2b3c4d.pftrace.gz    some of them
+    ~/.cache/torch-trace/1a2b3c4d/timeline.pftrace.gz      where the folder cannot be written
+
+Beside it lies `<name>.json`: the offsets of the ranks, and size and time of each trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.layout import ARTIFACTS, TEMPORARY_SUFFIX
+
+FORMAT = 1
+"""Raised when a newer version of this program makes other timelines from the same traces."""
+
+_NAME = "timeline"
+_SUFFIX = ".pftrace.gz"
+
+
+def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
+    """The file for the timeline of `traces`, in a folder that exists and can be written.
+
+    Args:
+        traces: at least one.
+        whole_folder: they are all the traces of their folder.
+    """
+    folder = traces[0].absolute().parent
+    key = hashlib.sha256("\0".join(str(one.absolute()) for one in traces).encode()).hexdigest()[:8]
+    name = f"{_NAME}{_SUFFIX}" if whole_folder else f"{_NAME}-{key}{_SUFFIX}"
+    here = folder / ARTIFACTS
+    if _can_write(here):
+        return here / name
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    there = cache / "torch-trace" / key
+    there.mkdir(parents=True, exist_ok=True)
+    return there / name
+
+
+def _can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(exist_ok=True)
+        probe = folder / f".{_NAME}.{os.getpid()}{TEMPORARY_SUFFIX}"
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def cached_offsets(file: Path, traces: Sequence[Path]) -> dict[int, int] | None:
+    """Offsets of the ranks in `file`, ns; None if it is not there or not of these traces."""
+    if not file.is_file():
+        return None
+    try:
+        beside = json.loads(_beside(file).read_bytes())
+        if beside["format"] != FORMAT or beside["sources"] != _sources(traces):
+            return None
+        return {int(rank): int(offset) for rank, offset in beside["offset_ns"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def remember(file: Path, traces: Sequence[Path], offsets: Mapping[int, int]) -> None:
+    """Write down of which traces `file` is."""
+    beside = {"format": FORMAT, "offset_ns": dict(offsets), "sources": _sources(traces)}
+    path = _beside(file)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    temporary.write_text(json.dumps(beside))
+    temporary.replace(path)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f"{file.name}.json")
+
+
+def _sources(traces: Sequence[Path]) -> list[dict[str, Any]]:
+    return [
+        {"file": str(path.absolute()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+        for path in traces
+        for status in [path.stat()]
+    ]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace_processor of the user's own, for timelines that no browser can hold."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+
+NATIVE_PORT = 9001
+"""Where the UI looks for one."""
+UI_PORT = 10000
+"""A trace_processor answers pages of https://ui.perfetto.dev and of this port only."""
+
+BROWSER_BYTES = 2_000_000_000
+"""Of JSON. In Chromium 188 MB of it became 760 MiB of memory as a timeline with all arguments; the
+memory of its WebAssembly ends at 4 GiB, or 16 GiB where it has the 64-bit one."""
+
+
+def find_binary(name: str) -> Path:
+    """The program that `--trace-processor` names.
+
+    Raises:
+        UsageError: there is none, or it is the script that would download one.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise UsageError(f"--trace-processor {name}: no such program; give its path.")
+    path = Path(found)
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(b"#!") and b"python" in start.splitlines()[0]:
+        raise UsageError(
+            f"--trace-processor {name}: is the script that downloads trace_processor; give the "
+            "binary that it downloads (trace_processor_shell)."
+        )
+    return path
+
+
+@contextmanager
+def serving(binary: Path, timeline: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """trace_processor with the timeline loaded, listening where the UI looks for it."""
+    command = [str(binary), "--httpd", "--http-port", str(NATIVE_PORT), str(timeline)]
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise TorchTraceError(f"--trace-processor {binary}: {error.strerror}.") from error
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def too_large(raw_bytes: int) -> str | None:
+    """What to say of traces that a browser may not hold; None if it does.
+
+    Args:
+        raw_bytes: of all traces, as plain JSON.
+    """
+    if raw_bytes < BROWSER_BYTES:
+        return None
+    return (
+        f"About {raw_bytes / 1e9:.1f} GB of JSON: a browser may run out of memory. Look at fewer "
+        "ranks or one step (torch-trace slim), or pass --trace-processor BIN."
+    )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analysis and conversion in the background, so that the page opens at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.viewing import cache
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.report.html import ViewLinks
+
+WORKING, READY, FAILED = "converting", "ready", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one of the two is.
+
+    Args:
+        state: `converting`, `ready` or `failed`.
+        message: what is being done, or why it failed; a sentence.
+        offset_ns: of a timeline that is ready: rank -> what is added to ns of its trace.
+    """
+
+    state: str
+    message: str
+    offset_ns: Mapping[int, int] = field(default_factory=dict)
+
+
+class _StoppedError(Exception):
+    """The server ends: leave the work, remove what is half written."""
+
+
+class Preparation:
+    """Makes the report and the timeline of some traces, one after the other.
+
+    Args:
+        traces: of one window.
+        whole_folder: see `cache.timeline_file`.
+        links: for the report's page; None for a report without a timeline in it.
+        timeline_first: convert before analysing.
+        on_event: told in a sentence what is done.
+    """
+
+    def __init__(
+        self,
+        traces: Sequence[Path],
+        *,
+        whole_folder: bool,
+        links: ViewLinks | None,
+        timeline_first: bool = False,
+        on_event: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.traces = list(traces)
+        self.file = cache.timeline_file(self.traces, whole_folder=whole_folder)
+        self.report = ""
+        self.reporting = Progress(WORKING, "Waiting for the timeline to be made.")
+        self.timeline = Progress(WORKING, "The report is made first.")
+        self.timeline_done = threading.Event()
+        self._links = links
+        self._on_event = on_event
+        self._stopped = threading.Event()
+        work = [self._analyse, self._convert]
+        self._work = work[::-1] if timeline_first else work
+        self._thread = threading.Thread(target=self._run, name="preparation", daemon=True)
+
+    def start(self) -> None:
+        """Begin; a timeline that is in the cache is ready at once."""
+        offsets = cache.cached_offsets(self.file, self.traces)
+        if offsets is not None:
+            self._finished(Progress(READY, "From the cache.", offsets))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave what is half done, and wait a moment until it is cleaned up."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        for work in self._work:
+            if not self._stopped.is_set():
+                work()
+
+    def _analyse(self) -> None:
+        from megatron.torch_trace.analysis.analyse import analyze
+        from megatron.torch_trace.report.html import render_html
+
+        count, done = len(self.traces), 0
+        self.reporting = Progress(WORKING, f"Analysing {_traces(count)}.")
+
+        def on_done(file: Path) -> None:
+            nonlocal done
+            done += 1
+            self.reporting = Progress(WORKING, f"Analysing: {done} of {_traces(count)} done.")
+
+        try:
+            self.report = render_html(analyze(self.traces, on_done=on_done), view=self._links)
+        except TorchTraceError as error:
+            self.reporting = Progress(FAILED, str(error))
+        except Exception as error:
+            self.reporting = Progress(FAILED, f"{type(error).__name__}: {error}")
+        else:
+            self.reporting = Progress(READY, "The report is ready.")
+        self._on_event(self.reporting.message)
+
+    def _convert(self) -> None:
+        if self.timeline_done.is_set():
+            return
+        from megatron.torch_trace.perfetto.convert import convert
+
+        self.timeline = Progress(WORKING, "Converting the traces into a timeline.")
+
+        def on_progress(done: float) -> None:
+            if self._stopped.is_set():
+                raise _StoppedError
+            self.timeline = Progress(WORKING, f"Converting the traces: {done:.0%} done.")
+
+        try:
+            found = convert(
+                self.traces, self.file, force=True, sidecar=False, on_progress=on_progress
+            )
+            cache.remember(self.file, self.traces, found.offset_ns)
+        except _StoppedError:
+            return
+        except TorchTraceError as error:
+            self._finished(Progress(FAILED, str(error)))
+        except Exception as error:
+            self._finished(Progress(FAILED, f"{type(error).__name__}: {error}"))
+        else:
+            size = self.file.stat().st_size / 1e6
+            self._finished(
+                Progress(READY, f"The timeline is ready: {size:.1f} MB.", found.offset_ns)
+            )
+
+    def _finished(self, progress: Progress) -> None:
+        self.timeline = progress
+        self.timeline_done.set()
+        self._on_event(progress.message)
+
+
+def _traces(count: int) -> str:
+    return "1 trace" if count == 1 else f"{count:,} traces"

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the path of a URL to what is answered: a table of everything there is.
+
+/                      the report
+/timeline              the timeline alone, in the whole window
+/timeline.pftrace.gz   the timeline's file
+/offsets               how far it is, and where each rank's trace lies on it
+/traces/               the traces themselves, to be downloaded: /traces/0/rank-0.pt.trace.json.gz
+/ui/                   Perfetto
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from megatron.torch_trace.viewing.addresses import PUBLIC_UI
+from megatron.torch_trace.viewing.preparation import READY, WORKING, Preparation
+
+TIMELINE, OFFSETS, UI = "/timeline.pftrace.gz", "/offsets", "/ui/"
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".wasm": "application/wasm",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+    ".gz": "application/gzip",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextReply:
+    """A small body that is made on the spot."""
+
+    body: str
+    kind: str = "text/html; charset=utf-8"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReply:
+    """A file, sent in pieces.
+
+    Args:
+        path: the file.
+        kind: its media type.
+        download: saved under this name instead of shown; None to show it.
+        is_timeline: it is what the visit is for; other origins may have it if the site says so.
+    """
+
+    path: Path
+    kind: str
+    download: str | None = None
+    is_timeline: bool = False
+
+
+Reply = TextReply | FileReply
+
+
+class Site:
+    """Everything that can be asked for.
+
+    Args:
+        preparation: the report and the timeline.
+        ui: files of the packaged UI by path; empty if the public one is used.
+        native_port: where a trace_processor of the user's listens; None if there is none.
+    """
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        ui: Mapping[str, Path],
+        *,
+        native_port: int | None = None,
+    ) -> None:
+        self.preparation = preparation
+        self.native_port = native_port
+        self.origins = frozenset() if ui else frozenset({PUBLIC_UI})
+        self._ui = ui
+        self._traces = {
+            f"{number}/{path.name}": path for number, path in enumerate(preparation.traces)
+        }
+
+    @property
+    def policy(self) -> str:
+        """The content security policy of every answer: nothing leaves this server."""
+        native = ""
+        if self.native_port is not None:
+            native = "".join(f" {way}://127.0.0.1:{self.native_port}" for way in ("http", "ws"))
+        return (
+            "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+            "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+            f"connect-src 'self' data: blob:{native}; worker-src 'self' blob:; frame-src 'self'; "
+            "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+        )
+
+    def find(self, path: str) -> Reply | None:
+        """What is answered to a path, decoded and without query; None if there is no such thing."""
+        if path == "/":
+            return self._report()
+        if path == "/timeline":
+            return self._open_timeline()
+        if path == TIMELINE:
+            return self._timeline()
+        if path == OFFSETS:
+            return self._offsets()
+        if path == "/traces/":
+            return self._list()
+        if path.startswith("/traces/"):
+            trace = self._traces.get(path.removeprefix("/traces/"))
+            return FileReply(trace, _type_of(trace), download=trace.name) if trace else None
+        if path.startswith(UI):
+            file = self._ui.get(path.removeprefix(UI) or "index.html")
+            return FileReply(file, _type_of(file)) if file else None
+        return None
+
+    def _report(self) -> TextReply:
+        progress = self.preparation.reporting
+        if progress.state == READY:
+            return TextReply(self.preparation.report)
+        return TextReply(
+            _page("report").render(
+                working=progress.state == WORKING,
+                message=progress.message,
+                traces=len(self._traces),
+            )
+        )
+
+    def _open_timeline(self) -> TextReply:
+        return TextReply(
+            _page("timeline").render(
+                timeline=TIMELINE,
+                offsets=OFFSETS,
+                ui=UI if self._ui else f"{PUBLIC_UI}/",
+                native_port=self.native_port,
+            )
+        )
+
+    def _timeline(self) -> Reply:
+        progress = self.preparation.timeline
+        if progress.state == READY:
+            return FileReply(self.preparation.file, _TYPES[".gz"], is_timeline=True)
+        return TextReply(
+            progress.message,
+            "text/plain; charset=utf-8",
+            status=503 if progress.state == WORKING else 500,
+            headers={"Retry-After": "1"},
+        )
+
+    def _offsets(self) -> TextReply:
+        progress = self.preparation.timeline
+        document: dict[str, Any] = {
+            "state": progress.state,
+            "message": progress.message,
+            "offset_ns": {str(rank): offset for rank, offset in progress.offset_ns.items()},
+        }
+        return TextReply(json.dumps(document), "application/json")
+
+    def _list(self) -> TextReply:
+        traces = [
+            (f"/traces/{quote(name)}", str(path), path.stat().st_size)
+            for name, path in self._traces.items()
+            if path.is_file()
+        ]
+        return TextReply(_page("traces").render(traces=traces))
+
+
+def _type_of(path: Path) -> str:
+    return _TYPES.get(path.suffix, "application/octet-stream")
+
+
+@cache
+def _page(name: str) -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("megatron.torch_trace.viewing"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(f"{name}.html")
