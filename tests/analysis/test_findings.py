@@ -207,3 +207,25 @@ def test_every_finding_has_a_number_advice_of_a_sentence_and_a_known_severity(
         assert finding.evidence
         assert finding.advice.endswith(".")
         assert finding.severity in ("high", "medium", "low", "info")
+
+
+def test_recompilations_during_the_window_name_the_worst_rank(tmp_path: Path) -> None:
+    none = {"recompiles": 0, "graph_breaks": 0, "recompile_limit_hits": 0}
+    counts = [none | {"recompiles": 1}, none | {"recompiles": 3, "graph_breaks": 2}, none]
+    for rank, compiled in enumerate(counts):
+        busy(rank=rank, own={"compile": compiled}).write(tmp_path / f"rank-{rank}.json")
+    finding = found(analyze(tmp_path))["recompilations"]
+    assert finding.title == (
+        "torch.compile was at work within the window: 3 recompilation(s), 2 graph break(s), 0 "
+        "function(s) at the recompile limit (rank 1, the worst of 2)."
+    )
+    assert finding.severity == "medium"
+    assert finding.evidence["recompiles"] == {0: 1, 1: 3}
+    limit = busy(own={"compile": none | {"recompile_limit_hits": 1}})
+    assert one_rank(tmp_path / "limit", limit)["recompilations"].severity == "high"
+
+
+def test_a_fused_kernel_that_refused_its_inputs_is_named(tmp_path: Path) -> None:
+    finding = one_rank(tmp_path, busy(own={"compile": {"fused_kernels_refused": 1}}))
+    assert list(finding) == ["fused_kernels_refused"]
+    assert finding["fused_kernels_refused"].evidence == {"fused_kernels_refused": {0: 1}}

@@ -62,6 +62,8 @@ class RankResult:
         odd_times: events dropped for impossible times, and ones without an end.
         damage: the reader's account in one sentence; None if the file is whole.
         model_flops, argv: what capture wrote; None and () if it did not.
+        compile: what torch.compile did again during the window, and fused kernels that refused
+            their inputs: name -> how often, as capture counted; empty if it did not.
         python_functions: Python frames in the trace, which are counted and not kept.
         wait_ns: sum of the rank's waits in matched collectives; None for a single rank.
         module_classes: modules by class, by time.
@@ -101,6 +103,7 @@ class RankResult:
     damage: str | None = None
     model_flops: float | None = None
     argv: tuple[str, ...] = ()
+    compile: Mapping[str, int] = field(default_factory=dict)
     python_functions: int = 0
     wait_ns: int | None = None
     module_classes: tuple[ModuleRow, ...] = ()

@@ -90,6 +90,7 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         "microbatches": [asdict(row) for row in rank.microbatches],
         "bubble": [asdict(row) for row in rank.bubble],
         "casts": asdict(rank.casts),
+        "compile": dict(rank.compile),
         "launches": asdict(rank.launches),
         "host": asdict(rank.host),
         "python_functions": rank.python_functions,

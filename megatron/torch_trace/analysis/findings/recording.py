@@ -95,4 +95,47 @@ def launched_before(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-RULES = (recorded_on_the_cpu, missing_gpu_events, profiler_overhead, launched_before)
+def recompilations(analysis: Analysis) -> Iterator[Finding]:
+    """torch.compile at work within the window, where all should be compiled: seconds of CPU."""
+    names = ("recompiles", "graph_breaks", "recompile_limit_hits")
+    ranks = [rank for rank in analysis.ranks if any(rank.compile.get(name) for name in names)]
+    if not ranks:
+        return
+    worst = max(ranks, key=lambda rank: [rank.compile.get(name, 0) for name in names])
+    again, breaks, limits = (worst.compile.get(name, 0) for name in names)
+    yield Finding(
+        "recompilations",
+        "high" if any(rank.compile.get(names[-1]) for rank in ranks) else "medium",
+        f"torch.compile was at work within the window: {again} recompilation(s), {breaks} graph "
+        f"break(s), {limits} function(s) at the recompile limit (rank {worst.rank}, the worst of "
+        f"{len(ranks)}).",
+        {name: {rank.rank: rank.compile.get(name, 0) for rank in ranks} for name in names},
+        "See why with `TORCH_LOGS=recompiles,graph_breaks`; shapes that change need "
+        "`mark_dynamic`, and a function at the limit runs without its fused kernels from then on.",
+    )
+
+
+def fused_kernels_refused(analysis: Analysis) -> Iterator[Finding]:
+    """A kernel that does in many passes what its fused form does in one."""
+    name = "fused_kernels_refused"
+    ranks = [rank for rank in analysis.ranks if rank.compile.get(name)]
+    if ranks:
+        yield Finding(
+            name,
+            "medium",
+            f"A fused kernel refused its inputs, for instance a weight in fp32 under activations "
+            f"in bf16 (rank {ranks[0].rank}{', ...' if len(ranks) > 1 else ''}).",
+            {name: {rank.rank: rank.compile[name] for rank in ranks}},
+            "torch's warning in the log of that rank names the types; give weights and activations "
+            "one type, or use Transformer Engine's or Apex's norm.",
+        )
+
+
+RULES = (
+    recorded_on_the_cpu,
+    missing_gpu_events,
+    profiler_overhead,
+    launched_before,
+    recompilations,
+    fused_kernels_refused,
+)
