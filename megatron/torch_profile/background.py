@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +23,9 @@ from megatron.torch_profile.compress import Written
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.host_memory import host_memory
-from megatron.torch_profile.limits import MB, short_of_space
+from megatron.torch_profile.limits import MB
 from megatron.torch_profile.log import logger
+from megatron.torch_profile.placement import with_room
 from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_compress
 
 _PROGRESS_SECONDS = 10.0
@@ -85,21 +87,13 @@ class Exporter:
             writers: ranks of this node that write to the same disk.
         """
         try:
-            what.prepare()
-            short = short_of_space(what.raw.parent, expected_mb, writers)
+            placed = with_room(what, expected_mb, writers)
         except OSError as error:
             _say_lost(what, "trace", str(error))
             return
-        if short:
-            # A disk filled by traces would end training at its next checkpoint.
-            logger.warning(
-                "rank %d drops the trace of iterations %s: %s; name another folder with "
-                "--torch-profile-dir or --torch-profile-scratch-dir",
-                what.rank,
-                what.window,
-                short,
-            )
+        if placed is None:
             return
+        what = placed
         began = time.monotonic()
         process = self._try_to_fork(profiler, what) if self._mode == "background" else None
         if process is None:
@@ -121,14 +115,20 @@ class Exporter:
         )
         self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
 
-    def make_room(self) -> None:
+    def make_room(self, called_off: Callable[[], bool]) -> None:
         """Before a window: traces that are still being written are held in memory, so give them a
         moment if there is no room for one more. Peers wait too, so only a moment; the window's own
-        watch on memory does the rest."""
+        watch on memory does the rest.
+
+        Args:
+            called_off: whether there will be no window after all.
+        """
         deadline = time.monotonic() + _ROOM_SECONDS
         if self._flights and self._short_of_memory():
             logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
         while self._flights and self._short_of_memory() and time.monotonic() < deadline:
+            if called_off():
+                return
             time.sleep(_POLL_SECONDS)
             self.poll()
 

@@ -17,13 +17,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.layout import TEMPORARY_SUFFIX
+from megatron.torch_trace.layout import DESTINATION_FILE, UnfinishedName
 
 _CHUNK = 1 << 20
 _OVERLAP = 64
@@ -95,8 +95,9 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
     raw_bytes = check_whole(raw)
     if target.exists():
         raise TorchTraceError(f"{target} exists, and traces are never overwritten; see {raw}")
-    grown = raw if compression == "none" else raw.with_name(f"{raw.name}.{compression}")
-    arriving = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
+    grown = raw if compression == "none" else raw.with_name(unfinished)
+    arriving = target.with_name(unfinished)
     try:
         with raw.open("rb") as source, _WRITERS[compression](grown) as sink:
             counts = _copy_and_count(source, sink)
@@ -115,6 +116,10 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
             kept = raw.replace(target.with_name(target.name.partition(".json")[0] + ".json"))
         raise TorchTraceError(f"{error.strerror}; the raw trace is whole, in {kept}") from error
     raw.unlink(missing_ok=True)
+    if raw.parent != target.parent:
+        with suppress(OSError):
+            (raw.parent / DESTINATION_FILE).unlink(missing_ok=True)
+            raw.parent.rmdir()
     return Written(
         path=str(target), raw_bytes=raw_bytes, file_bytes=target.stat().st_size, **counts
     )

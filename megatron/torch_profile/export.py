@@ -17,7 +17,7 @@ from typing import Any
 
 from megatron.torch_profile.compress import check_whole
 from megatron.torch_profile.schedule import Window
-from megatron.torch_trace.layout import ARTIFACTS, TEMPORARY_SUFFIX, TraceName
+from megatron.torch_trace.layout import ARTIFACTS, DESTINATION_FILE, TraceName, UnfinishedName
 
 _KEY_AVERAGES_ROWS = 200
 
@@ -32,8 +32,9 @@ class Export:
         recorded: the iterations that were.
         folder: the window's folder.
         name: the trace's name in it.
-        scratch: where raw and compressed files grow; the window's folder if None.
+        scratch: folder of the node in which raw and compressed files grow; the window's if None.
         key_averages, stacks: which artifacts to write too.
+        urgent: the process may be killed any moment.
         pid: the training process, also where a child of it writes.
     """
 
@@ -45,6 +46,7 @@ class Export:
     scratch: Path | None = None
     key_averages: bool = False
     stacks: bool = False
+    urgent: bool = False
     pid: int = field(default_factory=os.getpid)
 
     @property
@@ -55,14 +57,21 @@ class Export:
     @property
     def raw(self) -> Path:
         """Kineto's raw file, while it exists: named by process, so no two writers share it."""
-        where = self.scratch or self.folder
-        return where / f"{self.folder.name}.{self.name.stem}.{self.pid}.json{TEMPORARY_SUFFIX}"
+        return self._grows_in / str(UnfinishedName(str(self.name), self.pid, raw=True))
+
+    @property
+    def _grows_in(self) -> Path:
+        if self.scratch is None:
+            return self.folder
+        # One for each trace: whoever is done may remove it without asking the node's other ranks.
+        return self.scratch / f"{self.folder.parent.name}.{self.folder.name}.{self.name.stem}"
 
     def prepare(self) -> None:
-        """Make the folders."""
+        """Make the folders; one on scratch says for `torch-trace recover` where its trace goes."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.scratch:
-            self.scratch.mkdir(parents=True, exist_ok=True)
+        if self.scratch is not None:
+            self._grows_in.mkdir(parents=True, exist_ok=True)
+            (self._grows_in / DESTINATION_FILE).write_text(f"{self.folder}\n")
 
 
 def save(profiler: Any, what: Export) -> int:
@@ -79,8 +88,9 @@ def save(profiler: Any, what: Export) -> int:
 
 
 def write_artifacts(profiler: Any, what: Export) -> None:
-    """Write what needs the events as Python objects: minutes for millions of them."""
-    if not (what.key_averages or what.stacks):
+    """Write what needs the events as Python objects: minutes for millions of them, so not in a
+    hurry."""
+    if what.urgent or not (what.key_averages or what.stacks):
         return
     (what.folder / ARTIFACTS).mkdir(exist_ok=True)
     device = "device" if profiler.use_device else "cpu"

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_profile import ranks, schedule, topology
+from megatron.torch_profile import ranks, schedule, slurm, topology
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.estimate import Estimate, estimate
 from megatron.torch_profile.schedule import Schedule, Span, Window
@@ -43,6 +43,10 @@ class CapturePlan:
     """Traces in the same folder that dead runs did not finish, as rank 0 sees them."""
     expected: Estimate | None = None
     """Size of the first trace."""
+    restarts: int = 0
+    """How often SLURM has requeued this job."""
+    follows: Path | None = None
+    """The run that the requeued job left before, as rank 0 sees it."""
 
     @property
     def records_here(self) -> bool:
@@ -104,10 +108,13 @@ class CapturePlan:
                 "the first recorded iteration has no warm-up, so it will hold the profiler's own "
                 "start-up cost"
             )
+        if self.restarts:
+            before = f"follows {self.follows}" if self.follows else "no run of it lies here"
+            lines.append(f"restart {self.restarts} of this job: {before}")
         if self.unfinished:
             lines.append(
                 f"{len(self.unfinished)} unfinished trace(s) of earlier runs lie there, such as "
-                f"{self.unfinished[0]}: torch-trace decompress saves what they hold"
+                f"{self.unfinished[0]}: torch-trace recover saves what they hold"
             )
         skipped = _behind(self.config, self.schedule.span)
         if skipped:
@@ -117,6 +124,8 @@ class CapturePlan:
     def as_json(self) -> dict[str, Any]:
         """The plan's entry in run.json; of an endless schedule the first hundred windows."""
         return {
+            "restarts": self.restarts,
+            "follows": self.follows.name if self.follows else None,
             "ranks": list(self.ranks),
             "windows": [
                 {"first": w.first, "last": w.last, "warmup": w.warmup}
@@ -175,10 +184,19 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
         raise folder
     assert folder is not None
     unfinished = _unfinished(root, folder) if members.rank == 0 else ()
+    restarts = slurm.restarts(os.environ)
     first = next(iter(windows), None)
     length = first.last - first.first + 1 if first else 0
     plan = CapturePlan(
-        config, members, chosen, windows, folder, unfinished, estimate(config, args, length)
+        config,
+        members,
+        chosen,
+        windows,
+        folder,
+        unfinished,
+        estimate(config, args, length),
+        restarts,
+        slurm.run_before(folder) if restarts and members.rank == 0 else None,
     )
     problems = topology.gather(_why_not_writable(folder) if plan.records_here else None)
     for member, problem in zip(members.members, problems, strict=True):

@@ -91,6 +91,7 @@ class Recorder:
         self.rank = plan.topology.rank
         self.failed = False
         self.busy = False
+        self._hurry = False
         self.signals = FlushOnSignal(self._flush)
         self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
         self._plan = plan
@@ -126,7 +127,7 @@ class Recorder:
         if window is None or iteration < window.first - window.warmup:
             return
         if self._profiler is None:
-            self.exporter.make_room()
+            self.exporter.make_room(lambda: self.signals.pending)
             self._profiler = _make_profiler(self._plan, window)
             self._profiler.prepare_trace()
         if iteration >= window.first:
@@ -160,6 +161,7 @@ class Recorder:
         if self._recorded or self.exporter.in_flight:
             name, after = signal.Signals(number).name, ", then ending" if dies else ""
             logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
+        self._hurry = True
         self._end_of_training(dies)
         return True
 
@@ -252,6 +254,7 @@ class Recorder:
             scratch=Path(config.scratch_dir) if config.scratch_dir else None,
             key_averages=config.key_averages,
             stacks=config.stacks,
+            urgent=self._hurry,
         )
         self.exporter.hand_over(
             profiler,

@@ -15,7 +15,7 @@ from datetime import datetime
 from importlib import metadata as packages
 from typing import Any, Protocol
 
-from megatron.torch_profile import arguments, cupti, plan
+from megatron.torch_profile import arguments, cupti, plan, slurm
 from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.recorder import Recorder
@@ -112,6 +112,9 @@ def _begin(
     flops = count_flops()
     if capture.topology.rank == 0:
         logger.info("%s", capture.describe())
+        trouble = slurm.undeliverable_signal(os.environ, slurm.batch_script(os.environ))
+        if trouble:
+            logger.warning("%s", trouble)
         if getattr(args, "timing_log_level", 0):
             logger.warning(
                 "--timing-log-level %d: Megatron's timers synchronise the GPU at every start and "

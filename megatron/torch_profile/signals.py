@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals that end a job: what is recorded is saved first, once, however often they come.
 
-torchrun passes SIGTERM on to its ranks; srun sends it to each task, some sites twice; `--signal`
-sends USR1 or USR2 some time before a limit. Their default action is death without a word. Here the
-open window is exported, then whoever handled the signal before is asked (Megatron's
---exit-signal-handler goes on to save its checkpoint), and where nobody did, the process dies of the
-signal as it would have.
+torchrun passes SIGTERM on to its ranks, and SIGHUP when its terminal closes; srun sends SIGTERM to
+each task, up to three times; `--signal` sends USR1 or USR2 some time before a limit. Their default
+action is death without a word. Here the open window is exported, then whoever handled the signal
+before is asked (Megatron's --exit-signal-handler goes on to save its checkpoint), and where nobody
+did, the process dies of the signal as it would have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class FlushOnSignal:
@@ -35,6 +35,11 @@ class FlushOnSignal:
         self._flushed = False
         self._flushing = False
         self._pending: int | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a signal waits to be served."""
+        return self._pending is not None
 
     def install(self) -> None:
         """Take over the signals; only the main thread can, elsewhere it does nothing."""

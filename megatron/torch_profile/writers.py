@@ -53,7 +53,10 @@ class Child:
 
     def poll(self) -> dict[str, Any] | None:
         """None while it runs; its result, its error, or how it died."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:  # it has ended, and somebody else has taken its status
+            pid, status = self._pid, 0
         if pid == 0:
             return None
         with os.fdopen(self._pipe, "rb") as pipe:
@@ -73,7 +76,8 @@ class Child:
         """End it and reap it."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
         os.close(self._pipe)
 
 
@@ -118,15 +122,22 @@ def _cpu_seconds(pid: int) -> float:
 def fork(profiler: Any, what: Export) -> Child:
     """Write a trace in a forked child; the caller is held for the fork itself."""
     read_end, write_end = os.pipe()
-    # What is buffered would be written twice.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with warnings.catch_warnings():
-        # Python warns of forking with threads; the child only writes files and uses none.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        _write_and_exit(profiler, what, write_end)
+    for stream in (sys.stdout, sys.stderr):
+        # What is buffered would be written twice. A signal may have interrupted a print, which
+        # cannot be entered again.
+        with suppress(RuntimeError):
+            stream.flush()
+    # A signal in the child, before it shrugs them off, would find the parent's handler.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SHRUGGED_OFF)
+    try:
+        with warnings.catch_warnings():
+            # Python warns of forking with threads; the child only writes files and uses none.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            _write_and_exit(profiler, what, write_end)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(write_end)
     return Child(pid, read_end)
 
@@ -140,7 +151,8 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         # The parent's sockets must close when the parent dies, so that its peers notice.
         os.closerange(3, pipe)
         os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
-        os.nice(10)
+        if not what.urgent:
+            os.nice(10)
         export.save(profiler, what)
         answer = asdict(compress(what.raw, what.target, what.name.compression))
         export.write_artifacts(profiler, what)
@@ -148,7 +160,9 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         # The trace itself may be there already.
         answer = {**answer, "error": str(error) or type(error).__name__}
     finally:
-        os.write(pipe, json.dumps(answer).encode())
+        # Nobody reads if the parent was killed; then too this process must not go on as training.
+        with suppress(BaseException):
+            os.write(pipe, json.dumps(answer).encode())
         os._exit(0)
 
 

@@ -7,11 +7,20 @@
         iter-0000003-0000004/                         a window: global iterations, from 1, inclusive
             rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
             rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short
+            rank-07.pt.trace.json.gz.4242.json.tmp    a trace on its way, as text
+            rank-07.pt.trace.json.gz.4242.tmp         the same, compressed
             artifacts/rank-07.key_averages.txt        everything else of that rank and window
             artifacts/rank-07.pt.trace.json.gz.partial.parquet    its analysis, kept
             artifacts/summary.json                    what was logged of the window
 
 Only traces lie in a window's folder itself, because HTA and TensorBoard read every file there.
+On a node's scratch folder each trace grows in a folder of its own, beside the name of the window's
+folder that it goes to:
+
+    <scratch>/20261127-221810-j4711.iter-0000003-0000004.rank-07/
+        destination.txt
+        rank-07.pt.trace.json.gz.4242.json.tmp
+
 Nothing else in the project builds or splits these names.
 """
 
@@ -29,6 +38,7 @@ SUMMARY_FILE = "summary.json"
 TRACE_SUFFIX = ".pt.trace.json"
 COMPRESSION_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "none": ""}
 TEMPORARY_SUFFIX = ".tmp"
+DESTINATION_FILE = "destination.txt"
 PARTIAL_SUFFIX = ".partial.parquet"
 
 _RUN = re.compile(r"(?P<start>\d{8}-\d{6})(?:-j(?P<job>[\w.+-]+))?")
@@ -36,6 +46,7 @@ _WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")
 _TRACE = re.compile(
     r"rank-(?P<rank>\d+)(?P<partial>\.partial)?\.pt\.trace\.json(?P<compression>\.gz|\.zst)?"
 )
+_UNFINISHED = re.compile(r"(?P<trace>.+?)\.(?P<pid>\d+)(?P<raw>\.json)?\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,38 @@ class TraceName:
         suffix = match["compression"] or ""
         compression = next(k for k, v in COMPRESSION_SUFFIXES.items() if v == suffix)
         return cls(int(match["rank"]), None, compression, match["partial"] is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedName:
+    """A trace on its way.
+
+    Args:
+        trace: the name it will have.
+        pid: the process that writes it, so that no two write one file.
+        raw: it is Kineto's text; else the compressed file.
+    """
+
+    trace: str
+    pid: int
+    raw: bool
+
+    def __str__(self) -> str:
+        return f"{self.trace}.{self.pid}{'.json' if self.raw else ''}{TEMPORARY_SUFFIX}"
+
+    @classmethod
+    def parse(cls, name: str) -> UnfinishedName | None:
+        """The trace that a temporary file will be, or None if it is none of ours."""
+        match = _UNFINISHED.fullmatch(name)
+        if not match or TraceName.parse(match["trace"]) is None:
+            return None
+        return cls(match["trace"], int(match["pid"]), match["raw"] is not None)
+
+
+def cut_short(trace: Path) -> Path:
+    """The name of the same trace where it holds only a part of its window."""
+    name = trace.name.replace(".partial", "").replace(TRACE_SUFFIX, f".partial{TRACE_SUFFIX}")
+    return trace.with_name(name)
 
 
 def partial_of(trace: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from megatron.torch_profile import background, export
+from megatron.torch_profile import background, export, writers
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compress import Written, check_whole, compress
 from megatron.torch_profile.export import Export
@@ -287,6 +287,76 @@ def test_what_a_file_system_refuses_is_one_line_in_its_words(
     assert names(tmp_path) == []
 
 
+def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage
+
+    def full_node(folder: Path) -> Any:
+        return usage(folder)._replace(free=7_000_000 if "node" in str(folder) else 10**12)
+
+    monkeypatch.setattr(shutil, "disk_usage", full_node)
+    exporter = Exporter("background", 60)
+    where = what(tmp_path / "run", scratch=tmp_path / "node")
+    exporter.hand_over(profiled(), where, stop_seconds=0, expected_mb=100, writers=2)
+    exporter.wait()
+    assert steps(tmp_path / "run" / TARGET) == 1
+    assert "2 trace(s) of about 100 MB raw need 220 MB" in said[0]
+    assert said[0].endswith(
+        f"7 MB free; the trace of iterations 3-4 grows in {where.folder} instead"
+    )
+
+
+def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
+    tmp_path: Path, said: list[str]
+) -> None:
+    (tmp_path / "node").touch()
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path / "run", scratch=tmp_path / "node"))
+    exporter.wait()
+    assert steps(tmp_path / "run" / TARGET) == 1
+    assert said[0].startswith(
+        f"rank 0: --torch-profile-scratch-dir {tmp_path}/node: Not a directory; the trace of"
+    )
+
+
+def test_a_child_whose_parent_is_gone_ends_and_does_not_go_on_training(tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    parent = os.fork()
+    if parent == 0:
+        try:
+            with suppress(BaseException):
+                child = writers.fork(None, what(tmp_path))  # None cannot be saved: it answers that
+                if child._pid:
+                    os._exit(0)
+            reached.touch()
+        finally:
+            os._exit(0)
+    os.waitpid(parent, 0)
+    time.sleep(0.5)
+    assert not reached.exists()
+
+
+def test_a_child_that_somebody_else_reaped_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        exporter = Exporter("background", 60)
+        hand_over(exporter, what(tmp_path))
+        exporter.wait()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert names(tmp_path) == [TARGET]
+
+
+def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -> None:
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path, key_averages=True, urgent=True))
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
+
+
 def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
     exporter = Exporter("background", 60)
     exporter.hand_over(profiled(), what(tmp_path), stop_seconds=0, expected_mb=1e9, writers=8)
@@ -333,7 +403,7 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
     exporter = Exporter("background", 60)
     exporter.last = Written("x", 100, 1, 1, 1, 1)
     hand_over(exporter, what(tmp_path))
-    exporter.make_room()
+    exporter.make_room(lambda: False)
     assert said[-1] == "rank 0 has no memory for another trace yet"
     assert exporter.in_flight == 1
     exporter.wait()

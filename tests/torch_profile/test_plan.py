@@ -127,13 +127,13 @@ def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
 def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path: Path) -> None:
     window = tmp_path / "20260101-000000" / "iter-0000003"
     window.mkdir(parents=True)
-    dead, living = window / "iter-0000003.rank-0.7.json.tmp", window / "x.tmp"
+    dead, living = window / "rank-0.pt.trace.json.gz.7.json.tmp", window / "x.tmp"
     dead.touch()
     living.touch()
     os.utime(dead, (0, 0))
     agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
     assert agreed.describe().splitlines()[-1] == (
-        f"1 unfinished trace(s) of earlier runs lie there, such as {dead}: torch-trace decompress "
+        f"1 unfinished trace(s) of earlier runs lie there, such as {dead}: torch-trace recover "
         "saves what they hold"
     )
     assert dead.exists()
@@ -162,6 +162,6 @@ def test_a_temporary_file_that_vanishes_while_it_is_looked_at_is_nobodys_trouble
 ) -> None:
     window = tmp_path / "20260101-000000" / "iter-0000003"
     window.mkdir(parents=True)
-    (window / "iter-0000003.rank-0.7.json.tmp").symlink_to(tmp_path / "gone")
+    (window / "rank-0.pt.trace.json.gz.7.json.tmp").symlink_to(tmp_path / "gone")
     agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
     assert agreed.unfinished == ()

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_profile.slurm import rank_environment
+from megatron.torch_profile.slurm import (
+    batch_script,
+    rank_environment,
+    restarts,
+    run_before,
+    undeliverable_signal,
+)
 
 SRUN = {
     "SLURM_JOB_ID": "123456",
@@ -50,17 +56,103 @@ def test_elsewhere_nothing_is_set(given: dict[str, str]) -> None:
     assert rank_environment(given) == {}
 
 
-def test_a_compressed_list_of_nodes_is_asked_of_scontrol(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text('#!/bin/sh\n[ "$3" = "n[07-09]" ] && printf "n07\\nn08\\nn09\\n"\n')
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    told = rank_environment({**SRUN, "SLURM_STEP_NODELIST": "n[07-09]"})
-    assert told["MASTER_ADDR"] == "n07"
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("n[07-09,12]", "n07"),
+        ("rack[2-3]n[01-16],b3", "rack2n01"),
+        ("gpu-a[5,9]-x", "gpu-a5-x"),
+        ("a17,b3", "a17"),
+    ],
+)
+def test_the_first_node_of_a_compressed_list_is_where_ranks_meet(nodes: str, first: str) -> None:
+    assert rank_environment({**SRUN, "SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"] == first
+
+
+@pytest.mark.parametrize(
+    ("visible", "local"), [("0", "0"), ("0,1,2,3", "1"), ("GPU-4a,GPU-77", "1"), ("", "1")]
+)
+def test_a_task_that_sees_one_gpu_uses_that_one(visible: str, local: str) -> None:
+    told = rank_environment({**SRUN, "CUDA_VISIBLE_DEVICES": visible})
+    assert told["LOCAL_RANK"] == local
 
 
 def test_on_one_node_the_address_is_this_machine() -> None:
     told = rank_environment({**SRUN, "SLURM_STEP_NUM_NODES": "1"})
     assert told["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_a_requeued_job_follows_its_newest_run(tmp_path: Path) -> None:
+    for name in (
+        "20260101-000000-j17",
+        "20260102-000000-j17",
+        "20260103-000000-j18",
+        "20260104-000000",
+        "notes-j17",
+    ):
+        (tmp_path / name).mkdir()
+    assert run_before(tmp_path / "20260105-000000-j17") == tmp_path / "20260102-000000-j17"
+    assert run_before(tmp_path / "20260105-000000-j19") is None
+    assert run_before(tmp_path / "20260105-000000") is None
+    assert run_before(tmp_path / "gone" / "20260105-000000-j17") is None
+    assert [restarts({}), restarts({"SLURM_RESTART_COUNT": "2"})] == [0, 2]
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "17"}
+
+
+@pytest.mark.parametrize(
+    ("given", "script", "sentence"),
+    [
+        pytest.param(
+            TORCHRUN,
+            "#SBATCH --nodes=2 --signal=USR1@120\n",
+            "--signal=USR1 will reach torchrun, which dies of it at once, and with it every trace "
+            "that is not written: ask for --signal=TERM, or give torchrun "
+            "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+            id="torchrun dies of USR1",
+        ),
+        pytest.param(
+            {"SBATCH_SIGNAL": "R:SIGUSR2"},
+            "#SBATCH --signal=B:USR1\ntorchrun x.py\n",
+            None,
+            id="srun's ranks get any signal, and the environment overrides the script",
+        ),
+        pytest.param(
+            {**TORCHRUN, "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGUSR1"},
+            "#SBATCH --signal USR1@60\n",
+            None,
+            id="torchrun was told to pass it on",
+        ),
+        pytest.param(TORCHRUN, "#SBATCH --signal=TERM@120\n", None, id="torchrun passes TERM on"),
+        pytest.param(TORCHRUN, "# --signal=USR1@120\n", None, id="a comment asks for nothing"),
+        pytest.param(TORCHRUN, "", None, id="nobody asks"),
+        pytest.param(
+            {},
+            "#SBATCH --signal=B:USR1@120\nsrun python train.py\n",
+            "--signal=B:USR1 goes to the batch script, which has no trap for it and will die of "
+            "it; ask for --signal=USR1 without B: to reach the job's steps",
+            id="no trap",
+        ),
+        pytest.param(
+            TORCHRUN, "#SBATCH --signal=B:USR1@120\n  trap requeue USR1\n", None, id="a trap"
+        ),
+    ],
+)
+def test_a_signal_that_no_rank_will_see_is_named(
+    given: dict[str, str], script: str, sentence: str | None
+) -> None:
+    assert undeliverable_signal(given, script) == sentence
+
+
+def test_the_batch_script_is_asked_of_scontrol_and_nothing_is_fine_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$@"\n')
+    scontrol.chmod(0o755)
+    assert batch_script({"SLURM_JOB_ID": "17"}) == "write batch_script 17 -\n"
+    assert batch_script({}) == ""
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert batch_script({"SLURM_JOB_ID": "17"}) == ""

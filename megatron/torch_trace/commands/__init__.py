@@ -22,6 +22,7 @@ SUBCOMMANDS: dict[str, str] = {
     "info": "What a trace holds, what is wrong with it, and how to make it open.",
     "check": "Every fault of a trace, with its place; exit status 3 if there is one.",
     "decompress": "Write traces as plain JSON, saving what a cut file still holds.",
+    "recover": "Complete the traces that killed processes left, on a node's scratch or in a run.",
     "slim": "Write a smaller trace: by step, time, category, duration or stream.",
     "analyze": "Where the time of an iteration went, over all ranks, and what to do about it.",
     "compare": "What another run, window or rank does otherwise: configuration, time, kernels.",

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace recover`: what killed processes left is completed, and nothing is made worse."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from megatron.torch_trace.commands import recover as module
+from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.layout import DESTINATION_FILE, UnfinishedName
+
+EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": %d, "dur": 1}'
+WHOLE = '{"schemaVersion": 1, "traceEvents": [\n' + ",\n".join(EVENT % n for n in range(3)) + "\n]}"
+TRACE = "rank-3.pt.trace.json.gz"
+RAW = f"{TRACE}.4242.json.tmp"
+WINDOW = Path("20260101-000000-j17/iter-0000003-0000004")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """The folder of one trace on a node's scratch folder."""
+    folder = tmp_path / "node" / "20260101-000000-j17.iter-0000003-0000004.rank-3"
+    folder.mkdir(parents=True)
+    (folder / DESTINATION_FILE).write_text(f"{tmp_path / 'traces' / WINDOW}\n")
+    return folder
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(module.command, [str(argument) for argument in arguments])
+
+
+def events(path: Path) -> int:
+    return len(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_whole_text_on_scratch_goes_where_it_belongs(
+    scratch: Path, tmp_path: Path, compression: str
+) -> None:
+    trace = f"rank-3.partial.pt.trace.json.{compression}"
+    (scratch / f"{trace}.4242.json.tmp").write_text(WHOLE)
+    (scratch / f"{trace}.4243.tmp").write_bytes(b"begun")
+    result = run(tmp_path / "node")
+    assert result.exit_code == 0, result.output
+    assert files(tmp_path) == [f"traces/{WINDOW}/{trace}"]
+    assert not (tmp_path / "node").exists(), "scratch in which nothing is left is removed"
+
+
+def test_a_compressed_trace_that_was_not_copied_back_is(scratch: Path, tmp_path: Path) -> None:
+    (scratch / f"{TRACE}.4243.tmp").write_bytes(gzip.compress(WHOLE.encode()))
+    assert run(tmp_path / "node").exit_code == 0
+    assert files(tmp_path) == [f"traces/{WINDOW}/{TRACE}"]
+    assert events(tmp_path / "traces" / WINDOW / TRACE) == 3
+
+
+def test_text_that_was_cut_becomes_a_partial_trace_and_stays(scratch: Path, tmp_path: Path) -> None:
+    (scratch / RAW).write_text(WHOLE[:-40])
+    result = run(tmp_path / "node")
+    assert isinstance(result.exception, DamagedTraceError)
+    partial = tmp_path / "traces" / WINDOW / "rank-3.partial.pt.trace.json.gz"
+    assert events(partial) == 2
+    assert (scratch / RAW).exists()
+    again = run(tmp_path / "node")
+    assert again.exit_code == 0
+    assert f"left as it is, {partial} is there" in again.output
+
+
+def test_a_trace_that_is_there_is_never_overwritten(scratch: Path, tmp_path: Path) -> None:
+    target = tmp_path / "traces" / WINDOW / TRACE
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"mine")
+    (scratch / RAW).write_text(WHOLE)
+    assert f"left as it is, {target} is there" in run(tmp_path / "node").output
+    assert target.read_bytes() == b"mine"
+    assert (scratch / RAW).exists()
+
+
+def test_what_somebody_still_writes_to_is_left_alone(scratch: Path, tmp_path: Path) -> None:
+    (scratch / RAW).write_text(WHOLE)
+    with (scratch / RAW).open("ab"):
+        assert "somebody still writes to it" in run(tmp_path / "node").output
+    assert files(scratch) == [DESTINATION_FILE, RAW]
+
+
+def test_another_folder_of_runs_can_be_named(scratch: Path, tmp_path: Path) -> None:
+    (scratch / RAW).write_text(WHOLE)
+    assert run(tmp_path / "node", "-o", tmp_path / "elsewhere").exit_code == 0
+    assert files(tmp_path) == [f"elsewhere/{WINDOW}/{TRACE}"]
+
+
+def test_in_a_run_itself_only_what_is_old_is_completed(tmp_path: Path) -> None:
+    window = tmp_path / WINDOW
+    window.mkdir(parents=True)
+    for rank in (0, 1):
+        name = window / f"rank-{rank}.pt.trace.json.gz.4242.json.tmp"
+        name.write_text(WHOLE)
+    os.utime(window / "rank-0.pt.trace.json.gz.4242.json.tmp", (0, 0))
+    result = run(tmp_path)
+    assert "rank-1.pt.trace.json.gz.4242.json.tmp: left as it is, somebody" in result.output
+    assert files(window) == ["rank-0.pt.trace.json.gz", "rank-1.pt.trace.json.gz.4242.json.tmp"]
+
+
+def test_a_dry_run_says_and_does_nothing(scratch: Path, tmp_path: Path) -> None:
+    (scratch / RAW).write_text(WHOLE)
+    before = files(tmp_path)
+    assert f"would become {tmp_path / 'traces' / WINDOW / TRACE}" in run("-n", tmp_path).output
+    assert files(tmp_path) == before
+
+
+def test_nothing_unfinished_is_said(tmp_path: Path) -> None:
+    (tmp_path / "notes.tmp").touch()
+    result = run(tmp_path)
+    assert result.exit_code == 0
+    assert "nothing is unfinished" in result.output
+    assert (tmp_path / "notes.tmp").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        UnfinishedName("rank-07.partial.pt.trace.json.zst", 42, raw=True),
+        UnfinishedName("rank-0.pt.trace.json", 42, raw=True),
+        UnfinishedName("rank-0.pt.trace.json", 42, raw=False),
+    ],
+    ids=str,
+)
+def test_names_of_unfinished_traces_are_read_as_they_are_written(name: UnfinishedName) -> None:
+    assert UnfinishedName.parse(str(name)) == name
+    assert UnfinishedName.parse(f"x{name}") is None
