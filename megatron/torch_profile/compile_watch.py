@@ -47,6 +47,11 @@ class CompileWatch:
         logging.getLogger(_LIMIT_LOGGER).addHandler(self._listener)
         self._replaced, self._show = warnings.showwarning, self._show_warning
         warnings.showwarning = self._show
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from here on."""
+        self._limit_hits = self._refused = 0
         self._before = _compilations(), _graph_breaks()
 
     def stop(self) -> None:

@@ -36,6 +36,7 @@ def training(
     global current
     try:
         current = _make(config, args, capture, count_flops)
+        current.start()
     except Exception as error:
         # The same on every rank, since it is installed so: nobody waits for this one.
         logger.warning("training goes on without metrics: %s: %s", type(error).__name__, error)

@@ -9,11 +9,20 @@ rank whose measuring fails says so once and sends NaN from then on.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from megatron.torch_profile import across_ranks, sinks, step_split, telemetry, timers
+from megatron.torch_profile import (
+    across_ranks,
+    compile_counts,
+    sinks,
+    step_split,
+    telemetry,
+    timers,
+)
+from megatron.torch_profile.compile_watch import COUNTS, CompileWatch
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.nvml import GIB
@@ -23,6 +32,8 @@ from megatron.torch_profile.step_split import ProfiledIterations, StepClock, Ste
 T = TypeVar("T")
 MEMORY = ("allocated_gib", "reserved_gib", "peak_gib")
 """Of torch's allocator."""
+_PARTS = (step_split.FIELDS, MEMORY, telemetry.FIELDS, COUNTS)
+"""What a rank's row holds, in this order."""
 
 
 class Metrics:
@@ -66,7 +77,10 @@ class Metrics:
         self._sampler = sampler
         self._clock = clock or StepClock()
         self._timer_log = timers.TimerLog()
+        self._watch = CompileWatch()
         self._fleet = telemetry.Fleet()
+        self._complaints = compile_counts.Complaints()
+        self._warm = False
         self._failed = False
         self._apart = False
         self._in_step = False
@@ -158,8 +172,13 @@ class Metrics:
             args, kwargs = timers.without_reset(wrapped, args, kwargs)
         return wrapped(*args, **kwargs)
 
+    def start(self) -> None:
+        """Training begins."""
+        self._safely(self._watch.start)
+
     def stop(self) -> None:
         """Training has ended, however it ended."""
+        self._watch.stop()
         if self._sampler:
             self._safely(self._sampler.stop)
 
@@ -190,7 +209,7 @@ class Metrics:
         if self._apart:
             return
         row = self._safely(lambda: self._row(reset))
-        unknown = [math.nan] * (len(step_split.FIELDS) + len(MEMORY) + len(telemetry.FIELDS))
+        unknown = [math.nan] * sum(map(len, _PARTS))
         try:
             # Also where measuring failed: on every rank, or on none.
             rows = across_ranks.gather(row or unknown)
@@ -202,19 +221,20 @@ class Metrics:
         self._safely(lambda: self._digest(rows))
         if reset:
             self._clock.reset()
-            self._samples = 0
+            self._watch.reset()
+            self._samples, self._warm = 0, True
 
     def _row(self, reset: bool) -> list[float]:
         gpu = self._sampler.row(reset=reset) if self._sampler else telemetry.unknown()
-        return [*self._clock.row(), *_memory(), *gpu]
+        return [*self._clock.row(), *_memory(), *gpu, *self._watch.counts()]
 
     def _digest(self, rows: list[list[float]]) -> None:
         if not self._sinks.here and self._rank not in (0, self._gpus - 1):
             return
-        memory, gpu = len(step_split.FIELDS), len(step_split.FIELDS) + len(MEMORY)
+        split, memory, gpus, compiled = _parts(rows)
         values: dict[str, float] = {}
         if self._config.timers:
-            seconds, data_seconds = step_split.over_ranks(rows)
+            seconds, data_seconds = step_split.over_ranks(split)
             values |= StepSplit(
                 iterations=self._clock.iterations,
                 profiled=self._clock.profiled,
@@ -227,15 +247,18 @@ class Metrics:
                 peak_tflops=self._peak_tflops,
             ).values()
             self._line = step_split.line(values)
+            values |= compile_counts.values(compiled)
         if self._config.memory_at(self._iteration):
             for index, name in enumerate(MEMORY):
-                column = [row[memory + index] for row in rows]
-                values |= across_ranks.spread(f"memory/{name}", column)
-        gpus = [row[gpu:] for row in rows]
+                values |= across_ranks.spread(f"memory/{name}", [row[index] for row in memory])
         values |= self._fleet.values(gpus)
-        for line in self._fleet.complaints(gpus) if self._rank == 0 else ():
-            logger.warning("iteration %d: %s", self._iteration, line)
         self._values = values
+        if self._rank == 0:
+            for line in (
+                *self._fleet.complaints(gpus),
+                *self._complaints.of(compiled, warm=self._warm),
+            ):
+                logger.warning("iteration %d: %s", self._iteration, line)
 
     def _safely(self, do: Callable[[], T]) -> T | None:
         if self._failed:
@@ -249,6 +272,12 @@ class Metrics:
 
     def _say(self, error: Exception) -> None:
         logger.warning("rank %d: no more metrics: %s: %s", self._rank, type(error).__name__, error)
+
+
+def _parts(rows: list[list[float]]) -> list[list[list[float]]]:
+    """Each of `_PARTS` of all ranks' rows: shape [parts, world size, fields of the part]."""
+    ends = list(itertools.accumulate(map(len, _PARTS), initial=0))
+    return [[row[start:end] for row in rows] for start, end in itertools.pairwise(ends)]
 
 
 def _memory() -> list[float]:

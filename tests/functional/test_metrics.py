@@ -92,7 +92,7 @@ def printed_milliseconds(run: Run) -> list[dict[str, str]]:
 
 
 def ours(numbers: Numbers) -> Numbers:
-    prefixes = ("timers/", "train/", "gpu/", "memory/")
+    prefixes = ("timers/", "train/", "gpu/", "memory/", "compile/")
     kept = {
         i: {key: value for key, value in of.items() if key.startswith(prefixes)}
         for i, of in numbers.items()

@@ -45,6 +45,7 @@ CAPTURE_ORDER = (
     "recorder",
     "session",
     "across_ranks",
+    "compile_counts",
     "timers",
     "step_split",
     "window_summary",

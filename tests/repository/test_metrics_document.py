@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from megatron.torch_profile import across_ranks, nvml, run_metrics, step_split, telemetry, timers
+from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import MetricsConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -25,17 +26,19 @@ def test_every_key_has_its_row() -> None:
     gpu_keys = [f"gpu/{quantity}" for quantity in telemetry.QUANTITIES]
     memory_keys = [f"memory/{quantity}" for quantity in run_metrics.MEMORY]
     spread_keys = [key.removeprefix("x") for key in across_ranks.spread("x", [1.0])][1:]
+    compile_keys = [f"compile/{count}" for count in COUNTS]
     reasons = [reason.replace(" ", "_") for reason in nvml.THROTTLES.values()]
     expected = {
         *timer_keys,
         *split_keys,
         *gpu_keys,
         *memory_keys,
+        *compile_keys,
         *spread_keys,
         *reasons,
         "gpu/throttled_ranks",
         "gpu/throttle/<reason>",
     }
     assert expected - KEYS == set()
-    documented = {key for key in KEYS if re.match("(timers|train|gpu|memory)/", key)}
+    documented = {key for key in KEYS if re.match("(timers|train|gpu|memory|compile)/", key)}
     assert documented - expected == {"timers/evaluate-time", "timers/save-checkpoint-time"}

@@ -72,7 +72,11 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Follow]:
             **options,
         )
         monkeypatch.setattr(metrics, "current", followed)
-        loop.run()
+        followed.start()
+        try:
+            loop.run()
+        finally:
+            followed.stop()
         return loop
 
     patches.apply()

@@ -7,13 +7,16 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from logging_megatron import Follow
 
+from megatron.torch_profile import compile_counts
+from megatron.torch_profile.compile_counts import Complaints
 from megatron.torch_profile.compile_watch import COUNTS, CompileWatch
 
 
@@ -102,6 +105,45 @@ def test_a_torch_that_tells_nothing_leaves_it_unknown(
     assert math.isnan(recompiles)
     assert math.isnan(breaks)
     assert rest == [0, 0]
+
+
+def test_the_rank_that_has_most_is_counted_and_trouble_is_said_once_after_the_warm_up() -> None:
+    rows = [[1.0, 0.0, 0.0, 0.0], [3.0, 2.0, 1.0, 0.0], [math.nan, math.nan, 0.0, 1.0]]
+    assert compile_counts.values(rows) == {
+        "compile/recompiles": 3.0,
+        "compile/graph_breaks": 2.0,
+        "compile/recompile_limit_hits": 1.0,
+        "compile/fused_kernels_refused": 1.0,
+    }
+    complaints = Complaints()
+    refused = (
+        "a fused kernel refused its inputs on 1 rank(s), rank 2 among them; the warning in its "
+        "log names the types"
+    )
+    assert complaints.of(rows, warm=False) == [refused]
+    assert complaints.of(rows, warm=True) == [
+        "torch.compile was at work on rank 1 since the last log: 3 recompilation(s), 2 graph "
+        "break(s), 1 function(s) at the recompile limit; TORCH_LOGS=recompiles,graph_breaks says "
+        "why"
+    ]
+    assert complaints.of(rows, warm=True) == []
+    assert Complaints().of([[math.nan] * len(COUNTS)], warm=True) == []
+
+
+def test_each_interval_has_its_own_count(
+    follow: Follow, compiled: Callable[[torch.Tensor], Any], warned: list[str]
+) -> None:
+    def model(iteration: int) -> float:
+        compiled(torch.ones(min(iteration, 2) if iteration < 5 else 3))
+        return 1.0
+
+    loop = follow(6, 2, generation="0.16", loop_options={"model_seconds": model})
+    counted = [(step, values["compile/recompiles"]) for step, values in loop.writer.logged]
+    assert counted == [(1, 0.0), (2, 1.0), (4, 0.0), (6, 1.0)]
+    (line,) = warned
+    assert line.startswith(
+        "iteration 6: torch.compile was at work on rank 0 since the last log: 1 "
+    )
 
 
 def test_a_wrapper_that_somebody_else_put_on_top_stays() -> None:

@@ -121,7 +121,7 @@ def test_evaluation_is_logged_by_the_occurrence_and_is_no_part_of_an_iteration(
 
 
 def upstreams(loop: Loop) -> Mapping[str, Any]:
-    ours = ("timers/", "train/", "gpu/", "memory/")
+    ours = ("timers/", "train/", "gpu/", "memory/", "compile/")
     return {key: v for key, v in loop.writer.scalars.items() if not key.startswith(ours)}
 
 
