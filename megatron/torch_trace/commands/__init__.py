@@ -25,6 +25,7 @@ SUBCOMMANDS: dict[str, str] = {
     "recover": "Complete the traces that killed processes left, on a node's scratch or in a run.",
     "slim": "Write a smaller trace: by step, time, category, duration or stream.",
     "analyze": "Where the time of an iteration went, over all ranks, and what to do about it.",
+    "report": "The same as one HTML page that loads nothing from anywhere.",
     "compare": "What another run, window or rank does otherwise: configuration, time, kernels.",
     "convert": "Write a Perfetto timeline that opens well: ranks in order, named streams.",
     "view": "Report and timeline in the browser, from this machine, with no network.",

@@ -171,6 +171,8 @@ def steps(analysis: Analysis) -> Section:
     """Step by step; rank by rank where ranks are few."""
     if not analysis.summary.steps:
         return Section("steps", "Steps", "the traces mark no steps (ProfilerStep)")
+    if len(analysis.summary.steps) == 1:
+        return Section("steps", "Steps", "only one was recorded, so it is the window")
     few = len(analysis.ranks) * len(analysis.summary.steps) <= FEW
     if not few:
         table = _groups("steps", "Each step over its ranks", by_step(analysis.ranks))

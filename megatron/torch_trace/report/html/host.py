@@ -48,7 +48,7 @@ def section(analysis: Analysis) -> Section:
         "loading": _loading(analysis),
         "python": _python(analysis),
     }
-    return Section("host", "CPU side: launches and idle causes", data=data)
+    return Section("host", "CPU side", data=data)
 
 
 def _idle(shown: list[RankResult], rest: str) -> Table:

@@ -10,9 +10,11 @@ from megatron.torch_trace.analysis.modules import ModuleAccount, ModuleRow
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.html.parts import At, Cell, Column, Section, at, ms, number, share
 from megatron.torch_trace.report.stages import first_and_last, label
-from megatron.torch_trace.report.words import count, duration, milliseconds, percent, ranks
+from megatron.torch_trace.report.words import NONE, count, duration, milliseconds, percent, ranks
 
 _ANY = "*"
+_PER_TERA = 1000
+"""FLOPs a ns of one TFLOP/s."""
 _MOST = 600
 _MOST_OUTSIDE = 12
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -25,6 +27,7 @@ _COLUMNS = (
     Column("backward ms"),
     Column("total ms", hint="sum of GPU work, modules below included"),
     Column("own ms", hint="in no module below"),
+    Column("TFLOP/s", hint="FLOPs of matrix products and attention / total ms"),
     Column("share", hint="of all GPU work in the window"),
     Column("exposed comm ms"),
 )
@@ -53,8 +56,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The modules of one rank."""
+    """The modules of one rank; `name` is its id."""
 
+    name: str
     label: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
@@ -82,7 +86,7 @@ def section(analysis: Analysis) -> Section:
         return Section(
             "modules",
             "Modules",
-            "the traces have no spans of modules (--torch-profile-spans modules)",
+            "the traces have neither spans of modules (--torch-profile-spans modules) nor stacks",
         )
     trees = [_tree(rank, label(rank, shown)) for rank in shown]
     return Section("modules", "Modules", data={"trees": trees})
@@ -101,7 +105,7 @@ def _tree(rank: RankResult, name: str) -> Tree:
     walked = list(_walk(busy, roots, (), 1))
     lines = tuple(_line(rank, busy[path], path, above, level) for path, above, level in walked)
     columns: tuple[Column, ...] = _COLUMNS
-    empty = [n for n in range(3, 10) if not any(line.cells[n].sort for line in lines)]
+    empty = [n for n in range(3, len(_COLUMNS)) if not any(line.cells[n].sort for line in lines)]
     if empty:
         columns = tuple(c for n, c in enumerate(columns) if n not in empty)
         lines = tuple(_without(line, empty) for line in lines)
@@ -112,7 +116,16 @@ def _tree(rank: RankResult, name: str) -> Tree:
     if quiet:
         rest = f"{rest} Without GPU work: {quiet:,}.".strip()
     caption, bars = _bars(rank, busy)
-    return Tree(name, columns, lines[:_MOST], bars, caption, _outside(rank.module_account), rest)
+    return Tree(
+        f"tree-{rank.rank}",
+        name,
+        columns,
+        lines[:_MOST],
+        bars,
+        caption,
+        _outside(rank.module_account),
+        rest,
+    )
 
 
 def _walk(
@@ -136,6 +149,7 @@ def _line(rank: RankResult, node: _Node, path: _Path, above: _Path, level: int) 
         ms(node.sum("backward_time_ns")),
         ms(node.sum("total_ns")),
         ms(own),
+        _speed(node),
         share(sum(row.share for row in node.rows)),
         ms(node.sum("exposed_communication_ns")),
     )
@@ -143,6 +157,19 @@ def _line(rank: RankResult, node: _Node, path: _Path, above: _Path, level: int) 
     moment = max(moments, key=lambda one: one.duration_ns, default=None)
     full = _name(path, 0, node)
     return Line(level, bool(node.children), full, cells, at(rank.rank, moment))
+
+
+def _speed(node: _Node) -> Cell:
+    """TFLOP/s of all passes; unknown if the FLOPs of any are."""
+    parts = [
+        one for row in node.rows for one in (row.flops, row.backward_flops, row.recompute_flops)
+    ]
+    known = [one for one in parts if one is not None]
+    total = node.sum("total_ns")
+    if len(known) < len(parts) or not any(known) or not total:
+        return Cell(NONE)
+    speed = sum(known) / total / _PER_TERA
+    return Cell(f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}", sort=speed)
 
 
 def _without(line: Line, columns: Sequence[int]) -> Line:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from megatron.torch_trace.analysis.results import Analysis
 from megatron.torch_trace.analysis.run_record import RunRecord, find_run
@@ -29,8 +30,9 @@ from megatron.torch_trace.report.html import (
     work,
 )
 from megatron.torch_trace.report.html.links import ViewLinks
-from megatron.torch_trace.report.html.parts import Section, Table
+from megatron.torch_trace.report.html.parts import Column, Section, Table
 
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _PACKAGE = "megatron.torch_trace.report.html"
 _SECTIONS = (
     breakdown.section,
@@ -69,7 +71,7 @@ def render_html(
         head=sentences.head(analysis),
         sections=shown,
         left_out=[section for section in sections if section.missing is not None],
-        tables=[table for section in shown for table in _tables(section)],
+        labels=[entry for section in shown for entry in _labels(section)],
         view=view,
         style=Markup(_asset("report.css")),
         scripts=[Markup(script) for script in scripts],
@@ -77,8 +79,10 @@ def render_html(
     )
 
 
-def _tables(section: Section) -> list[Table]:
-    return [value for value in section.data.values() if isinstance(value, Table)]
+def _labels(section: Section) -> list[tuple[str, tuple[Column, ...]]]:
+    """Of each table its id and columns: on a narrow screen every number has its label beside it."""
+    tables = [*section.data.values(), *section.data.get("trees", ())]
+    return [(one.name, one.columns) for one in tables if isinstance(one, (Table, module_tree.Tree))]
 
 
 def _title(analysis: Analysis) -> str:
@@ -91,13 +95,26 @@ def _title(analysis: Analysis) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = _prose
+    return environment
+
+
+def _prose(sentence: str) -> Markup:
+    """A sentence: what stands in backticks is code, a number and its unit stay together."""
+    parts = _UNIT.sub("\u00a0", sentence).split("`")
+    if len(parts) % 2 == 0:
+        return escape(_UNIT.sub("\u00a0", sentence))
+    marked = [
+        Markup("<code>{}</code>").format(p) if n % 2 else escape(p) for n, p in enumerate(parts)
+    ]
+    return Markup("").join(marked)
 
 
 @cache

@@ -78,6 +78,12 @@ class Table:
     rows: tuple[Row, ...]
     rest: str = ""
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether a bar or long words make use of all the room there is."""
+        long = any(cell.bar and not cell.text for row in self.rows[:1] for cell in row.cells)
+        return long or len(self.columns) > _MANY_COLUMNS
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -95,6 +101,8 @@ class Section:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+_MANY_COLUMNS = 9
+
 PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 """Names of the breakdown's parts, which are names of colours too."""
 
@@ -106,7 +114,7 @@ def text(value: object, full: str | None = None) -> Cell:
 
 def ms(ns: float | None) -> Cell:
     """A time in ms."""
-    return Cell(milliseconds(ns), sort=ns)
+    return Cell(milliseconds(ns) if ns else NONE if ns is None else "0", sort=ns)
 
 
 def share(value: float | None, colour: str = "plain") -> Cell:

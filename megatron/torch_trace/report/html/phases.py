@@ -31,7 +31,7 @@ def section(analysis: Analysis) -> Section:
     if not shown:
         return Section(
             "phases",
-            "Phases and micro-batches",
+            "Phases",
             "the traces have no spans of phases (--torch-profile-spans phases)",
         )
     of = ranks(tuple(rank.rank for rank in shown))
@@ -41,7 +41,7 @@ def section(analysis: Analysis) -> Section:
         "one_stage_of_many": len(shown) < len(analysis.ranks),
         "of": of,
     }
-    return Section("phases", "Phases and micro-batches", data=data)
+    return Section("phases", "Phases", data=data)
 
 
 def _phases(shown: tuple[RankResult, ...], of: str) -> Table:

@@ -48,7 +48,7 @@ class Line:
 
 def telemetry(record: RunRecord | None) -> Section:
     """Every metric of `metrics.jsonl` that is no spread of another one."""
-    title = "The whole run: GPUs, memory, timers"
+    title = "Metrics"
     series = [] if record is None else [s for s in record.metrics if not _is_spread(s.name)]
     if not series:
         return Section(
@@ -147,7 +147,7 @@ def section(analysis: Analysis, record: RunRecord | None) -> Section:
     command = shlex.join(map(str, argv)) if isinstance(argv, (list, tuple)) else None
     return Section(
         "run",
-        "What the run was",
+        "The run",
         data={
             "facts": facts,
             "command": command,
@@ -230,8 +230,8 @@ def notes(analysis: Analysis, record: RunRecord | None) -> Section:
         )
         table = Table("repairs", "What the reader mended or lost", columns, rows)
     if not found and table is None:
-        return Section("notes", "Repaired or unknown", "nothing was")
-    return Section("notes", "Repaired or unknown", data={"notes": found, "table": table})
+        return Section("notes", "Notes", "nothing was")
+    return Section("notes", "Notes", data={"notes": found, "table": table})
 
 
 def _repair(repair: Mapping[str, Any]) -> tuple[Cell, Cell, Cell]:

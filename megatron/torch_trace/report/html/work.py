@@ -32,7 +32,7 @@ def section(analysis: Analysis) -> Section:
     """Four tables."""
     summary = analysis.summary
     if not summary.kernels:
-        return Section("work", "Kernels and operators", "no GPU work was recorded")
+        return Section("work", "Kernels", "no GPU work was recorded")
     what = means(analysis)
     data = {
         "families": _table("families", f"GPU work by family, {what}", summary.families, "family"),
@@ -47,7 +47,7 @@ def section(analysis: Analysis) -> Section:
             "shapes", f"Operators and their input shapes, {what}", summary.shapes, "shape"
         ),
     }
-    return Section("work", "Kernels and operators", data=data)
+    return Section("work", "Kernels", data=data)
 
 
 def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> Table | None:

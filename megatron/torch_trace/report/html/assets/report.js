@@ -102,7 +102,8 @@
       const now = head.getAttribute("aria-sort");
       sortBy(table, column, now ? now === "ascending" : head.classList.contains("n"));
     }));
-    if (table.tBodies[0].rows.length > Number(table.dataset.limit)) {
+    if (table.tBodies[0].rows.length <= Number(table.dataset.limit) + 3) table.dataset.limit = table.tBodies[0].rows.length;
+    else {
       const more = document.createElement("button");
       more.type = "button";
       more.id = `more-${table.id}`;

@@ -58,6 +58,17 @@
     }
   };
 
+  // The UI of the same origin can select the very slice too; a version that cannot only zooms.
+  const select = async (from, duration) => {
+    try {
+      const { engine, selection } = frame.contentWindow.app.trace;
+      const found = await engine.query(`select id from slice where ts = ${from} and dur = ${duration} limit 1`);
+      const row = found.iter({ id: 0 });
+      if (row.valid()) selection.selectSqlEvent("slice", row.id, { scrollToSelection: true });
+      else selection.clear?.();
+    } catch { /* zoomed is enough */ }
+  };
+
   const SECOND = 1e9;
   const show = ({ rank, start, duration }) => {
     const offset = shift?.get(rank);
@@ -66,6 +77,7 @@
       return;
     }
     const from = start + offset, to = from + duration;
+    select(from, duration);
     frame.contentWindow.postMessage({ perfetto: {
       timeStart: Number(from) / SECOND, timeEnd: Number(to) / SECOND, viewPercentage: 0.4,
     } }, location.origin);
