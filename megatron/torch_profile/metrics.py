@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from megatron.torch_profile import across_ranks, sinks, telemetry
+from megatron.torch_profile import across_ranks, data_iterators, sinks, telemetry
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.nvml import Gpu
@@ -46,6 +46,16 @@ def training(
         metrics, current = current, None
         if metrics is not None:
             metrics.stop()
+
+
+def with_timed_data(train: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments for `train` that tell how long it waits for data, where nothing else does."""
+    try:
+        if current is not None:
+            return data_iterators.with_timed_data(train, args, kwargs, current.next_batch)
+    except Exception as error:
+        logger.warning("the wait for data is unknown: %s: %s", type(error).__name__, error)
+    return args, kwargs
 
 
 def _make(

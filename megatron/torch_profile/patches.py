@@ -79,6 +79,7 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             stack.enter_context(
                 metrics.training(metrics_config, megatron_args, capture, count_flops)
             )
+            args, kwargs = metrics.with_timed_data(wrapped, args, kwargs)
         return wrapped(*args, **kwargs)
 
 

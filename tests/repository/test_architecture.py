@@ -56,6 +56,7 @@ CAPTURE_ORDER = (
     "nvml",
     "telemetry",
     "run_metrics",
+    "data_iterators",
     "metrics",
     "cpu_device",
     "cpu",

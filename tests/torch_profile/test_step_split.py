@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from logging_megatron import Follow, clock
 
-from megatron.torch_profile import across_ranks
+from megatron.torch_profile import across_ranks, data_iterators
 from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.step_split import ProfiledIterations, StepClock, StepSplit, line
 
@@ -179,3 +179,42 @@ def test_a_backend_that_cannot_gather_is_named_once_and_training_goes_on(
     assert capsys.readouterr().out == (
         "[torch-profile] warning: rank 0: no more metrics: RuntimeError: no such collective\n"
     )
+
+
+def train(model: Any, train_data_iterator: Any, config: Any = None) -> Any:
+    iterators = (
+        train_data_iterator if isinstance(train_data_iterator, list) else [train_data_iterator]
+    )
+    return [next(iter(one)) for one in iterators if one is not None]
+
+
+@pytest.mark.parametrize(
+    ("iterators", "batches", "asked"),
+    [
+        (lambda: iter("ab"), ["a"], 1),
+        (lambda: [iter("ab"), None, iter("cd")], ["a", "c"], 2),
+        (lambda: None, [], 0),
+    ],
+)
+def test_before_0_10_the_iterator_that_train_is_handed_tells_when_it_is_asked(
+    iterators: Callable[[], Any],
+    batches: list[str],
+    asked: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[Any] = []
+
+    def next_batch(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        waits.append(args)
+        return wrapped(*args, **kwargs)
+
+    monkeypatch.setattr(data_iterators, "find_spec", lambda name: None)
+    args, kwargs = data_iterators.with_timed_data(
+        train, ("model",), {"train_data_iterator": iterators()}, next_batch
+    )
+    assert train(*args, **kwargs) == batches
+    assert len(waits) == asked
+
+    monkeypatch.setattr(data_iterators, "find_spec", lambda name: "there")
+    given = ("model", object())
+    assert data_iterators.with_timed_data(train, given, {}, next_batch) == (given, {})
