@@ -116,6 +116,8 @@ class _BackwardSpan:
 
     def complete(self, *_: Any) -> None:
         """A gradient is complete."""
+        if self._record is None:  # a weight's, in the backward of another micro-batch
+            return
         self._missing -= 1
         if self._missing <= 0:
             self.end()

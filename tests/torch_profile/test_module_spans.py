@@ -198,6 +198,15 @@ def test_what_a_weights_gradient_sets_off_lies_inside_the_module(tmp_path: Path)
     assert embedding["ts"] < sent["ts"] < embedding["ts"] + embedding["dur"]
 
 
+def test_micro_batches_in_flight_do_not_end_each_others_spans(tmp_path: Path) -> None:
+    model = Model()
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        first, second = (model(torch.tensor([[token]])).sum() for token in (0, 1))
+        first.backward()
+        second.backward()
+    assert [name for name, _ in found].count("embedding: Embedding (backward)") == 2
+
+
 def test_a_backward_after_the_window_leaves_no_span(tmp_path: Path) -> None:
     model = Model()
     with module_spans([model]):
