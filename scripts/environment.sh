@@ -30,3 +30,21 @@ install_into_venv() { # extras, such as train,view
   .venv/bin/python -m pip install --quiet --editable ".[$1]"
   printf '%s' "$wanted" >"$stamp"
 }
+
+# What some tests use beside Python: a browser, shellcheck, a SLURM of one's own. Tests whose
+# program is missing are skipped and say so; only root can install, and only where apt-get is.
+install_test_programs() {
+  local package missing=()
+  for package in chromium:chromium shellcheck:shellcheck slurmctld:slurm-wlm munged:munge; do
+    command -v "${package%%:*}" >/dev/null || missing+=("${package#*:}")
+  done
+  if ((${#missing[@]} == 0 || EUID != 0)) || ! command -v apt-get >/dev/null; then
+    return
+  fi
+  echo "installing ${missing[*]} for the tests ..."
+  {
+    apt-get -q update
+    DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=400 \
+      install -y --no-install-recommends "${missing[@]}"
+  } >.venv/apt.log 2>&1 || echo "could not (.venv/apt.log): tests that need them are skipped" >&2
+}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that must hold: format, lint, types, tests. Sets up all it needs in .venv and .wheels.
+# Everything that must hold: format, lint, types, tests. Sets up all it needs in .venv and .wheels,
+# and as root with apt-get.
 #
 #   scripts/test.sh                          everything
 #   scripts/test.sh tests/torch_trace        further arguments go to pytest
@@ -9,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 install_into_venv train,view,dev
+install_test_programs
 
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
