@@ -6,7 +6,8 @@ In that form every argument of such a schema has a fixed place and width in its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from megatron.torch_trace.columns import Codes
 from megatron.torch_trace.kinds import coded
+from megatron.torch_trace.vocabulary import LAUNCHES
 
 ALL, SOME, NONE = "all", "some", "none"
 CHOICES = (ALL, SOME, NONE)
@@ -32,8 +34,13 @@ WORTH_READING = frozenset(
 )  # fmt: skip
 """What one looks for when one has clicked on a slice, and what links it to others."""
 
-_UNREAD = frozenset({"python_function"})
-"""Categories whose arguments are only numbers of torch's own."""
+_SELDOM = frozenset(
+    {"cpu_op", "user_annotation", "gpu_user_annotation", "python_function", "overhead"} | LAUNCHES
+)
+"""Categories whose arguments are mostly numbers of torch's own. What they say is told by arrows."""
+
+_TELLING = re.compile(rb'"(?:Input Dims|Collective name)"')
+_EMPTY = 2
 
 INTEGER, REAL, FLAG, TEXT = "integer", "real", "flag", "text"
 _KINDS = {int: INTEGER, float: REAL, bool: FLAG, str: TEXT, list: TEXT, dict: TEXT}
@@ -66,9 +73,13 @@ class ArgumentReader:
     def __init__(self, choice: str) -> None:
         self.choice = choice
 
-    def wants(self, category: str) -> bool:
-        """Whether events of this category have any argument that is wanted."""
-        return self.choice == ALL or (self.choice == SOME and category not in _UNREAD)
+    def wanted(self, category: str) -> Callable[[bytes], object] | None:
+        """A test for the argument text of an event of this category; None if all would fail."""
+        if self.choice == NONE:
+            return None
+        if self.choice == SOME and category in _SELDOM:
+            return _TELLING.search
+        return _is_not_empty
 
     def read(
         self, texts: Sequence[bytes], rows: Sequence[int], strings: Codes
@@ -95,6 +106,10 @@ class ArgumentReader:
                 mine = np.array([rows[place] for place in places], dtype=np.int64)
                 found += _typed(chosen, mine, strings)
         return found
+
+
+def _is_not_empty(text: bytes) -> bool:
+    return len(text) > _EMPTY
 
 
 def _decode(texts: Sequence[bytes]) -> list[dict[str, Any]]:

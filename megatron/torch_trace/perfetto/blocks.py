@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -20,12 +20,14 @@ from megatron.torch_trace.perfetto.arguments import ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity, decode_loosely
 from megatron.torch_trace.times import NO_TIME, block_times
-from megatron.torch_trace.vocabulary import category
+from megatron.torch_trace.vocabulary import GPU_WORK, LAUNCHES, category
 
 Ints = NDArray[np.int64]
 
 _INSTANTS = frozenset({"i", "I", "R"})
-_ARROWS = {"s": 0, "t": 1, "f": 1}
+_ARROWS = {"s": False, "t": True, "f": True}
+_PLACED = GPU_WORK | LAUNCHES | {"user_annotation"}
+_COMMUNICATION = "record_param_comms"
 _MEMORY = "[memory]"
 _LARGEST_ID = 1 << 62
 _GPU_DEVICES = (1, 20)
@@ -45,6 +47,39 @@ class MemoryArgs(msgspec.Struct, gc=False):
     reserved: int | None = msgspec.field(default=None, name="Total Reserved")
     device: int | None = msgspec.field(default=None, name="Device Id")
     device_type: int | None = msgspec.field(default=None, name="Device Type")
+
+
+class Kind(NamedTuple):
+    """All events of one phase and category.
+
+    Args:
+        is_placed: the analysis needs all of them; is_operator: only some.
+    """
+
+    phase: str
+    category: str
+    is_shown: bool
+    is_instant: bool
+    is_arrow: bool
+    is_finish: bool
+    is_placed: bool
+    is_operator: bool
+
+    @classmethod
+    def of(cls, key: str) -> Kind:
+        """From phase and category, which a zero byte separates."""
+        phase, _, written = key.partition("\0")
+        name, instant = category(written), phase in _INSTANTS
+        return cls(
+            phase,
+            name,
+            is_shown=instant or phase == "X",
+            is_instant=instant,
+            is_arrow=phase in _ARROWS,
+            is_finish=_ARROWS.get(phase, False),
+            is_placed=phase == "X" and name in _PLACED,
+            is_operator=phase == "X" and name == "cpu_op",
+        )
 
 
 @dataclass(slots=True)
@@ -75,6 +110,20 @@ class BlockEvents:
     without_start: int = 0
 
 
+@dataclass(slots=True)
+class SomeEvents:
+    """Some of a block's events, in the form in which the analysis takes a block."""
+
+    block: EventBlock[TimelineEvent]
+    rows: list[int]
+    events: list[TimelineEvent]
+    text: bytes | None = None
+
+    @property
+    def texts(self) -> list[bytes]:
+        return [self.block.texts[row] for row in self.rows]
+
+
 class LookForTimeline:
     """The function of `Trace.map`: one block in, its columns out.
 
@@ -87,52 +136,47 @@ class LookForTimeline:
         self._look = LookForActivity()
 
     def __call__(self, block: EventBlock[TimelineEvent]) -> BlockEvents:
-        events = block.events
         start, dur = block_times(block)
         dur[dur == NO_TIME] = 0
-        kinds, code = coded([(event.ph, event.cat) for event in events])
-        shown = np.array([ph == "X" or ph in _INSTANTS for ph, _ in kinds], dtype=bool)
-        arrow = np.array([ph in _ARROWS for ph, _ in kinds], dtype=bool)
-        names, tracks, strings, ids = Codes(), Codes(), Codes(), Codes()
-
-        wanted = shown[code]
-        without_start = int((wanted & (start == NO_TIME)).sum())
-        rows = np.flatnonzero(wanted & (start != NO_TIME))
-        some = [events[row] for row in rows.tolist()]
-        instants = np.array([ph != "X" for ph, _ in kinds], dtype=np.int64)
+        keys, code = coded([f"{event.ph}\0{event.cat}" for event in block.events])
+        kinds = [Kind.of(key) for key in keys]
+        timed = start != NO_TIME
+        shown = _having(kinds, "is_shown")[code]
+        rows = np.flatnonzero(shown & timed)
+        events = [block.events[row] for row in rows.tolist()]
+        ends = np.flatnonzero(_having(kinds, "is_arrow")[code] & timed)
+        arrows = [block.events[row] for row in ends.tolist()]
+        names, name = coded([event.name for event in events])
+        tracks, track = coded([(event.pid, event.tid) for event in [*events, *arrows]])
+        strings, ids = Codes(), Codes()
+        instant = _having(kinds, "is_instant")[code[rows]].astype(np.int64)
         columns = {
             "ts": start[rows],
-            "dur": dur[rows],
-            "name": names.of([event.name for event in some]),
-            "track": tracks.of([(event.pid, event.tid) for event in some]),
+            "dur": np.where(instant, 0, dur[rows]),
+            "name": name.astype(np.int64),
+            "track": track[: len(rows)].astype(np.int64),
             "category": code[rows].astype(np.int64),
-            "instant": instants[code[rows]] if kinds else np.zeros(0, dtype=np.int64),
-        }
-        columns["dur"][columns["instant"] == 1] = 0
-
-        ends = np.flatnonzero(arrow[code] & (start != NO_TIME))
-        flows = [events[row] for row in ends.tolist()]
-        side = np.array([_ARROWS.get(ph, 0) for ph, _ in kinds], dtype=np.int64)
-        arrows = {
-            "ts": start[ends],
-            "track": tracks.of([(event.pid, event.tid) for event in flows]),
-            "category": code[ends].astype(np.int64),
-            "id": _ids([event.id for event in flows], ids),
-            "end": side[code[ends]] if kinds else np.zeros(0, dtype=np.int64),
+            "instant": instant,
         }
         found = BlockEvents(
             events=columns,
-            arrows=arrows,
-            memory=_memory(some, columns),
+            arrows={
+                "ts": start[ends],
+                "track": track[len(rows) :].astype(np.int64),
+                "category": code[ends].astype(np.int64),
+                "id": _ids([event.id for event in arrows], ids),
+                "end": _having(kinds, "is_finish")[code[ends]].astype(np.int64),
+            },
+            memory=_memory(events, columns),
+            arguments=self._arguments(events, kinds, columns["category"], strings),
+            activity=self._activity(block, events, rows, kinds, columns["category"]),
+            without_start=int((shown & ~timed).sum()),
             values={},
-            arguments=self._arguments(some, kinds, columns, strings),
-            activity=self._look(cast(EventBlock[SlimEventWithArgs], block)),
-            without_start=without_start,
         )
         found.values = {
-            "name": list(names.codes),
-            "track": list(tracks.codes),
-            "category": [category(written) for _, written in kinds],
+            "name": names,
+            "track": tracks,
+            "category": [kind.category for kind in kinds],
             "text": list(strings.codes),
             "id": list(ids.codes),
         }
@@ -140,23 +184,41 @@ class LookForTimeline:
         return found
 
     def _arguments(
-        self,
-        events: list[TimelineEvent],
-        kinds: list[tuple[str, str]],
-        columns: dict[str, Ints],
-        strings: Codes,
+        self, events: list[TimelineEvent], kinds: list[Kind], code: Ints, strings: Codes
     ) -> list[ArgumentRows]:
         found: list[ArgumentRows] = []
-        for code, (_, written) in enumerate(kinds):
-            if not self._reader.wants(category(written)):
+        for number, kind in enumerate(kinds):
+            wanted = self._reader.wanted(kind.category)
+            if wanted is None or not kind.is_shown:
                 continue
-            rows = np.flatnonzero(columns["category"] == code).tolist()
-            pairs = [(bytes(events[row].args), row) for row in rows]
-            pairs = [pair for pair in pairs if len(pair[0]) > 2]
-            if pairs:
-                texts, mine = zip(*pairs, strict=True)
-                found += self._reader.read(texts, mine, strings)
+            rows: list[int] = np.flatnonzero(code == number).tolist()
+            texts = [bytes(events[row].args) for row in rows]
+            chosen = [place for place, text in enumerate(texts) if wanted(text)]
+            if len(chosen) < len(rows):
+                rows, texts = [rows[place] for place in chosen], [texts[place] for place in chosen]
+            if rows:
+                found += self._reader.read(texts, rows, strings)
         return found
+
+    def _activity(
+        self,
+        block: EventBlock[TimelineEvent],
+        events: list[TimelineEvent],
+        rows: NDArray[np.intp],
+        kinds: list[Kind],
+        code: Ints,
+    ) -> BlockColumns:
+        """What the analysis needs to place communication: no other operators."""
+        mine = _having(kinds, "is_placed")[code]
+        operators = np.flatnonzero(_having(kinds, "is_operator")[code]).tolist()
+        mine[[row for row in operators if events[row].name == _COMMUNICATION]] = True
+        places: list[int] = np.flatnonzero(mine).tolist()
+        part = SomeEvents(block, rows[places].tolist(), [events[place] for place in places])
+        return self._look(cast(EventBlock[SlimEventWithArgs], part))
+
+
+def _having(kinds: list[Kind], quality: str) -> NDArray[np.bool_]:
+    return np.array([getattr(kind, quality) for kind in kinds], dtype=bool)
 
 
 def _ids(values: list[Identity], ids: Codes) -> Ints:
@@ -189,16 +251,16 @@ def _memory(events: list[TimelineEvent], columns: dict[str, Ints]) -> dict[str, 
 
 def _note_the_rest(
     block: EventBlock[TimelineEvent],
-    kinds: list[tuple[str, str]],
+    kinds: list[Kind],
     code: NDArray[np.intp],
     found: BlockEvents,
 ) -> None:
-    for number, (phase, _) in enumerate(kinds):
-        if phase == "X" or phase in _INSTANTS or phase in _ARROWS:
+    for number, kind in enumerate(kinds):
+        if kind.is_shown or kind.is_arrow:
             continue
-        rows = np.flatnonzero(code == number).tolist()
-        if phase != "M":
-            found.left_out[phase] += len(rows)
+        rows: list[int] = np.flatnonzero(code == number).tolist()
+        if kind.phase != "M":
+            found.left_out[kind.phase] += len(rows)
             continue
         for row in rows:
             event = block.events[row]

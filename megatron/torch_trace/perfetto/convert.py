@@ -119,8 +119,9 @@ def convert(
         clocks = _clocks(parts)
         offsets, notes = _offsets(parts, clocks)
         with sink:
+            _append(sink, _clock_file(Path(folder), suffix, parts, offsets))
             for part in parts:
-                _append(sink, part, part.first_ns + offsets[part.rank], suffix)
+                _append(sink, part.job.part)
     conversion = Conversion(
         output=Path(output),
         offset_ns=offsets,
@@ -234,12 +235,19 @@ def _offsets(
     return {rank: offset - zero for rank, offset in absolute.items()}, notes
 
 
-def _append(sink: OutputFile, part: RankPart, zero_ns: int, suffix: str) -> None:
-    beginning = part.job.part.with_name(f"{part.job.number}-beginning{suffix}")
-    with OutputFile(beginning) as file:
-        file.write(descriptors.beginning(part.sequence, zero_ns))
-    for path in (beginning, part.job.part):
-        with path.open("rb") as source:
-            while data := source.read(_COPY_BYTES):
-                sink.write(data)
-        path.unlink()
+def _clock_file(
+    folder: Path, suffix: str, parts: Sequence[RankPart], offsets: Mapping[int, int]
+) -> Path:
+    zeros = {part.sequence: part.first_ns + offsets[part.rank] for part in parts}
+    epoch = -offsets[parts[0].rank] + parts[0].base_ns
+    path = folder / f"clocks{suffix}"
+    with OutputFile(path) as file:
+        file.write(descriptors.clocks(zeros, epoch if epoch >= _ABSOLUTE_NS else None))
+    return path
+
+
+def _append(sink: OutputFile, path: Path) -> None:
+    with path.open("rb") as source:
+        while data := source.read(_COPY_BYTES):
+            sink.write(data)
+    path.unlink()

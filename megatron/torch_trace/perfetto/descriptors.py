@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from megatron.torch_trace.perfetto.wire import message, number, text
 
-SEQUENCE_CLOCK = 64
-"""Perfetto's number of a clock that only one sequence of packets has: the first such number."""
+_FIRST_CLOCK = 128
+"""From here on Perfetto's numbers of clocks are free; each sequence of packets has one here."""
 
 BYTES, COUNT = 3, 2
 """Perfetto's units of counters."""
 
-_BOOT_TIME = 6
+_REAL_TIME, _BOOT_TIME = 1, 6
 _EXPLICIT = 3
 _PACKET, _DESCRIPTOR, _INTERNED = 1, 60, 12
 _CLEARED, _NEEDS_STATE = 1, 2
@@ -63,18 +63,26 @@ def packet(sequence: int, *parts: bytes) -> bytes:
     return message(_PACKET, number(10, sequence), number(13, _NEEDS_STATE), *parts)
 
 
-def beginning(sequence: int, zero_ns: int) -> bytes:
-    """The first packets of a rank: its clock, which shows 0 at `zero_ns` of the timeline."""
-    clocks = [
-        message(1, number(1, clock), number(2, at))
-        for clock, at in ((SEQUENCE_CLOCK, 0), (_BOOT_TIME, zero_ns))
-    ]
-    return message(
-        _PACKET,
-        number(10, sequence),
-        number(13, _CLEARED),
-        message(59, number(58, SEQUENCE_CLOCK)),
-    ) + message(_PACKET, number(10, sequence), message(6, *clocks))
+def clocks(zeros_ns: Mapping[int, int], epoch_ns: int | None) -> bytes:
+    """The packet that puts the clocks of all sequences on one timeline.
+
+    Args:
+        zeros_ns: sequence -> time of the timeline at which its clock shows 0.
+        epoch_ns: ns since 1970 at time 0 of the timeline; None if it is not known.
+    """
+    at = max(zeros_ns.values(), default=0)
+    shown = {_BOOT_TIME: at}
+    if epoch_ns is not None:
+        shown[_REAL_TIME] = epoch_ns + at
+    shown |= {_FIRST_CLOCK + sequence: at - zero for sequence, zero in zeros_ns.items()}
+    parts = (message(1, number(1, clock), number(2, time)) for clock, time in shown.items())
+    return message(_PACKET, message(6, *parts))
+
+
+def beginning(sequence: int) -> bytes:
+    """The first packet of a rank's part."""
+    clock = number(58, _FIRST_CLOCK + sequence)
+    return message(_PACKET, number(10, sequence), number(13, _CLEARED), message(59, clock))
 
 
 def interned(sequence: int, kind: int, values: Iterable[str]) -> Iterator[bytes]:

@@ -72,6 +72,7 @@ class Emitter:
             text=wire.width_of(len(values["text"])),
         )
         self._arrow_base = sequence << 40
+        self._named = np.array([bool(name) for name in values["category"]], dtype=np.int64)
         self._forms, self._form_of = self._choose_forms()
         self.packets = 0
 
@@ -86,6 +87,7 @@ class Emitter:
         key = np.stack(
             [
                 events["instant"],
+                self._named[events["category"]],
                 events["schema"],
                 self._arrows.begins.count,
                 self._arrows.finishes.count,
@@ -109,11 +111,11 @@ class Emitter:
         time = shapes.number(_TIMESTAMP, self._widths.time)
         return shapes.message(_PACKET, [*time, constant, *shapes.message(_EVENT, event)])
 
-    def _begin(self, instant: int, schema: int, begins: int, finishes: int) -> Shape:
+    def _begin(self, instant: int, named: int, schema: int, begins: int, finishes: int) -> Shape:
         event = [
             *_type(_INSTANT if instant else _BEGIN),
             *self._track(),
-            *shapes.number(_CATEGORY, self._widths.category),
+            *(shapes.number(_CATEGORY, self._widths.category) if named else []),
             *shapes.number(_NAME, self._widths.name),
             *shapes.eight_bytes(_BEGINS_ARROW) * begins,
             *shapes.eight_bytes(_ENDS_ARROW) * finishes,
@@ -163,10 +165,11 @@ class Emitter:
             if form == len(self._forms) - 1:
                 return [time[positions], row]
             mine = rows[positions]
+            category = events["category"][mine].astype(np.int64) + 1
             return [
                 time[positions],
                 row,
-                events["category"][mine].astype(np.int64) + 1,
+                *([category] if self._kinds[form][1] else []),
                 events["name"][mine].astype(np.int64) + 1,
                 *self._of_arrows(form, mine),
                 *self._of_arguments(form, mine),
@@ -177,14 +180,14 @@ class Emitter:
 
     def _of_arrows(self, form: int, rows: Ints) -> list[NDArray[Any]]:
         columns: list[NDArray[Any]] = []
-        _, _, begins, finishes = self._kinds[form]
+        *_, begins, finishes = self._kinds[form]
         for count, ends in ((begins, self._arrows.begins), (finishes, self._arrows.finishes)):
             first = ends.first[rows]
             columns += [ends.arrow[first + place] + self._arrow_base for place in range(count)]
         return columns
 
     def _of_arguments(self, form: int, rows: Ints) -> list[NDArray[Any]]:
-        schema = self._kinds[form][1]
+        schema = self._kinds[form][2]
         if schema == NO_ARGUMENTS:
             return []
         places = self._found.events["schema_row"][rows]

@@ -149,6 +149,7 @@ class _PartWriter:
         sequence = self._job.number + 1
         emitter = Emitter(sink.write, sequence, self._found, arrows, zero, self._planner.uuid())
         values = self._found.values
+        sink.write(descriptors.beginning(sequence))
         for kind, words in (
             (descriptors.CATEGORIES, values["category"]),
             (descriptors.NAMES, values["name"]),
@@ -226,7 +227,7 @@ class _PartWriter:
 
     def _counter(self, plan: TrackPlan, root: int, name: str, unit: int) -> int:
         uuid = self._planner.uuid()
-        plan.descriptors.append(descriptors.counter(uuid, name, root, 1 << 20, unit))
+        plan.descriptors.append(descriptors.counter(uuid, name, root, uuid, unit))
         return uuid
 
 

@@ -17,6 +17,8 @@ from megatron.torch_trace.columns import Track
 
 _POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 _COPY_ORDER = 100
+_MUCH = 0.25
+_MOST_WORDS = 3
 
 
 class StreamLabel(NamedTuple):
@@ -31,22 +33,25 @@ _COPY = StreamLabel("copy", _COPY_ORDER)
 
 
 def label_streams(timeline: Timeline, calls: CollectiveCalls) -> dict[Track, StreamLabel]:
-    """Track -> what takes most of the time on it."""
+    """Track -> what takes most of the time on it, and what else takes much."""
     gpu = timeline.activity.gpu
-    found = [_COMPUTE, _COPY, _communication(None)]
-    label = np.where(timeline.is_communication, 2, np.where(timeline.is_memory, 1, 0))
-    known = [_communication(kind) for kind in calls.kinds]
-    label[calls.rows] = calls.kind + len(found)
-    found += known
+    found = [_COMPUTE, _COPY, _communication(None), *map(_communication, calls.kinds)]
+    code = np.where(timeline.is_communication, 2, np.where(timeline.is_memory, 1, 0))
+    code[calls.rows] = calls.kind + 3
     time: dict[int, dict[StreamLabel, int]] = defaultdict(lambda: defaultdict(int))
-    pairs, inverse = np.unique(np.stack([gpu.track, label]), axis=1, return_inverse=True)
+    pairs, inverse = np.unique(np.stack([gpu.track, code]), axis=1, return_inverse=True)
     spent = np.bincount(inverse.ravel(), weights=gpu.end - gpu.start, minlength=pairs.shape[1])
-    for (track, code), ns in zip(pairs.T.tolist(), spent.tolist(), strict=True):
-        time[track][found[code]] += int(ns)
-    return {
-        timeline.activity.tracks[track]: max(labels, key=lambda one: (labels[one], one.text))
-        for track, labels in time.items()
-    }
+    for (track, one), ns in zip(pairs.T.tolist(), spent.tolist(), strict=True):
+        time[track][found[one]] += int(ns)
+    return {timeline.activity.tracks[track]: _label(labels) for track, labels in time.items()}
+
+
+def _label(time: dict[StreamLabel, int]) -> StreamLabel:
+    most = max(time, key=lambda one: (time[one], one.text))
+    much = [one for one in time if time[one] >= _MUCH * sum(time.values())]
+    # Waiting in a collective takes longer on one rank than on another: compute always comes first.
+    shown = sorted({most, *much}, key=lambda one: (one.order, one.text))[:_MOST_WORDS]
+    return StreamLabel(" + ".join(one.text for one in shown), shown[0].order)
 
 
 def _communication(kind: CollectiveKind | None) -> StreamLabel:

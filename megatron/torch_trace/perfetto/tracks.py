@@ -27,6 +27,7 @@ from megatron.torch_trace.vocabulary import GPU_WORK
 
 _TRACKS_PER_RANK = 1 << 16
 _THREADS_PER_RANK = 10_000
+_LAST = 1 << 20
 _GPU_ANNOTATIONS = "gpu_user_annotation"
 
 
@@ -56,14 +57,13 @@ class TrackPlan:
         rows: those that hold slices.
         row_of: for each track of the file, its row; second column: of its GPU annotations.
         descriptors: packets' contents that describe all rows.
-        counters: root rows, by device, for what is counted.
+        roots: device -> uuid of its row, below which counters go.
     """
 
     rows: list[Shown] = field(default_factory=list)
     row_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     descriptors: list[bytes] = field(default_factory=list)
     roots: dict[Any, int] = field(default_factory=dict)
-    last_order: dict[Any, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -171,20 +171,14 @@ class Planner:
             row = Shown(self.uuid(), title, root.uuid, 10 * place + 2)
             plan.row_of[code, 0] = self._add(row)
             plan.descriptors.append(descriptors.child(row.uuid, row.name, row.parent, row.order))
-        plan.last_order[device] = 10 * len(ordered)
 
     def _add(self, row: Shown) -> int:
         self.plan.rows.append(row)
         return len(self.plan.rows) - 1
 
-    def _stream_order(self, code: int) -> tuple[int, str, int]:
-        label = self.labels.get(self.tracks[code])
-        stream = self.tracks[code][1]
-        return (
-            label.order if label else 1 << 20,
-            label.text if label else "",
-            stream if isinstance(stream, int) else 0,
-        )
+    def _stream_order(self, code: int) -> tuple[int, int]:
+        label, stream = self.labels.get(self.tracks[code]), self.tracks[code][1]
+        return label.order if label else _LAST, stream if isinstance(stream, int) else _LAST
 
     def _stream_name(self, code: int) -> str:
         label = self.labels.get(self.tracks[code])
@@ -223,4 +217,4 @@ class Planner:
         if not isinstance(pid, int):
             return f"profiler {pid}: {tid}"
         name = self.found.thread_names.get(track) or f"thread {tid}"
-        return f"main {name}" if track == self.title.main else name
+        return name.replace("thread", "main thread", 1) if track == self.title.main else name
