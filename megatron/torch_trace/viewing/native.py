@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,21 +44,40 @@ def find_binary(name: str) -> Path:
 
 
 @contextmanager
-def serving(binary: Path, timeline: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """trace_processor with the timeline loaded, listening where the UI looks for it."""
+def serving(binary: Path, timeline: Path) -> Iterator[None]:
+    """trace_processor with the timeline loaded, listening where the UI looks for it.
+
+    Raises:
+        TorchTraceError: it cannot be started, or ended before it listened.
+    """
     command = [str(binary), "--httpd", "--http-port", str(NATIVE_PORT), str(timeline)]
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise TorchTraceError(f"--trace-processor {binary}: {error.strerror}.") from error
     try:
-        yield process
+        _wait(process, binary)
+        yield
     finally:
         process.terminate()
         try:
             process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], binary: Path) -> None:
+    """Until it listens, which it does once it has read the timeline."""
+    while process.poll() is None:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", NATIVE_PORT)) == 0:
+                return
+        time.sleep(0.2)
+    raise TorchTraceError(
+        f"--trace-processor {binary}: ended with status {process.returncode} before it listened on "
+        f"port {NATIVE_PORT}; see what it says above."
+    )
 
 
 def too_large(raw_bytes: int) -> str | None:

@@ -77,6 +77,16 @@ class Preparation:
             self._finished(Progress(READY, "From the cache.", offsets))
         self._thread.start()
 
+    def wait_for_timeline(self) -> None:
+        """Until the timeline is made.
+
+        Raises:
+            TorchTraceError: it cannot be made.
+        """
+        self.timeline_done.wait()
+        if self.timeline.state == FAILED:
+            raise TorchTraceError(self.timeline.message)
+
     def stop(self) -> None:
         """Leave what is half done, and wait a moment until it is cleaned up."""
         self._stopped.set()

@@ -85,7 +85,7 @@ class Site:
     ) -> None:
         self.preparation = preparation
         self.native_port = native_port
-        self.origins = frozenset() if ui else frozenset({PUBLIC_UI})
+        self.origins = () if ui else (PUBLIC_UI,)
         self._ui = ui
         self._traces = {
             f"{number}/{path.name}": path for number, path in enumerate(preparation.traces)
@@ -103,6 +103,10 @@ class Site:
             f"connect-src 'self' data: blob:{native}; worker-src 'self' blob:; frame-src 'self'; "
             "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
         )
+
+    def shares(self, path: str, origin: str | None) -> bool:
+        """Whether pages of `origin` may fetch what is at `path`: the public UI, the timeline."""
+        return path == TIMELINE and origin in self.origins
 
     def find(self, path: str) -> Reply | None:
         """What is answered to a path, decoded and without query; None if there is no such thing."""

