@@ -185,8 +185,9 @@ def test_every_table_is_a_polars_frame(samples: Path) -> None:
     frames = analyze(samples / "tp2pp2").to_polars()
     assert set(frames) == {
         "breakdown", "steps", "communication", "kernels", "families", "operators", "shapes",
-        "modules", "module_classes", "phases", "microbatches", "bubble", "syncs", "data_loading",
-        "pipeline", "stragglers", "clocks", "findings",
+        "modules", "module_classes", "module_account", "stages", "stage_layers", "stage_classes",
+        "phases", "microbatches", "bubble", "syncs", "data_loading", "pipeline", "stragglers",
+        "clocks", "findings",
     }  # fmt: skip
     parts = frames["breakdown"]
     total = parts["compute_ns"] + parts["exposed_communication_ns"] + parts["exposed_memory_ns"]

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.mfu import compute_mfu
 from megatron.torch_trace.analysis.pool import analyse_ranks
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import Analysis, RankResult, SkippedFile
+from megatron.torch_trace.analysis.stage_work import stage_work
 from megatron.torch_trace.analysis.stragglers import RankWaits, find_stragglers, waits_of
 from megatron.torch_trace.analysis.summary import summarise
 from megatron.torch_trace.errors import TorchTraceError, UsageError
@@ -93,8 +94,8 @@ def analyze(
             )
         by_rank = {rank: one for rank, one in by_rank.items() if rank in wanted}
     if not by_rank:
-        reasons = "; ".join(f"{one.file}: {one.reason}" for one in skipped) or "no trace"
-        raise UsageError(f"nothing could be analysed: {reasons}")
+        reasons = [f"{one.file}: {one.reason}" for one in skipped] or ["no trace"]
+        raise UsageError(f"nothing could be analysed: {listed(reasons, '; ', most=3)}")
     return _together(by_rank, skipped, model_flops, complete=wanted is None)
 
 
@@ -164,6 +165,7 @@ def _together(
         mfu=mfu,
         findings=(),
         skipped_files=tuple(skipped),
+        stages=stage_work(ranks),
     )
     return replace(analysis, findings=find_findings(analysis))
 

@@ -57,6 +57,18 @@ def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
             {**asdict(one), "evidence": json.dumps(dict(one.evidence))} for one in analysis.findings
         ],
     }
+    tables["module_account"] = [
+        {"rank": rank.rank, **_without(asdict(rank.module_account), "outside")}
+        for rank in analysis.ranks
+        if rank.module_account is not None
+    ]
+    tables["stages"] = [_without(asdict(stage), "layers", "classes") for stage in analysis.stages]
+    for part in ("layers", "classes"):
+        tables[f"stage_{part}"] = [
+            {"stage": stage.stage, **asdict(row)}
+            for stage in analysis.stages
+            for row in getattr(stage, part)
+        ]
     for name in _TABLES:
         tables[name] = [
             {"rank": rank.rank, **asdict(row)}
@@ -70,6 +82,10 @@ def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
             for row in getattr(rank.host, name)
         ]
     return {name: _frame(rows) for name, rows in tables.items()}
+
+
+def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in names}
 
 
 def _breakdown(breakdown: Any) -> dict[str, int | None]:

@@ -77,7 +77,7 @@ class ModuleRanges:
         """For each module, those it is part of: by path, and the model of its chunk."""
         position = {path: number for number, path in enumerate(self.paths)}
         return [
-            tuple(position[one] for one in _holders(path) if one in position) for path in self.paths
+            tuple(position[one] for one in holders(path) if one in position) for path in self.paths
         ]
 
     @cached_property
@@ -94,7 +94,8 @@ def find_ranges(timeline: Timeline) -> ModuleRanges | None:
     return _from_spans(timeline) or _from_frames(timeline)
 
 
-def _holders(path: str) -> list[str]:
+def holders(path: str) -> list[str]:
+    """Paths of what a module may be part of: each part of its own, and the model of its chunk."""
     parts = path.split(".")
     chunk = _CHUNK.match(path)
     root = f"{chunk[0] if chunk else ''}{ROOT}"

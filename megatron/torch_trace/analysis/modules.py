@@ -116,6 +116,8 @@ class ModuleAccount:
         microbatch_ns: launched while the training loop was in a forward or backward micro-batch;
             None without spans of phases.
         microbatch_unattributed_ns: of that, in no module.
+        microbatch_loose_compute_ns: of that, no communication; 0 without spans of phases.
+        communication_ns: of all work in modules, communication.
         source: what told of modules: `spans` or `stacks`.
         by_sequence_ns: in modules that only autograd's sequence numbers led to.
         flops: of all that begins in the window; None if the FLOPs of anything are unknown.
@@ -129,6 +131,8 @@ class ModuleAccount:
     outside: tuple[OutsideRow, ...]
     source: str = SPANS
     by_sequence_ns: int = 0
+    communication_ns: int = 0
+    microbatch_loose_compute_ns: int = 0
     flops: int | None = None
     unattributed_flops: int | None = None
 
@@ -249,8 +253,8 @@ def _account(
     inside, clipped = timeline.in_window, timeline.clipped
     loose = inside & (places.module == NONE)
     within = lost = every = others = None
+    microbatches = inside & (timeline.microbatch != NONE)
     if timeline.has_microbatches:
-        microbatches = inside & (timeline.microbatch != NONE)
         within, lost = int(clipped[microbatches].sum()), int(clipped[microbatches & loose].sum())
     if flops is not None and not flops.unknown[inside].any():
         begun = begun_flops(timeline, flops)
@@ -263,6 +267,10 @@ def _account(
         outside=_outside(timeline, np.flatnonzero(loose)),
         source=ranges.source,
         by_sequence_ns=int(clipped[inside & places.by_sequence].sum()),
+        communication_ns=int(clipped[inside & ~loose & timeline.is_communication].sum()),
+        microbatch_loose_compute_ns=int(
+            clipped[microbatches & loose & ~timeline.is_communication].sum()
+        ),
         flops=every,
         unattributed_flops=others,
     )

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.microbatches import BubbleRow, MicrobatchRow
 from megatron.torch_trace.analysis.modules import ModuleAccount, ModuleRow
 from megatron.torch_trace.analysis.phases import PhaseRow
 from megatron.torch_trace.analysis.pipeline import PipelineStep
+from megatron.torch_trace.analysis.stage_work import StageWork
 from megatron.torch_trace.analysis.stragglers import Straggler
 from megatron.torch_trace.analysis.summary import Summary
 
@@ -67,7 +68,7 @@ class RankResult:
         python_functions: Python frames in the trace, which are counted and not kept.
         wait_ns: sum of the rank's waits in matched collectives; None for a single rank.
         module_classes: modules by class, by time.
-        module_account: GPU work in modules and outside; None without spans of modules.
+        module_account: GPU work in modules and outside; None if the trace tells of no modules.
         phases, microbatches: by time; in order. Empty without spans of phases.
         bubble: the pipeline's bubble by place in 1F1B.
         base_ns: what the trace's times count from, ns since the epoch where the trace tells it.
@@ -158,6 +159,7 @@ class Analysis:
         mfu: of the whole job.
         findings: most severe first.
         skipped_files: in the order given.
+        stages: modules over the ranks of each pipeline stage; empty if no trace tells of modules.
     """
 
     ranks: tuple[RankResult, ...]
@@ -169,15 +171,18 @@ class Analysis:
     mfu: Mfu
     findings: tuple[Finding, ...]
     skipped_files: tuple[SkippedFile, ...]
+    stages: tuple[StageWork, ...] = ()
 
     def to_polars(self) -> dict[str, pl.DataFrame]:
         """Every table over all ranks as a polars frame.
 
         Returns:
             `breakdown`, `steps`, `communication`, `kernels`, `families`, `operators`, `shapes`,
-            `modules`, `module_classes`, `phases`, `microbatches`, `bubble`, `syncs`,
-            `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each with a column
-            `rank` where that makes sense. An empty table has no columns.
+            `modules`, `module_classes`, `module_account`, `phases`, `microbatches`, `bubble`,
+            `syncs`, `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each with a
+            column `rank` where that makes sense. `stages`, and with a column `stage`
+            `stage_layers` and `stage_classes`, are modules over ranks. An empty table has no
+            columns.
         """
         from megatron.torch_trace.analysis.frames import frames
 

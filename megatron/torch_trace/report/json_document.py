@@ -24,6 +24,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "clocks": [asdict(clock) for clock in analysis.clocks],
         "matched_collectives": analysis.matched_calls,
         "stragglers": [asdict(one) for one in analysis.stragglers],
+        "stages": [asdict(stage) for stage in analysis.stages],
         "pipeline": [asdict(step) for rank in analysis.ranks for step in rank.pipeline],
         "mfu": asdict(analysis.mfu),
         "findings": [

@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.findings import (
     communication,
     host,
     kernels,
+    layers,
     pipeline,
     recording,
     stragglers,
@@ -27,6 +28,7 @@ RULES: tuple[Callable[[Analysis], Iterable[Finding]], ...] = (
     *communication.RULES,
     *host.RULES,
     *pipeline.RULES,
+    *layers.RULES,
     *kernels.RULES,
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
+from megatron.torch_trace.analysis.findings.layers import layer_imbalance
 from megatron.torch_trace.analysis.findings.shares import milliseconds, percent, severity
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, Finding
@@ -74,9 +75,12 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
 
 
 def uneven_stages(analysis: Analysis) -> Iterator[Finding]:
-    """First and last stage compared: embedding and loss are work too."""
+    """First and last stage compared: embedding and loss are work too.
+
+    Where modules tell which layers it is, that finding says more.
+    """
     by_stage = stages(analysis)
-    if len(by_stage) < 2:
+    if len(by_stage) < 2 or any(layer_imbalance(analysis)):
         return
     compute = {stage: mean(one.compute_ns for one in of) for stage, of in by_stage.items()}
     slow, fast = max(compute, key=lambda s: compute[s]), min(compute, key=lambda s: compute[s])

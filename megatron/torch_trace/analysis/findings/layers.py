@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about how layers are split over pipeline stages, from modules.
+
+In the steady state of 1F1B every stage takes as long as the slowest. Split evenly, each would take
+the mean, so what the slowest takes more than that is what the split costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import mean
+
+from megatron.torch_trace.analysis.findings.shares import milliseconds, percent, severity
+from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.stage_work import StageWork
+
+_LEAST = 0.02
+"""Of the iteration: less is within what one iteration differs from the next."""
+
+_PARTS = ("layers_ns", "embedding_ns", "other_ns")
+_CAUSES = {
+    "layers_ns": "its layers take",
+    "embedding_ns": "its embedding takes",
+    "other_ns": "its work outside of layers (output layer and loss, on the last stage) takes",
+}
+
+
+def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
+    """The stage with the most GPU work of modules, which the others wait for."""
+    stages = analysis.stages
+    iteration = analysis.summary.iteration_ns or analysis.summary.window_ns
+    if len(stages) < 2 or not all(stage.layers for stage in stages) or not iteration:
+        return
+    slow = max(stages, key=lambda stage: stage.total_ns)
+    more = slow.total_ns - mean(stage.total_ns for stage in stages)
+    share = more / iteration
+    if share < _LEAST:
+        return
+    others = [stage for stage in stages if stage is not slow]
+    differences = {
+        part: getattr(slow, part) - mean(getattr(stage, part) for stage in others)
+        for part in _PARTS
+    }
+    cause = max(_PARTS, key=lambda part: differences[part])
+    split = max(_splits(stages, slow), key=lambda one: one.gain_ns, default=None)
+    helps = split is not None and split.gain_ns > 0
+    yield Finding(
+        "layer_imbalance",
+        severity(share),
+        f"Stage {slow.stage} has {milliseconds(slow.total_ns)} of GPU work in an iteration, "
+        f"{milliseconds(more)} more than the mean of {len(stages)} stages: the others wait for it "
+        f"{percent(share)} of the iteration; {_CAUSES[cause]} "
+        f"{milliseconds(differences[cause])} more than the others'.",
+        {
+            "stage": slow.stage,
+            "more_than_mean_ns": more,
+            "share": share,
+            "better_split": list(split.layers) if split and helps else None,
+            "gain_ns": split.gain_ns if split and helps else None,
+            "stages": {
+                stage.stage: {
+                    "layers": len(stage.layers),
+                    "total_ns": stage.total_ns,
+                    **{part: getattr(stage, part) for part in _PARTS},
+                }
+                for stage in stages
+            },
+        },
+        _move(split, slow, stages) if split and helps else _another_number(slow, stages),
+        share,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Layers of each stage, and how much shorter than now the slowest then is."""
+
+    layers: tuple[int, ...]
+    gain_ns: float
+
+
+def _splits(stages: tuple[StageWork, ...], slow: StageWork) -> Iterator[_Split]:
+    """What Megatron's flags can make of it: an end or both as wanted, the rest evenly."""
+    total, count = sum(len(stage.layers) for stage in stages), len(stages)
+    for few in range(1, total):
+        first = [few] if slow is not stages[-1] else []
+        last = [few] if slow is not stages[0] else []
+        rest = count - len(first) - len(last)
+        left = total - few * (count - rest)
+        if rest and left > 0 and left % rest == 0:
+            layers = (*first, *[left // rest] * rest, *last)
+            yield _Split(layers, slow.total_ns - _slowest(stages, layers, _layer(slow)))
+
+
+def _slowest(stages: tuple[StageWork, ...], layers: tuple[int, ...], layer_ns: float) -> float:
+    return max(
+        stage.total_ns + (count - len(stage.layers)) * layer_ns
+        for stage, count in zip(stages, layers, strict=True)
+    )
+
+
+def _layer(stage: StageWork) -> float:
+    return stage.layers_ns / len(stage.layers)
+
+
+def _move(split: _Split, slow: StageWork, stages: tuple[StageWork, ...]) -> str:
+    first = f"`--decoder-first-pipeline-num-layers {split.layers[0]}`"
+    last = f"`--decoder-last-pipeline-num-layers {split.layers[-1]}`"
+    saved = f"makes the slowest stage {milliseconds(split.gain_ns)} shorter an iteration"
+    if slow is stages[-1]:
+        return f"{last} {saved}; `--account-for-loss-in-pipeline-split` counts the loss as a layer."
+    if slow is stages[0]:
+        return (
+            f"{first} {saved}; `--account-for-embedding-in-pipeline-split` counts the embedding as "
+            "a layer."
+        )
+    return f"{first} with {last} {saved}."
+
+
+def _another_number(slow: StageWork, stages: tuple[StageWork, ...]) -> str:
+    flag = {
+        stages[-1].stage: "`--account-for-loss-in-pipeline-split`",
+        stages[0].stage: "`--account-for-embedding-in-pipeline-split`",
+    }.get(slow.stage, "`--decoder-first-pipeline-num-layers`")
+    return (
+        f"A layer takes {milliseconds(_layer(slow))} an iteration, so moving some makes another "
+        f"stage the slowest: choose a number of layers that {flag} splits evenly, or fewer stages."
+    )
+
+
+RULES = (layer_imbalance,)
