@@ -41,7 +41,8 @@ def of_ranks(traces: list[Path], wanted: set[int] | None) -> list[Path]:
     return kept or traces
 
 
-def listed(values: Sequence[int] | Sequence[str]) -> str:
-    """The first six."""
-    shown = ", ".join(map(str, values[:6]))
-    return f"{shown}, ..." if len(values) > 6 else shown or "none"
+def listed(values: Sequence[int] | Sequence[str], between: str = ", ", *, most: int = 6) -> str:
+    """The first few, and how many there are more."""
+    shown = between.join(map(str, values[:most]))
+    more = len(values) - most
+    return f"{shown}{between}and {more:,} more" if more > 0 else shown or "none"

@@ -5,20 +5,20 @@ The same call is the same process group and sequence number. Where torch recorde
 n-th call of the group; a rank whose trace begins or ends a few calls apart from the others' is
 shifted against them until the messages agree.
 
-All ranks' calls are one table; thousands of ranks with thousands of calls each are millions of
-rows, so nothing here goes row by row.
+Thousands of ranks with thousands of calls each are millions of rows: nothing here goes row by row,
+and only one group at a time is sorted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.codes import rows_with
 from megatron.torch_trace.analysis.collectives import (
     SYMMETRIC,
     CollectiveCalls,
@@ -42,6 +42,8 @@ class RankCalls:
         kinds: what the codes mean.
         step: number of the step that launched it, -1 if unknown.
         bytes, elements, seq: see `collectives.Message`.
+
+    All but the times may be narrower integers.
     """
 
     start: Ints
@@ -105,127 +107,150 @@ def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """The calls of all ranks that can be matched: by rank, then in the order of launch.
+class _Member:
+    """A rank's calls in one group: its position, the rows, and what these are of."""
 
-    `group` and `label` are codes; `number` tells a group's calls apart, once it is known.
-    """
-
-    labels: tuple[tuple[str, str, str], ...]
-    group: Ints
-    rank: Ints
-    row: Ints
-    label: Ints
-    elements: Ints
-    seq: Ints
-    start: Ints
-    end: Ints
+    position: int
+    rows: Ints
+    calls: RankCalls
 
 
 def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
     """Match calls over ranks; sends and receives are between two ranks only and left out."""
     order = tuple(sorted(ranks))
-    table = _table([ranks[rank] for rank in order])
-    number = _numbers(table)
-    # A number can occur twice on one rank: then the first is the first of the others, and so on.
-    again = _times_before(table.group, table.rank, number)
-    by_call = np.lexsort((table.rank, again, number, table.group))
-    keys = [key[by_call] for key in (table.group, number, again)]
-    first = _first_of_runs(*keys)
-    sizes = np.diff(np.append(first, len(by_call)))
-    several = sizes > 1
-    kept = by_call[np.repeat(several, sizes)]
-    label = table.label[by_call[first[several]]]
-    call = np.repeat(np.arange(int(several.sum())), sizes[several])
-    symmetric = np.array([collective in SYMMETRIC for _, _, collective in table.labels], dtype=bool)
-    rank_of = table.rank[kept]
-    by_rank = np.argsort(rank_of, kind="stable")
-    bounds = np.searchsorted(rank_of[by_rank], np.arange(1, len(order)))
+    labels: dict[tuple[str, str, str], int] = {}
+    parts = _Parts()
+    for members in _members([ranks[rank] for rank in order]).values():
+        if len(members) > 1:
+            parts.add(members, labels)
+    symmetric = np.array([collective in SYMMETRIC for _, _, collective in labels], dtype=bool)
+    call, label, rank = (_joined(column) for column in (parts.call, parts.label, parts.rank))
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(1, len(order)))
     return MatchedCalls(
         ranks=order,
         call=call,
-        rank=rank_of,
-        row=table.row[kept],
-        start=table.start[kept],
-        end=table.end[kept],
+        rank=rank,
+        row=_joined(parts.row),
+        start=_joined(parts.start),
+        end=_joined(parts.end),
         symmetric=symmetric[label][call] if len(call) else np.zeros(0, dtype=bool),
-        labels=table.labels,
+        labels=tuple(labels),
         label=label,
         rows_of=tuple(np.split(by_rank, bounds)),
     )
 
 
-def _table(calls: list[RankCalls]) -> _Table:
-    groups: dict[str, int] = {}
-    labels: dict[tuple[str, str, str], int] = {}
-    parts: list[tuple[Ints, ...]] = []
+def _joined(column: list[Ints]) -> Ints:
+    """Pieces of a column as one, which takes their place in memory."""
+    result = np.concatenate(column) if column else ints([])
+    column.clear()
+    return result
+
+
+def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
+    """By group the ranks that have calls in it, ascending."""
+    found: dict[str, list[_Member]] = {}
     for position, one in enumerate(calls):
-        group_of, label_of = [], []
-        for kind in one.kinds:
-            alone = kind.collective in _UNMATCHED or (kind.group_size or 2) < 2
-            group_of.append(NONE if alone else groups.setdefault(kind.key, len(groups)))
-            label = (kind.dimension, kind.group, kind.collective)
-            label_of.append(labels.setdefault(label, len(labels)))
-        if not one.kinds:
-            continue
-        group = ints(group_of)[one.kind]
-        rows = np.flatnonzero(group != NONE)
-        columns = (one.elements, one.seq, one.start, one.end)
-        parts.append(
-            (
-                group[rows],
-                np.full(len(rows), position),
-                rows,
-                ints(label_of)[one.kind[rows]],
-                *(column[rows] for column in columns),
-            )
-        )
-    if not parts:
-        parts = [(ints([]),) * 8]
-    columns_of_all = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return _Table(tuple(labels), *columns_of_all)
+        keys: dict[str, list[int]] = {}
+        for code, kind in enumerate(one.kinds):
+            if kind.collective not in _UNMATCHED and (kind.group_size or 2) > 1:
+                keys.setdefault(kind.key, []).append(code)
+        for key, codes in keys.items():
+            rows = np.flatnonzero(rows_with(one.kind, codes, len(one.kinds)))
+            if len(rows):
+                found.setdefault(key, []).append(_Member(position, rows, one))
+    return found
 
 
-def _numbers(table: _Table) -> Ints:
-    """Each call's number in its group: torch's own, where all of the group have one."""
-    number = table.seq.copy()
-    unknown = np.unique(table.group[table.seq == NONE])
-    if not len(unknown):
-        return number
-    concerned = np.flatnonzero(np.isin(table.group, unknown))
-    # All-to-all exchanges other amounts on every rank.
-    exchange = ints([collective == "all_to_all" for _, _, collective in table.labels])
-    label = table.label[concerned]
-    elements = np.where(exchange[label] == 1, 0, table.elements[concerned])
-    signature = np.unique(np.stack((label, elements)), axis=1, return_inverse=True)[1].ravel()
-    by_group = np.argsort(table.group[concerned], kind="stable")
-    group, rank = table.group[concerned][by_group], table.rank[concerned][by_group]
-    bounds = np.append(_first_of_runs(group, rank), len(group)).tolist()
-    members: dict[int, list[slice]] = {}
-    for begin, end in pairwise(bounds):
-        members.setdefault(int(group[begin]), []).append(slice(begin, end))
-    signature = signature[by_group]
-    found = np.zeros(len(concerned), dtype=np.int64)
-    for slices in members.values():
-        reference = max(slices, key=lambda one: one.stop - one.start)
-        shifts: dict[bytes, int] = {}
-        for one in slices:
-            own = signature[one]
-            shift = shifts.get(own.tobytes())
-            if shift is None:
-                # Most ranks of a group do the same.
-                shift = shifts[own.tobytes()] = _shift(signature[reference], own)
-            found[one] = np.arange(shift, shift + len(own))
-    number[concerned[by_group]] = found
-    return number
+class _Parts:
+    """The columns of `MatchedCalls`, group by group."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.call: list[Ints] = []
+        self.label: list[Ints] = []
+        self.rank: list[Ints] = []
+        self.row: list[Ints] = []
+        self.start: list[Ints] = []
+        self.end: list[Ints] = []
+
+    def add(self, members: list[_Member], labels: dict[tuple[str, str, str], int]) -> None:
+        """Match the calls of one group; new labels get their codes."""
+        numbers = _numbers(members)
+        # A number can occur twice on one rank: the first is the first of the others, and so on.
+        number = np.concatenate(numbers)
+        again = np.concatenate([_times_before(one) for one in numbers])
+        # By rank already, and sorting keeps that order.
+        order = np.lexsort((again, number))
+        first = _first_of_runs(number[order], again[order])
+        sizes = np.diff(np.append(first, len(order)))
+        several = sizes > 1
+        kept = order[np.repeat(several, sizes)]
+        count = int(several.sum())
+        self.call.append(np.repeat(np.arange(self.calls, self.calls + count), sizes[several]))
+        self.calls += count
+        self.label.append(_labels(members, labels)[order[first[several]]])
+        lengths = [len(one.rows) for one in members]
+        self.rank.append(np.repeat(ints([one.position for one in members]), lengths)[kept])
+        self.row.append(np.concatenate([one.rows for one in members])[kept])
+        self.start.append(np.concatenate([one.calls.start[one.rows] for one in members])[kept])
+        self.end.append(np.concatenate([one.calls.end[one.rows] for one in members])[kept])
 
 
-def _times_before(group: Ints, rank: Ints, number: Ints) -> Ints:
-    """How many earlier rows of the same group and rank have the same number."""
-    order = np.lexsort((number, rank, group))
-    first = _first_of_runs(group[order], rank[order], number[order])
+def _labels(members: list[_Member], labels: dict[tuple[str, str, str], int]) -> Ints:
+    """Code of each row's label."""
+    found = []
+    for one in members:
+        of_kind = [
+            labels.setdefault((kind.dimension, kind.group, kind.collective), len(labels))
+            for kind in one.calls.kinds
+        ]
+        found.append(ints(of_kind)[one.calls.kind[one.rows]])
+    return np.concatenate(found)
+
+
+def _numbers(members: list[_Member]) -> list[Ints]:
+    """Each call's number in its group: torch's own, where every call has one."""
+    own = [one.calls.seq[one.rows] for one in members]
+    if not any((seq == NONE).any() for seq in own):
+        return own
+    signatures = _signatures(members)
+    reference = max(signatures, key=len)
+    shifts: dict[bytes, int] = {}
+    found = []
+    for one in signatures:
+        shift = shifts.get(one.tobytes())
+        if shift is None:
+            # Most ranks of a group do the same.
+            shift = shifts[one.tobytes()] = _shift(reference, one)
+        found.append(np.arange(shift, shift + len(one)))
+    return found
+
+
+def _signatures(members: list[_Member]) -> list[Ints]:
+    """A code for what each call is and how large; the same code on all ranks."""
+    names: dict[str, int] = {}
+    columns = []
+    for one in members:
+        of_kind = ints([names.setdefault(kind.collective, len(names)) for kind in one.calls.kinds])
+        collective = of_kind[one.calls.kind[one.rows]]
+        # All-to-all exchanges other amounts on every rank.
+        exchanges = collective == names.get("all_to_all", NONE)
+        elements = np.where(exchanges, 0, one.calls.elements[one.rows])
+        columns.append(np.stack((collective, elements)))
+    code = np.unique(np.concatenate(columns, axis=1), axis=1, return_inverse=True)[1].ravel()
+    return np.split(code, np.cumsum([column.shape[1] for column in columns])[:-1])
+
+
+def _times_before(number: Ints) -> Ints:
+    """How many earlier calls of the same rank have the same number."""
+    if (number[1:] > number[:-1]).all():
+        return np.zeros_like(number)
+    order = np.argsort(number, kind="stable")
+    first = _first_of_runs(number[order])
     sizes = np.diff(np.append(first, len(order)))
-    found = np.empty(len(order), dtype=np.int64)
+    found = np.empty_like(number)
     found[order] = np.arange(len(order)) - np.repeat(first, sizes)
     return found
 

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long, and in how much memory, `torch-trace analyze` merges the partials of many ranks.
+
+    python benchmarks/partials.py                          # 1,024 ranks: tp 8, dp 16, pp 8
+    python benchmarks/partials.py --keep FOLDER            # and leave them there
+
+The tables of each rank are those of a recorded trace (`--sample`); its collective calls are made
+up: two steps of 16 micro-batches and 12 layers a stage with sequence parallelism, eight buckets of
+gradients and parameters, norms over a model copy and over all ranks, clocks of hosts up to a second
+apart, and one rank (517) that is late in every data-parallel call. About 3,200 calls a rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.analyze import measured
+from benchmarks.read_side import TOOL
+from megatron.torch_trace.analysis import partials
+from megatron.torch_trace.analysis.collectives import CollectiveKind
+from megatron.torch_trace.analysis.matching import RankCalls
+from megatron.torch_trace.analysis.rank import RankOutcome, analyse_rank
+from megatron.torch_trace.layout import TraceName
+
+ROOT = Path(__file__).resolve().parents[1]
+TP, DP, PP, RANKS_A_HOST = 8, 16, 8, 8
+WORLD = TP * DP * PP
+STEPS, MICRO_BATCHES, LAYERS, BUCKETS = 2, 16, 12, 8
+LATE_RANK, LATE_NS = 517, 3_000_000
+BASE = 1_790_857_026_000_000_000
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call as all ranks of its group see it."""
+
+    kind: int
+    at: int
+    transfer: int
+    bytes: int
+
+
+def kinds(rank: int) -> tuple[CollectiveKind, ...]:
+    """The collectives of a rank, in the order that `schedule` counts them."""
+    tp, dp, pp = coordinates(rank)
+    model = [t + TP * dp + TP * DP * p for p in range(PP) for t in range(TP)]
+    members = {
+        "TENSOR_MODEL_PARALLEL_GROUP": ("tp", [t + TP * dp + TP * DP * pp for t in range(TP)]),
+        "DATA_PARALLEL_GROUP_WITH_CP": (
+            "dp",
+            [tp + TP * d + TP * DP * pp for d in range(DP)],
+        ),
+        "MODEL_PARALLEL_GROUP": ("mp", model),
+        "default_pg": ("default", list(range(WORLD))),
+    }
+    wanted = [
+        ("TENSOR_MODEL_PARALLEL_GROUP", "allgather"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "reduce_scatter"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", "reduce_scatter"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", "allgather"),
+        ("MODEL_PARALLEL_GROUP", "allreduce"),
+        ("default_pg", "allreduce"),
+    ]
+    return tuple(
+        CollectiveKind(
+            dimension=members[group][0],
+            group=group,
+            key=f"{group} {members[group][1]}",
+            collective=collective,
+            group_size=len(members[group][1]),
+        )
+        for group, collective in wanted
+    )
+
+
+def coordinates(rank: int) -> tuple[int, int, int]:
+    """(tp, dp, pp) in Megatron's order of ranks."""
+    return rank % TP, rank // TP % DP, rank // (TP * DP)
+
+
+def schedule() -> list[Call]:
+    """What every rank calls, with the times at which the last one of the group would arrive."""
+    calls, at = [], 0
+    for _ in range(STEPS):
+        for _ in range(MICRO_BATCHES * LAYERS):
+            for kind in (0, 1, 0, 1, 0, 1, 0, 1):
+                at += 150_000
+                calls.append(Call(kind, at, 60_000, 33_554_432))
+        for kind in (2, 3):
+            for _ in range(BUCKETS):
+                at += 2_000_000
+                calls.append(Call(kind, at, 1_200_000, 419_430_400))
+        for kind in (4, 5):
+            at += 500_000
+            calls.append(Call(kind, at, 30_000, 4))
+    return calls
+
+
+def calls_of(rank: int, plan: list[Call], rng: np.random.Generator) -> RankCalls:
+    """One rank's calls: it arrives up to 100 us early, leaves with the others, by its own clock."""
+    kind = np.array([call.kind for call in plan])
+    arrival = np.array([call.at for call in plan]) - rng.integers(0, 100_000, len(plan))
+    late = np.isin(kind, (2, 3))
+    end = np.array([call.at + call.transfer for call in plan]) + np.where(late, LATE_NS, 0)
+    if rank == LATE_RANK:
+        arrival += np.where(late, LATE_NS, 0)
+    clock = BASE + rank // RANKS_A_HOST * 7_777_777
+    numbers = np.zeros(len(plan), dtype=np.int64)
+    group_of = np.array([0, 0, 1, 1, 2, 3])[kind]
+    for group in range(4):
+        numbers[group_of == group] = np.arange(int((group_of == group).sum()))
+    size = np.array([call.bytes for call in plan])
+    return RankCalls(
+        start=arrival + clock,
+        end=end + rng.integers(0, 3_000, len(plan)) + clock,
+        kind=kind,
+        kinds=kinds(rank),
+        step=np.repeat(np.arange(STEPS), len(plan) // STEPS),
+        bytes=size,
+        elements=size // 2,
+        seq=numbers,
+    )
+
+
+def generate(folder: Path, sample: Path, *, with_traces: bool) -> None:
+    """Partials of `WORLD` ranks, with stubs for traces or without."""
+    recorded = [analyse_rank(path) for path in sorted(sample.glob("*.json.gz"))]
+    plan, rng = schedule(), np.random.default_rng(7)
+    for rank in range(WORLD):
+        tp, dp, pp = coordinates(rank)
+        model = recorded[pp * len(recorded) // PP]
+        result = replace(
+            model.result,
+            rank=rank,
+            coordinates={"tp": tp, "dp": dp, "pp": pp},
+            world_size=WORLD,
+            host_name=f"node{rank // RANKS_A_HOST:04d}",
+            pipeline=tuple(
+                replace(one, rank=rank, stage=pp, stages=PP) for one in model.result.pipeline
+            ),
+        )
+        trace = folder / str(TraceName(rank, WORLD))
+        trace.write_text('{"traceEvents": [\n]}')
+        outcome = RankOutcome(rank, result, calls_of(rank, plan, rng), "20261127-221810")
+        partials.write(outcome, trace, partials.identify(trace))
+        if not with_traces:
+            trace.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        default=ROOT / "tests" / "data" / "pp2-recompute-spans",
+        help="traces whose tables the ranks get, by stage [default: %(default)s]",
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the partials there")
+    parser.add_argument("--with-traces", action="store_true", help="leave stubs of traces beside")
+    parser.add_argument("--times", type=int, default=3, help="runs of each [default: 3]")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = arguments.keep or Path(name)
+        folder.mkdir(exist_ok=True)
+        if not (folder / "artifacts").exists():
+            generate(folder, arguments.sample, with_traces=arguments.with_traces)
+        size = sum(path.stat().st_size for path in (folder / "artifacts").iterdir())
+        print(f"{WORLD:,} ranks, {len(schedule()):,} calls each, {size / 1e6:.0f} MB of partials")
+        load = os.getloadavg()[0]
+        print(f"{len(os.sched_getaffinity(0))} cores, load before: {load:.1f}\n")
+        print("| what | wall s | CPU s | peak MiB |\n|---|---|---|---|")
+        analyze = [*TOOL, "analyze", str(folder)]
+        print(measured("torch-trace analyze", analyze, arguments.times))
+        print(measured("torch-trace analyze --json", [*analyze, "--json"], arguments.times))
+
+
+if __name__ == "__main__":
+    main()
