@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report and timeline in Chromium, from `torch-trace view`, with no other host to be found."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+SAMPLE = Path(__file__).parents[1] / "data" / "tp2pp2"
+HOSTILE = "</script><img src=x onerror=document.title='hacked'>"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # Proof that nothing leaves: there is nowhere to go.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
+]
+HARMLESS = {
+    "directive 'navigate-to'": "the UI's own policy names a directive that Chromium has dropped",
+    "is_internal_user.js": "the UI asks Google whether its user works there; our policy forbids it",
+    "http://127.0.0.1:9001/": "the UI looks for a native trace_processor; our policy forbids it",
+    "violates the document's Content Security Policy": "the same, said a second time",
+    "document not ready yet": "the UI answers the first PINGs of the page that embeds it",
+    "live_reload": "the UI, built for developers, asks whether it is to be loaded anew",
+    "LiveReload SSE error": "the same, said a second time",
+}
+"""Parts of messages on the console that may be there, and why."""
+
+
+@dataclass
+class Visit:
+    """One page and what the browser told about it."""
+
+    page: object
+    address: str
+    console: list[str] = field(default_factory=list)
+    answered: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def see(self, page: object) -> None:
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.console.append(f"uncaught: {error}"))
+        page.on("requestfinished", lambda request: self.answered.add(request.url))
+        page.on("requestfailed", lambda one: self.refused.update({one.url: one.failure}))
+
+    def _note(self, message: object) -> None:
+        if message.type == "error":
+            self.console.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def perfetto(self, expression: str) -> object:
+        """What an expression gives inside of Perfetto."""
+        frame = next(one for one in self.page.frames if "/ui/" in one.url)
+        return frame.evaluate(expression)
+
+    def visible(self) -> tuple[int, int]:
+        """(start, duration) that the timeline shows, ns."""
+        start, duration = self.perfetto(
+            "(() => { const shown = app.trace.timeline.visibleWindow;"
+            " return [String(shown.start.integral), String(shown.duration)]; })()"
+        )
+        return int(start), int(float(duration))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample, with a kernel in it whose name would like to run."""
+    found = tmp_path_factory.mktemp("traces") / "tp2pp2"
+    shutil.copytree(SAMPLE, found)
+    trace = found / "rank-0.pt.trace.json.gz"
+    text = gzip.decompress(trace.read_bytes()).replace(
+        b"ncclDevKernel_SendRecv(", HOSTILE.encode() + b"("
+    )
+    trace.write_bytes(gzip.compress(text, 1))
+    return found
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    program = "from megatron.torch_trace.commands import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "view", str(folder), "--no-browser"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"},
+    )
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def visit(browser: object, address: str) -> Iterator[Visit]:
+    """The report with the timeline beside it, loaded."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    made = Visit(page, address)
+    made.see(page)
+    page.goto(address)
+    # The page is there at once, and becomes the report when that is made.
+    page.locator("iframe").wait_for(timeout=120_000)
+    page.frame_locator("iframe").locator(".pf-track").first.wait_for(timeout=120_000)
+    yield made
+    page.close()
+
+
+def test_the_ranks_are_tracks_in_their_order(visit: Visit) -> None:
+    tracks = visit.perfetto("[...document.querySelectorAll('.pf-track')].map(t => t.innerText)")
+    names = [track.splitlines()[-1] for track in tracks]
+    assert [name for name in names if " GPU" in name] == [
+        "rank 00 GPU (tp0 pp0 dp0)",
+        "rank 01 GPU (tp1 pp0 dp0)",
+        "rank 02 GPU (tp0 pp1 dp0)",
+        "rank 03 GPU (tp1 pp1 dp0)",
+    ]
+
+
+def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
+    before = visit.visible()
+    rows = visit.page.locator("tr[data-start]:visible")
+    lengths = rows.evaluate_all("rows => rows.map(row => Number(row.dataset.duration))")
+    row = rows.nth(lengths.index(min(lengths)))
+    row.locator("td").first.click()
+    for _ in range(200):
+        if visit.visible() != before:
+            break
+        visit.page.wait_for_timeout(50)
+    start, duration = visit.visible()
+    rank, begin, length = row.evaluate(
+        "row => [row.dataset.rank, row.dataset.start, row.dataset.duration]"
+    )
+    offsets = visit.page.request.get(f"{visit.address}offsets").json()["offset_ns"]
+    begin = int(begin) + offsets[rank]
+    assert start <= begin < begin + int(length) <= start + duration
+    assert duration < before[1] / 10
+
+
+def test_a_hostile_name_is_text(visit: Visit) -> None:
+    assert HOSTILE in visit.page.locator("body").evaluate("body => body.textContent")
+    assert visit.page.locator("img[src='x']").count() == 0
+    assert visit.page.title() != "hacked"
+
+
+def test_the_console_holds_only_what_is_known_to_be_harmless(visit: Visit) -> None:
+    assert [
+        message for message in visit.console if not any(part in message for part in HARMLESS)
+    ] == []
+
+
+def test_no_request_leaves(visit: Visit) -> None:
+    own = (visit.address, "data:", "blob:")
+    assert [url for url in visit.answered if not url.startswith(own)] == []
+    assert {
+        url: why for url, why in visit.refused.items() if why != "csp" and not url.startswith(own)
+    } == {}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_as_wide_as_the_window(visit: Visit, width: int) -> None:
+    visit.page.set_viewport_size({"width": width, "height": 844})
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_timeline_alone_opens_by_the_address_that_the_browser_used(
+    browser: object, visit: Visit
+) -> None:
+    through_a_tunnel = visit.address.replace("127.0.0.1", "localhost")
+    page = browser.new_page()
+    page.goto(f"{through_a_tunnel}timeline")
+    page.wait_for_url(f"{through_a_tunnel}ui/#!/viewer?url=*", wait_until="commit")
+    assert "url=http%3A%2F%2Flocalhost%3A" in page.url
+    page.close()
