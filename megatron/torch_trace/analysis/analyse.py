@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,7 +73,8 @@ def analyze(
     sources = find(paths) if use_partials else find_traces(paths)
     skipped = [SkippedFile(str(file), reason) for file, reason in sources.skipped]
     traces = of_ranks(one_window(sources.traces), wanted)
-    known = gather(traces, step=step, strict=strict) if use_partials else Gathered(traces)
+    with _without_collecting():
+        known = gather(traces, step=step, strict=strict) if use_partials else Gathered(traces)
     skipped += known.skipped
     if on_start:
         on_start(known.traces)
@@ -96,7 +99,20 @@ def analyze(
     if not by_rank:
         reasons = [f"{one.file}: {one.reason}" for one in skipped] or ["no trace"]
         raise UsageError(f"nothing could be analysed: {listed(reasons, '; ', most=3)}")
-    return _together(by_rank, skipped, model_flops, complete=wanted is None)
+    with _without_collecting():
+        return _together(by_rank, skipped, model_flops, complete=wanted is None)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Of many ranks there are a million rows and no garbage: looking for some takes a while."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:

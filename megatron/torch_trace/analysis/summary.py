@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.dimensions import order_of
 from megatron.torch_trace.analysis.moments import Moment
 
 if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.communication import CommunicationRow
     from megatron.torch_trace.analysis.results import RankResult
 
 _MOST_RANKS = 16
@@ -120,7 +121,7 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
     """Summary over `ranks`, at least one."""
     known = [rank for rank in ranks if rank.breakdown is not None]
     lengths = [step.end_ns - step.start_ns for rank in ranks for step in rank.steps]
-    names = {total.dimension for rank in known for total in rank.dimensions}
+    names = sorted({total.dimension for rank in known for total in rank.dimensions})
     exposed = {
         name: _mean(
             sum(t.exposed_ns for t in rank.dimensions if t.dimension == name) / rank.window_ns
@@ -207,17 +208,13 @@ def _idle(known: Sequence[RankResult]) -> IdleShares | None:
 
 
 def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, ...]:
-    keys = {
-        (row.dimension, row.group, row.collective) for rank in ranks for row in rank.communication
-    }
+    by_key: dict[tuple[str, str, str], list[tuple[int, CommunicationRow]]] = {}
+    for rank in ranks:
+        for row in rank.communication:
+            key = (row.dimension, row.group, row.collective)
+            by_key.setdefault(key, []).append((rank.rank, row))
     found = []
-    for key in keys:
-        of = [
-            (rank.rank, row)
-            for rank in ranks
-            for row in rank.communication
-            if (row.dimension, row.group, row.collective) == key
-        ]
+    for key, of in sorted(by_key.items()):
         rows = [row for _, row in of]
         longest = _longest((rank, row.longest) for rank, row in of)
         waits = [row.wait_ns for row in rows if row.wait_ns is not None]

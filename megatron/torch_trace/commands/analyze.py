@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -76,7 +75,7 @@ def command(
     """
     from megatron.torch_trace.analysis.analyse import analyze
     from megatron.torch_trace.analysis.choosing import listed
-    from megatron.torch_trace.report.json_document import document
+    from megatron.torch_trace.report.json_document import pieces
     from megatron.torch_trace.report.text import render
 
     if shard and not partials:
@@ -111,7 +110,9 @@ def command(
             on_done=progress.done,
         )
     if as_json:
-        click.echo(json.dumps(document(analysis), allow_nan=False))
+        for piece in pieces(analysis):
+            click.echo(piece, nl=False)
+        click.echo()
     else:
         click.echo(
             render(analysis, width=shutil.get_terminal_size((100, 24)).columns, top=top), nl=False

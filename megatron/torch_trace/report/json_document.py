@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from megatron.torch_trace.analysis.breakdown import Breakdown
 from megatron.torch_trace.analysis.kernels import KernelRow
@@ -19,6 +22,26 @@ def document(analysis: Analysis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "ranks": [_rank(rank) for rank in analysis.ranks],
+        **_of_all(analysis),
+    }
+
+
+def pieces(analysis: Analysis) -> Iterator[str]:
+    """The document as text, rank by rank: a thousand of them at once would fill the memory."""
+    yield f'{{"schema": {SCHEMA}, "ranks": ['
+    for number, rank in enumerate(analysis.ranks):
+        yield (", " if number else "") + json.dumps(_rank(rank), allow_nan=False)
+    yield f"], {json.dumps(_of_all(analysis), allow_nan=False)[1:]}"
+
+
+def asdict(row: Any) -> dict[str, Any]:
+    """What `dataclasses.asdict` gives, in a tenth of its time."""
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    return fields
+
+
+def _of_all(analysis: Analysis) -> dict[str, Any]:
+    return {
         "summary": asdict(analysis.summary),
         "missing_ranks": _list(analysis.missing_ranks),
         "clocks": [asdict(clock) for clock in analysis.clocks],
