@@ -25,9 +25,9 @@ def head(analysis: Analysis) -> str:
     """Ranks, GPU, steps, MFU."""
     first, summary = analysis.ranks[0], analysis.summary
     count = len(analysis.ranks)
-    parts = [f"rank {first.rank}" if count == 1 else f"{count} ranks"]
+    parts = [f"rank {first.rank}" if count == 1 else f"{count:,} ranks"]
     if first.world_size and first.world_size != count:
-        parts[0] += f" of {first.world_size}"
+        parts[0] += f" of {first.world_size:,}"
     devices = sorted({rank.device for rank in analysis.ranks if rank.device})
     parts.append(", ".join(devices) if devices else "GPU not recorded")
     if summary.steps:

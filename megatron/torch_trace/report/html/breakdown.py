@@ -18,11 +18,10 @@ from megatron.torch_trace.report.html.parts import (
     Table,
     ms,
     number,
-    share,
     stacked,
     text,
 )
-from megatron.torch_trace.report.words import UNKNOWN, percent
+from megatron.torch_trace.report.words import UNKNOWN, milliseconds, percent
 
 FEW = 32
 """Ranks that have a line each at once; more are columns side by side."""
@@ -70,9 +69,13 @@ def section(analysis: Analysis) -> Section:
     )
 
 
-def where(rank: RankResult, analysis: Analysis) -> str:
-    """`tp1 pp0`: dimensions in which all ranks are at 0 tell nothing."""
-    used = {k for one in analysis.ranks for k, v in one.coordinates.items() if v}
+def used_dimensions(analysis: Analysis) -> frozenset[str]:
+    """Dimensions in which all ranks are at 0 tell nothing."""
+    return frozenset(k for rank in analysis.ranks for k, v in rank.coordinates.items() if v)
+
+
+def where(rank: RankResult, used: frozenset[str]) -> str:
+    """`tp1 pp0`."""
     return " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in used)
 
 
@@ -84,9 +87,10 @@ def whole(rank: RankResult) -> At | None:
 
 
 def _table(analysis: Analysis) -> Table:
+    used = used_dimensions(analysis)
     columns = (
         Column("rank"),
-        Column("at", number=False),
+        *((Column("at", number=False),) if used else ()),
         Column("breakdown", number=False),
         Column("window ms"),
         *(Column(title) for title in _TITLES),
@@ -98,7 +102,7 @@ def _table(analysis: Analysis) -> Table:
         hidden = rank.overlapped_communication_ns
         cells = (
             number(rank.rank, str(rank.rank)),
-            text(where(rank, analysis), " ".join(f"{k}{v}" for k, v in rank.coordinates.items())),
+            *((text(where(rank, used), where(rank, frozenset(rank.coordinates))),) if used else ()),
             stacked(parts, length),
             ms(length),
             *(_part(getattr(parts, name, None), length) for name in PARTS),
@@ -136,10 +140,8 @@ def _groups(name: str, caption: str, groups: tuple[GroupShares, ...]) -> Table:
         Column("count"),
         Column("breakdown", number=False),
         Column("mean ms"),
-        Column("shortest ms"),
-        Column("rank"),
-        Column("longest ms"),
-        Column("rank"),
+        Column("shortest ms (rank)"),
+        Column("longest ms (rank)"),
         *(Column(title) for title in _TITLES),
     )
     rows = tuple(Row(_group_cells(group)) for group in groups[:_MOST_STEPS])
@@ -159,12 +161,14 @@ def _group_cells(group: GroupShares) -> tuple[Cell, ...]:
         number(group.count, f"{group.count:,}"),
         bar,
         ms(group.mean_ns),
-        ms(group.shortest_ns),
-        number(group.shortest_rank, str(group.shortest_rank)),
-        ms(group.longest_ns),
-        number(group.longest_rank, str(group.longest_rank)),
-        *(share(one) for one in shares or (None,) * 4),
+        _whose(group.shortest_ns, group.shortest_rank),
+        _whose(group.longest_ns, group.longest_rank),
+        *(Cell(percent(one), sort=one) for one in shares or (None,) * 4),
     )
+
+
+def _whose(length: int, rank: int) -> Cell:
+    return Cell(f"{milliseconds(length)} ({rank})", sort=length)
 
 
 def steps(analysis: Analysis) -> Section:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from megatron.torch_trace.analysis.modules import ModuleAccount, ModuleRow
 from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.report.html import stage_work
 from megatron.torch_trace.report.html.parts import At, Cell, Column, Section, at, ms, number, share
 from megatron.torch_trace.report.stages import first_and_last, label
-from megatron.torch_trace.report.words import NONE, count, duration, milliseconds, percent, ranks
+from megatron.torch_trace.report.words import NONE, count, milliseconds, percent, ranks
 
 _ANY = "*"
 _PER_TERA = 1000
@@ -46,15 +47,6 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One layer: its height from 0 to 1."""
-
-    height: float
-    told: str
-    at: At | None
-
-
-@dataclass(frozen=True, slots=True)
 class Tree:
     """The modules of one rank; `name` is its id."""
 
@@ -62,8 +54,6 @@ class Tree:
     label: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
-    bars: tuple[Bar, ...]
-    bars_caption: str
     outside: str
     rest: str
 
@@ -89,7 +79,8 @@ def section(analysis: Analysis) -> Section:
             "the traces have neither spans of modules (--torch-profile-spans modules) nor stacks",
         )
     trees = [_tree(rank, label(rank, shown)) for rank in shown]
-    return Section("modules", "Modules", data={"trees": trees})
+    data = {"trees": trees, **stage_work.tables(analysis)}
+    return Section("modules", "Modules", data=data)
 
 
 def _tree(rank: RankResult, name: str) -> Tree:
@@ -115,14 +106,11 @@ def _tree(rank: RankResult, name: str) -> Tree:
     quiet = len(nodes) - len(busy)
     if quiet:
         rest = f"{rest} Without GPU work: {quiet:,}.".strip()
-    caption, bars = _bars(rank, busy)
     return Tree(
         f"tree-{rank.rank}",
         name,
         columns,
         lines[:_MOST],
-        bars,
-        caption,
         _outside(rank.module_account),
         rest,
     )
@@ -168,8 +156,7 @@ def _speed(node: _Node) -> Cell:
     total = node.sum("total_ns")
     if len(known) < len(parts) or not any(known) or not total:
         return Cell(NONE)
-    speed = sum(known) / total / _PER_TERA
-    return Cell(f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}", sort=speed)
+    return stage_work.speed(sum(known) / total / _PER_TERA)
 
 
 def _without(line: Line, columns: Sequence[int]) -> Line:
@@ -185,26 +172,6 @@ def _name(path: _Path, skip: int, node: _Node) -> str:
         several = ranks(tuple(sorted(map(int, numbers)))) if path[position] == _ANY else ""
         parts.append(several or path[position])
     return ".".join(parts)
-
-
-def _bars(rank: RankResult, nodes: dict[_Path, _Node]) -> tuple[str, tuple[Bar, ...]]:
-    """Layer by layer, of the heaviest list of modules."""
-    lists = [path for path in nodes if path[-1] == _ANY and len(nodes[path].rows) > 1]
-    path = max(lists, key=lambda one: nodes[one].sum("total_ns"), default=None)
-    if path is None:
-        return "", ()
-    rows = sorted(nodes[path].rows, key=lambda row: int(row.module.rsplit(".", 1)[1]))
-    times = [row.total_ns for row in rows]
-    bars = tuple(
-        Bar(
-            row.total_ns / max(times),
-            f"{row.module}: {duration(row.total_ns)}",
-            at(rank.rank, row.longest),
-        )
-        for row in rows
-    )
-    least, most = milliseconds(min(times)), milliseconds(max(times))
-    return f"Layer by layer: {least} to {most} ms", bars
 
 
 def _outside(account: ModuleAccount | None) -> str:

@@ -11,7 +11,7 @@ from megatron.torch_trace.analysis.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.moments import Moment
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, RankResult
-from megatron.torch_trace.report.html.breakdown import where
+from megatron.torch_trace.report.html.breakdown import used_dimensions, where
 from megatron.torch_trace.report.html.parts import (
     At,
     Cell,
@@ -80,7 +80,8 @@ def section(analysis: Analysis) -> Section:
     starts = [rank.course.edges_ns[0] + shifts[rank.rank] for rank in shown if rank.course]
     ends = [rank.course.edges_ns[-1] + shifts[rank.rank] for rank in shown if rank.course]
     span = Span(min(starts), max(ends))
-    lanes = [_lane(rank, analysis, shifts[rank.rank], span) for rank in shown]
+    used = used_dimensions(analysis)
+    lanes = [_lane(rank, where(rank, used), shifts[rank.rank], span) for rank in shown]
     more = len(analysis.ranks) - len(shown)
     stages = len({rank.coordinates.get("pp", 0) for rank in analysis.ranks}) > 1
     chosen = "the lowest rank of each stage" if stages else "the least and the most idle"
@@ -125,9 +126,8 @@ def _shifts(analysis: Analysis) -> dict[int, int]:
     return {rank.rank: rank.base_ns - first + offsets.get(rank.rank, 0) for rank in analysis.ranks}
 
 
-def _lane(rank: RankResult, analysis: Analysis, shift: int, span: Span) -> Lane:
+def _lane(rank: RankResult, place: str, shift: int, span: Span) -> Lane:
     assert rank.course is not None
-    place = where(rank, analysis)
     label = f"rank {rank.rank}" + (f" {place}" if place else "")
     blocks = tuple(
         _block(row, direction, moment, rank.rank, shift, span)

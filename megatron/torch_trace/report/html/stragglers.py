@@ -106,13 +106,7 @@ def _row(one: Straggler) -> Row:
 
 def _map(found: Sequence[Straggler], caption: str, measure: str) -> HeatMap:
     """The ranks with most of the measure, in order; colours by the largest of all."""
-    labels = list(
-        dict.fromkeys(
-            (row.dimension, row.collective)
-            for one in found
-            for row in sorted(one.by_collective, key=lambda row: -getattr(row, measure))
-        )
-    )
+    labels = _labels(found)
     total = {one.rank: sum(getattr(row, measure) for row in one.by_collective) for one in found}
     heaviest = sorted(found, key=lambda one: (-total[one.rank], one.rank))
     shown = sorted(heaviest[:_MOST_RANKS], key=lambda one: one.rank)
@@ -132,6 +126,16 @@ def _map(found: Sequence[Straggler], caption: str, measure: str) -> HeatMap:
         )
     names = tuple(f"{dimension} {name.replace('_', ' ')}" for dimension, name in labels)
     return HeatMap(caption, names, tuple(lines), rest)
+
+
+def _labels(found: Sequence[Straggler]) -> list[tuple[str, str]]:
+    """Dimensions and collectives, those with most waiting first."""
+    waits: dict[tuple[str, str], int] = {}
+    for one in found:
+        for row in one.by_collective:
+            label = (row.dimension, row.collective)
+            waits[label] = waits.get(label, 0) + row.own_wait_ns
+    return sorted(waits, key=lambda label: (-waits[label], label))
 
 
 def _spot(rank: int, row: Lateness | None, measure: str, most: int) -> Spot:

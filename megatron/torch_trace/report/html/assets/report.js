@@ -209,7 +209,9 @@
   // Order and filter of the ranks, in the table and in the columns alike.
   const ranks = one("#ranks"), slim = one("#slim"), order = one(".order");
   order.hidden = ranks.tBodies[0].rows.length < 2;
-  const columns = { "-1": 0, 0: 4, 1: 5, 3: 7 };
+  // The parts stand behind the window's length, which stands behind the bar.
+  const parts = [...ranks.tHead.rows[0].cells].findIndex((head) => head.textContent.trim() === "breakdown") + 2;
+  const columns = { "-1": 0, 0: parts, 1: parts + 1, 3: parts + 3 };
   all("button", order).forEach((button) => button.addEventListener("click", () => {
     all("button", order).forEach((other) => other.setAttribute("aria-pressed", other === button));
     const by = Number(button.dataset.by);
@@ -228,7 +230,7 @@
     const wish = filter.value.toLowerCase().split(/[\s,]+/).filter(Boolean);
     let found = 0;
     for (const row of ranks.tBodies[0].rows) {
-      const place = (one(".name", row.cells[1])?.title || row.cells[1].textContent).trim().split(" ");
+      const place = parts < 4 ? [] : (one(".name", row.cells[1])?.title || row.cells[1].textContent).trim().split(" ");
       const inside = accepts(wish, Number(row.cells[0].dataset.v), place);
       if (inside) delete row.dataset.out; else row.dataset.out = "";
       found += inside;

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each pipeline stage has to compute: its parts, its layers one by one, classes of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.stage_work import PartWork, StageWork
+from megatron.torch_trace.report.html.parts import (
+    At,
+    Cell,
+    Column,
+    Row,
+    Table,
+    at,
+    ms,
+    number,
+    text,
+)
+from megatron.torch_trace.report.words import NONE, duration, milliseconds, ranks
+
+_MOST_CLASSES = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One layer: its height from 0 to 1."""
+
+    height: float
+    told: str
+    at: At | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of a stage."""
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+def tables(analysis: Analysis) -> dict[str, Any]:
+    """Tables of stages and classes, and the layers of each stage as bars on one scale."""
+    stages = analysis.stages
+    if not stages:
+        return {"stages": None, "classes": None, "layers": (), "layers_caption": ""}
+    works = [layer.work_ns for stage in stages for layer in stage.layers]
+    caption = ""
+    if works:
+        least, most = milliseconds(min(works)), milliseconds(max(works))
+        caption = f"Layer by layer, ms of an iteration without communication: {least} to {most}"
+    return {
+        "stages": _stages(stages) if len(stages) > 1 else None,
+        "classes": _classes(stages),
+        "layers": [_layers(stage, max(works), analysis) for stage in stages if stage.layers],
+        "layers_caption": caption,
+    }
+
+
+def _stages(stages: Sequence[StageWork]) -> Table:
+    columns = (
+        Column("stage"),
+        Column("ranks", number=False),
+        Column("layers"),
+        Column("layers ms"),
+        Column("embedding ms"),
+        Column("other ms", hint="the output layer, the loss, ..."),
+        Column("total ms"),
+    )
+    rows = tuple(
+        Row(
+            (
+                number(one.stage, str(one.stage)),
+                text(ranks(one.ranks)),
+                number(len(one.layers), str(len(one.layers))),
+                ms(one.layers_ns),
+                ms(one.embedding_ns),
+                ms(one.other_ns),
+                ms(one.total_ns),
+            )
+        )
+        for one in stages
+    )
+    caption = (
+        "What each stage computes in an iteration, without communication; means over its ranks"
+    )
+    return Table("stage-work", caption, columns, rows)
+
+
+def _classes(stages: Sequence[StageWork]) -> Table | None:
+    found = [(one.stage, part) for one in stages for part in one.classes if part.work_ns]
+    if not found:
+        return None
+    columns = (
+        Column("class", number=False),
+        Column("stage"),
+        Column("forward ms"),
+        Column("recompute ms"),
+        Column("backward ms"),
+        Column("comm ms", hint="of these, communication"),
+        Column("exposed comm ms"),
+        Column("TFLOP/s"),
+    )
+    found.sort(key=lambda entry: -entry[1].work_ns)
+    rows = tuple(Row(_class(stage, part)) for stage, part in found[:_MOST_CLASSES])
+    more = len(found) - len(rows)
+    rest = f"{more:,} more are in analyze --json." if more else ""
+    caption = (
+        "Modules by class, of an iteration, modules below included; means over a stage's ranks"
+    )
+    return Table("classes", caption, columns, rows, rest)
+
+
+def _class(stage: int, part: PartWork) -> tuple[Cell, ...]:
+    return (
+        text(part.name),
+        number(stage, str(stage)),
+        ms(part.forward_ns),
+        ms(part.recompute_ns),
+        ms(part.backward_ns),
+        ms(part.communication_ns),
+        ms(part.exposed_communication_ns),
+        speed(part.tflops),
+    )
+
+
+def speed(tflops: float | None) -> Cell:
+    """TFLOP/s in three digits."""
+    if tflops is None:
+        return Cell(NONE)
+    return Cell(f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}", sort=tflops)
+
+
+def _layers(stage: StageWork, most: float, analysis: Analysis) -> Layers:
+    lowest = next((rank for rank in analysis.ranks if rank.rank in stage.ranks), None)
+    rows = {row.module: row.longest for row in lowest.modules} if lowest else {}
+    bars = tuple(
+        Bar(
+            layer.work_ns / most if most else 0.0,
+            f"stage {stage.stage}, {layer.name}: {duration(layer.work_ns)}; forward "
+            f"{duration(layer.forward_ns)}, backward {duration(layer.backward_ns)}, recompute "
+            f"{duration(layer.recompute_ns)}, of which communication "
+            f"{duration(layer.communication_ns)}",
+            at(lowest.rank if lowest else None, rows.get(layer.name)),
+        )
+        for layer in stage.layers
+    )
+    return Layers(f"stage {stage.stage}", bars)
