@@ -46,6 +46,7 @@ def test_layers_are_one_line_of_the_tree_and_have_their_times_below_it(tmp_path:
         "      mlp         MLP                   2     3.00      2.00   83 %",
         "  (in no module)                                               17 %",
         "  In no module, ms: aten::sum 1.00. Within micro-batches 17 % is in no module.",
+        "  TFLOP/s are unknown without shapes: --torch-profile-record-shapes.",
         "  Layers 0-1, ms: 2.00, 3.00.",
     ]
 
@@ -59,7 +60,70 @@ def test_the_heaviest_modules_stay_and_of_many_layers_the_extremes(tmp_path: Pat
         "    layers.0-19      20      210      20.0  100 %",
         "  (in no module)                            0.4 %",
         "  In no module, ms: aten::sum 1.00. Within micro-batches 0.4 % is in no module.",
+        "  TFLOP/s are unknown without shapes: --torch-profile-record-shapes.",
         "  20 layers, ms: from 2.00 (layer 0) to 21.0 (layer 19).",
+    ]
+
+
+def test_the_model_is_the_root_and_has_a_part_of_its_own(tmp_path: Path) -> None:
+    trace = stage().annotation("model: GPTModel", 0, 950 * US)
+    trace.gpu(GEMM, 10_000 * US, 10_500 * US, launch=920 * US)
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    assert modules.tree(analysis, 100, 5)[:7] == [
+        "MODULES (ms and share of the GPU work they launched): rank 0",
+        "  module          class             calls  forward  backward  share",
+        "  model           GPTModel              1     3.50      2.00   85 %",
+        "    (itself)                                  0.50         -  7.7 %",
+        "    decoder       TransformerBlock      1     3.00      2.00   77 %",
+        "      layers.0-1  TransformerLayer      2     3.00      2.00   77 %",
+        "        mlp       MLP                   2     3.00      2.00   77 %",
+    ]
+
+
+def test_speeds_stand_beside_the_modules_whose_flops_are_known(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 10_000 * US)
+    trace.annotation("mlp: MLP", 0, 100).annotation("mlp.fc1: Linear", 10, 50)
+    shapes = {"Input Dims": [[1000, 1000], [1000, 1000]]}
+    trace.op("aten::mm", 20, 30, args=shapes).gpu(GEMM, US, 20 * US, launch=25)
+    trace.op("mine::product", 60, 70, args=shapes).gpu(GEMM, 50 * US, 60 * US, launch=65)
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    assert modules.tree(analysis, 80, 5) == [
+        "MODULES (ms and share of the GPU work they launched): rank 0",
+        "  module          calls  forward  backward  share  TFLOP/s",
+        "  mlp                 1    0.029         -  100 %        -",
+        "    (itself)               0.010         -   34 %",
+        "    fc1               1    0.019         -   66 %      105",
+        "  (in no module)                            0.0 %",
+    ]
+
+
+def test_what_the_stages_compute_stands_below_their_trees(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        trace = stage(rank, layers=2 + rank)
+        trace.annotation("embedding: Embedding", 960 * US, 970 * US)
+        trace.gpu(GEMM, 100_000 * US, 100_250 * US, launch=965 * US)
+        trace.write(tmp_path / f"rank-{rank}.json")
+    lines = modules.tree(analyze(tmp_path), 80, 5)
+    assert lines[lines.index("") + 1 :][-4:] == [
+        "STAGES (ms of GPU work of modules an iteration, without communication; means of ranks)",
+        "  stage  ranks  layers  one layer  all layers  embedding  other  total",
+        "      0  0           2       2.50        5.00       0.25   1.00   6.25",
+        "      1  1           3       3.00        9.00       0.25   1.00   10.2",
+    ]
+
+
+def test_modules_of_stacks_are_named_by_their_classes(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 10_000 * US)
+    for name, start, end in (("GPT_0", 0, 100), ("Layer_0", 10, 40), ("Layer_1", 50, 90)):
+        trace.add("python_function", f"nn.Module: {name}", start, end - start)
+        trace.gpu(GEMM, (1 + start) * US, (2 + start) * US, launch=start + 5)
+    lines = modules.tree(analyze(trace.write(tmp_path / "rank-0.json")), 100, 5)
+    assert lines[:5] == [
+        "MODULES (ms and share of the GPU work they launched): rank 0, from Python stacks",
+        "  module          calls  forward  backward  share",
+        "  GPT                 1    0.003         -  100 %",
+        "    (itself)               0.001         -   33 %",
+        "    Layer.0-1         2    0.002         -   67 %",
     ]
 
 

@@ -3,128 +3,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-from megatron.torch_trace.analysis.modules import ModuleAccount, ModuleRow
+from megatron.torch_trace.analysis.module_ranges import STACKS
+from megatron.torch_trace.analysis.modules import ModuleAccount
 from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.stage_work import StageWork
+from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
 from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.report.table import paragraph, table
-from megatron.torch_trace.report.words import NONE, count, milliseconds, percent, ranks
+from megatron.torch_trace.report.words import (
+    NONE,
+    count,
+    flop_rate,
+    milliseconds,
+    percent,
+    ranks,
+)
 
-_DEPTH = 4
+_DEPTH = 5
 _MOST_LAYERS = 12
 _MOST_OUTSIDE = 4
 _WIDE = 96
-_ANY = "*"
+_LEAST_OWN = 0.01
+"""Share of GPU work from which a module's own part, besides its modules, is a line."""
 _ENGINE = "autograd::engine::evaluate_function: "
-
-
-@dataclass(slots=True)
-class _Node:
-    """Modules whose paths differ in numbers only."""
-
-    rows: list[ModuleRow] = field(default_factory=list)
-    children: list[tuple[str, ...]] = field(default_factory=list)
-
-    def sum(self, name: str) -> int:
-        return sum(getattr(row, name) for row in self.rows)
+_COLUMNS = ("<~module", "<class", "calls", "forward", "recompute", "backward", "share", "TFLOP/s",
+            "exposed comm")  # fmt: skip
+_OPTIONAL = ("recompute", "TFLOP/s", "exposed comm")
 
 
 def tree(analysis: Analysis, width: int, top: int) -> list[str]:
-    """Modules by GPU work; nothing without spans of modules."""
+    """Modules by GPU work and what the stages compute; nothing if no trace tells of modules."""
     shown = first_and_last(analysis, lambda rank: rank.modules)
     parts = [_tree(rank, label(rank, shown), width, 2 * top) for rank in shown]
+    if len(analysis.stages) > 1:
+        parts.append(_stages(analysis.stages, width))
     return [line for n, part in enumerate(parts) for line in ([""] if n else []) + part]
 
 
 def _tree(rank: RankResult, name: str, width: int, most: int) -> list[str]:
-    nodes = _nodes(rank.modules)
-    heaviest = sorted(nodes, key=lambda path: (-nodes[path].sum("total_ns"), len(path)))[:most]
-    kept = {path: nodes[path] for path in heaviest if nodes[path].sum("total_ns")}
-    roots: list[tuple[str, ...]] = []
-    for path in kept:
-        above = _nearest(path, kept)
-        (kept[above].children if above else roots).append(path)
-    columns = ["<~module", "<class", "calls", "forward", "recompute", "backward", "share",
-               "exposed comm"]  # fmt: skip
-    lines = [
-        _cells(path, depth, above, kept[path]) for path, depth, above in _walk(kept, roots, (), 0)
-    ]
+    every = [(level, node) for level, node in walk(module_nodes(rank.modules)) if node.total_ns]
+    heaviest = sorted(
+        (level for level in every if level[0] < _DEPTH), key=lambda one: (-one[1].total_ns, one[0])
+    )[:most]
+    kept = {node.path for _, node in heaviest}
     account = rank.module_account
-    if account is not None and account.gpu_ns:
-        share = percent(account.unattributed_ns / account.gpu_ns)
-        lines.append(["(in no module)", *[""] * 5, share, ""])
-    without = [] if width >= _WIDE else [columns.index("<class")]
-    for optional in ("recompute", "exposed comm"):
-        at = columns.index(optional)
-        if all(line[at] in (NONE, "") for line in lines):
-            without.append(at)
-    keep = [n for n in range(len(columns)) if n not in without]
-    found = [f"MODULES (ms and share of the GPU work they launched): {name}"]
-    found += table([columns[n] for n in keep], [[line[n] for n in keep] for line in lines], width)
+    whole = account.gpu_ns if account else 0
+    lines = []
+    for level, node in every:
+        if node.path in kept:
+            lines.append(_cells(level, node, whole))
+            if any(child.path in kept for child in node.children):
+                lines += _itself(level + 1, node, whole)
+    if account is not None and whole:
+        share = percent(account.unattributed_ns / whole)
+        lines.append(["(in no module)", *[""] * 5, share, "", ""])
+    stacks = ", from Python stacks" if account and account.source == STACKS else ""
+    found = [f"MODULES (ms and share of the GPU work they launched): {name}{stacks}"]
+    keep = _columns(lines, width, classes=not stacks)
+    found += table([_COLUMNS[n] for n in keep], [[line[n] for n in keep] for line in lines], width)
     if account is not None:
-        found += _outside(account, width)
-    return found + _layers(nodes, kept, width)
+        found += _outside(account, width, has_shapes=bool(rank.shapes))
+    return found + _layers([node for _, node in every], width)
 
 
-def _nodes(rows: tuple[ModuleRow, ...]) -> dict[tuple[str, ...], _Node]:
-    nodes: dict[tuple[str, ...], _Node] = {}
-    for row in rows:
-        parts = row.module.split(".")
-        merged = tuple(_ANY if part.isdigit() else part for part in parts)
-        nodes.setdefault(merged, _Node()).rows.append(row)
-    deep = [path for path in nodes if _depth(path, nodes) > _DEPTH]
-    return {path: node for path, node in nodes.items() if path not in deep}
+def _columns(lines: list[list[str]], width: int, *, classes: bool) -> list[int]:
+    """Which columns tell something and fit; paths of stacks are made of classes already."""
+    keep = [
+        n
+        for n, name in enumerate(_COLUMNS)
+        if name not in _OPTIONAL or any(line[n] not in (NONE, "") for line in lines)
+    ]
+    headings = [name.lstrip("<~") for name in _COLUMNS]
+    needed = sum(2 + max(len(row[n]) for row in (headings, *lines)) for n in keep)
+    if not classes or width < _WIDE or needed > width:
+        keep.remove(_COLUMNS.index("<class"))
+    return keep
 
 
-def _depth(path: tuple[str, ...], nodes: dict[tuple[str, ...], _Node]) -> int:
-    """A list of layers, which is called by nobody, is no level of its own."""
-    return sum(path[:length] in nodes for length in range(1, len(path) + 1))
-
-
-def _nearest(path: tuple[str, ...], kept: dict[tuple[str, ...], _Node]) -> tuple[str, ...]:
-    for length in range(len(path) - 1, 0, -1):
-        if path[:length] in kept:
-            return path[:length]
-    return ()
-
-
-def _walk(
-    kept: dict[tuple[str, ...], _Node],
-    paths: list[tuple[str, ...]],
-    above: tuple[str, ...],
-    depth: int,
-) -> Iterator[tuple[tuple[str, ...], int, tuple[str, ...]]]:
-    for path in sorted(paths, key=lambda one: -kept[one].sum("total_ns")):
-        yield path, depth, above
-        yield from _walk(kept, kept[path].children, path, depth + 1)
-
-
-def _cells(path: tuple[str, ...], depth: int, above: tuple[str, ...], node: _Node) -> list[str]:
-    kinds = sorted({row.type for row in node.rows})
-    times = ("time_ns", "recompute_time_ns", "backward_time_ns")
+def _cells(level: int, node: ModuleNode, whole: int) -> list[str]:
     exposed = node.sum("exposed_communication_ns")
     return [
-        "  " * depth + _name(path, len(above), node),
-        kinds[0] if len(kinds) == 1 else f"{len(kinds)} classes",
+        "  " * level + node.name,
+        node.type,
         count(node.sum("calls")),
-        *(milliseconds(node.sum(name)) if node.sum(name) else NONE for name in times),
-        percent(sum(row.share for row in node.rows)),
+        *_times(node, "time_ns", "recompute_time_ns", "backward_time_ns"),
+        percent(node.total_ns / whole if whole else 0.0),
+        flop_rate(node.tflops),
         milliseconds(exposed) if exposed else NONE,
     ]
 
 
-def _name(path: tuple[str, ...], skip: int, node: _Node) -> str:
-    """What a line adds to the one above it, numbers as ranges: `layers.0-3`."""
-    parts = []
-    for at in range(skip, len(path)):
-        numbers = {row.module.split(".")[at] for row in node.rows}
-        parts.append(ranks(tuple(sorted(map(int, numbers)))) if path[at] == _ANY else path[at])
-    return ".".join(parts)
+def _itself(level: int, node: ModuleNode, whole: int) -> list[list[str]]:
+    """What a module launches outside of its parts, the loss for one; nothing if that is little."""
+    share = node.own_ns / whole if whole else 0.0
+    if share < _LEAST_OWN:
+        return []
+    times = _times(node, "self_ns", "recompute_self_ns", "backward_self_ns")
+    return [["  " * level + "(itself)", "", "", *times, percent(share), "", ""]]
 
 
-def _outside(account: ModuleAccount, width: int) -> list[str]:
+def _times(node: ModuleNode, *names: str) -> list[str]:
+    return [milliseconds(node.sum(name)) if node.sum(name) else NONE for name in names]
+
+
+def _outside(account: ModuleAccount, width: int, *, has_shapes: bool) -> list[str]:
     named = [
         f"{row.operator.removeprefix(_ENGINE)} {milliseconds(row.time_ns)}"
         for row in account.outside[:_MOST_OUTSIDE]
@@ -133,17 +115,19 @@ def _outside(account: ModuleAccount, width: int) -> list[str]:
     if account.microbatch_ns and account.microbatch_unattributed_ns is not None:
         share = percent(account.microbatch_unattributed_ns / account.microbatch_ns)
         text += f" Within micro-batches {share} is in no module."
-    return paragraph(text.strip(), width, "  ", "  ")
+    lines = paragraph(text.strip(), width, "  ", "  ")
+    if not has_shapes:
+        lines.append("  TFLOP/s are unknown without shapes: --torch-profile-record-shapes.")
+    return lines
 
 
-def _layers(
-    nodes: dict[tuple[str, ...], _Node], kept: dict[tuple[str, ...], _Node], width: int
-) -> list[str]:
+def _layers(nodes: list[ModuleNode], width: int) -> list[str]:
     """Layer by layer, of the heaviest list of modules; the extremes where they are many."""
-    path = next((path for path in kept if path[-1] == _ANY and len(nodes[path].rows) > 1), None)
-    if path is None:
+    lists = [node for node in nodes if node.is_list]
+    if not lists:
         return []
-    times = {int(row.module.rsplit(".", 1)[1]): row.total_ns for row in nodes[path].rows}
+    heaviest = max(lists, key=lambda node: node.total_ns)
+    times = {int(row.module.rsplit(".", 1)[1]): row.total_ns for row in heaviest.rows}
     if len(times) <= _MOST_LAYERS:
         listed = ", ".join(milliseconds(times[number]) for number in sorted(times))
         text = f"Layers {ranks(tuple(sorted(times)))}, ms: {listed}."
@@ -152,3 +136,33 @@ def _layers(
         most, least = (f"{milliseconds(times[n])} (layer {n})" for n in (by_time[0], by_time[-1]))
         text = f"{len(times)} layers, ms: from {least} to {most}."
     return paragraph(text, width, "  ", "  ")
+
+
+def _stages(stages: tuple[StageWork, ...], width: int) -> list[str]:
+    lines = [
+        [
+            str(stage.stage),
+            ranks(stage.ranks),
+            count(len(stage.layers)),
+            milliseconds(stage.layers_ns / len(stage.layers)) if stage.layers else NONE,
+            milliseconds(stage.layers_ns),
+            milliseconds(stage.embedding_ns) if stage.embedding_ns else NONE,
+            milliseconds(stage.other_ns) if stage.other_ns else NONE,
+            milliseconds(stage.total_ns),
+        ]
+        for stage in stages
+    ]
+    columns = (
+        "stage",
+        "<~ranks",
+        "layers",
+        "one layer",
+        "all layers",
+        "embedding",
+        "other",
+        "total",
+    )
+    return [
+        "STAGES (ms of GPU work of modules an iteration, without communication; means of ranks)",
+        *table(columns, lines, width),
+    ]

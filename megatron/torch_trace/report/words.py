@@ -57,6 +57,13 @@ def speed(gbps: float | None) -> str:
     return "<0.1" if gbps < 0.1 else f"{gbps:.3g}"
 
 
+def flop_rate(tflops: float | None) -> str:
+    """TFLOP/s in three digits; `-` where there is none."""
+    if tflops is None:
+        return NONE
+    return f"{tflops:,.0f}" if tflops >= 99.95 else f"{tflops:.3g}"
+
+
 def count(number: float) -> str:
     """`1,234`; a mean that is no whole number with one decimal."""
     return f"{number:,.0f}" if number == int(number) or number >= 100 else f"{number:,.1f}"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules as a tree for people: those whose paths differ in numbers only are one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from megatron.torch_trace.analysis.module_ranges import holders
+from megatron.torch_trace.analysis.modules import ModuleRow
+from megatron.torch_trace.report.words import ranks
+
+_ANY = "*"
+_PER_TERA = 1e-3
+"""TFLOP/s of one FLOP a ns."""
+_PASSES = ("self_ns", "recompute_self_ns", "backward_self_ns")
+
+Path = tuple[str, ...]
+"""Parts of a dotted path, `*` for numbers."""
+
+
+@dataclass(slots=True)
+class ModuleNode:
+    """One line of a tree.
+
+    Args:
+        path: of the modules.
+        rows: the modules.
+        above: path of the node above; () for a root.
+        children: the heaviest first.
+    """
+
+    path: Path
+    rows: list[ModuleRow] = field(default_factory=list)
+    above: Path = ()
+    children: list[ModuleNode] = field(default_factory=list)
+
+    def sum(self, name: str) -> int:
+        """Sum over the modules of the field with this name."""
+        return sum(getattr(row, name) for row in self.rows)
+
+    @property
+    def total_ns(self) -> int:
+        return self.sum("total_ns")
+
+    @property
+    def own_ns(self) -> int:
+        """GPU work of all passes in no module below."""
+        return sum(map(self.sum, _PASSES))
+
+    @property
+    def is_list(self) -> bool:
+        """Several modules with a number of their own, layers for one."""
+        return self.path[-1] == _ANY and len(self.rows) > 1
+
+    @property
+    def type(self) -> str:
+        """Class of the modules, or how many classes they are of."""
+        kinds = {row.type for row in self.rows}
+        return kinds.pop() if len(kinds) == 1 else f"{len(kinds)} classes"
+
+    @property
+    def name(self) -> str:
+        """What this line adds to the one above it, numbers as ranges: `layers.0-3`."""
+        # A model is above its parts and not in their paths.
+        skip = len(self.above) if self.path[: len(self.above)] == self.above else 0
+        parts = []
+        for at in range(skip, len(self.path)):
+            numbers = {row.module.split(".")[at] for row in self.rows}
+            several = self.path[at] == _ANY
+            parts.append(ranks(tuple(sorted(map(int, numbers)))) if several else self.path[at])
+        return ".".join(parts)
+
+    @property
+    def tflops(self) -> float | None:
+        """FLOPs of all passes / total_ns, in TFLOP/s; None if unknown or if there are none."""
+        flops = [
+            one for row in self.rows for one in (row.flops, row.backward_flops, row.recompute_flops)
+        ]
+        known = [one for one in flops if one is not None]
+        if len(known) < len(flops) or not sum(known) or not self.total_ns:
+            return None
+        return sum(known) / self.total_ns * _PER_TERA
+
+
+def module_nodes(rows: tuple[ModuleRow, ...]) -> list[ModuleNode]:
+    """The roots of the tree of these modules, the heaviest first."""
+    nodes: dict[Path, ModuleNode] = {}
+    for row in rows:
+        path = _merged(row.module)
+        nodes.setdefault(path, ModuleNode(path)).rows.append(row)
+    roots: list[ModuleNode] = []
+    for path, node in nodes.items():
+        nearest = [_merged(one) for one in reversed(holders(node.rows[0].module))]
+        node.above = next((one for one in nearest if one in nodes and one != path), ())
+        (nodes[node.above].children if node.above else roots).append(node)
+    for node in nodes.values():
+        node.children.sort(key=lambda one: -one.total_ns)
+    return sorted(roots, key=lambda one: -one.total_ns)
+
+
+def walk(nodes: list[ModuleNode], level: int = 0) -> Iterator[tuple[int, ModuleNode]]:
+    """All nodes from the roots down, with their level from 0 on."""
+    for node in nodes:
+        yield level, node
+        yield from walk(node.children, level + 1)
+
+
+def _merged(path: str) -> Path:
+    return tuple(_ANY if part.isdigit() else part for part in path.split("."))
