@@ -26,7 +26,7 @@ from megatron.torch_trace.analysis.dimensions import ORDER
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 
 _CONDITION = re.compile(
-    r"\s*(?P<metric>[a-z_-]+(?::.*?\S)?)\s*(?P<comparison>[<>]=?)\s*"
+    r"\s*(?P<metric>[a-z_-]+(?::.*?)?)\s*(?P<comparison>[<>]=?)\s*"
     r"(?P<amount>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|pp|ms|us|s)\s*"
 )
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
