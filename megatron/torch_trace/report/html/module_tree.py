@@ -105,7 +105,7 @@ def _tree(rank: RankResult, name: str) -> Tree:
         rest = f"{len(lines) - _MOST:,} lines more are in analyze --json."
     quiet = len(nodes) - len(busy)
     if quiet:
-        rest = f"{rest} Without GPU work: {quiet:,}.".strip()
+        rest = f"{rest} Modules without GPU work, {quiet:,} lines, are left out.".strip()
     return Tree(
         f"tree-{rank.rank}",
         name,

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page in Chromium, opened as the file that it is, with no other host to be found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.summary import summarise
+from megatron.torch_trace.report.html import render_html
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+HOSTILE = "</script><img src=x onerror=document.title='hacked'>"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # Proof that nothing leaves: there is nowhere to go.
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+]
+
+
+@pytest.fixture(scope="module")
+def file(spans: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with spans of modules, and with a kernel whose name would like to run."""
+    first, *others = spans.ranks
+    heaviest, *rest = first.kernels
+    hostile = (replace(heaviest, name=HOSTILE), *rest)
+    ranks = (replace(first, kernels=hostile), *others)
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(render_html(replace(spans, ranks=ranks, summary=summarise(ranks))))
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def noise() -> list[str]:
+    """What the console said and what was asked of the network, over all tests of this module."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Any, file: Path, noise: list[str]) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    opened.on("console", lambda message: noise.append(message.text))
+    opened.on("pageerror", lambda error: noise.append(str(error)))
+    address = file.as_uri()
+    opened.on(
+        "request",
+        lambda one: one.url.startswith((address, "data:")) or noise.append(one.url),
+    )
+    opened.goto(address)
+    yield opened
+    opened.close()
+
+
+def test_a_hostile_name_is_text(page: Any) -> None:
+    assert HOSTILE in page.locator("#kernels").inner_text()
+    assert page.locator("img[src='x']").count() == 0
+    assert page.title() != "hacked"
+
+
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_nothing_stands_out_of_the_window(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    for block in page.locator("details").all():
+        block.evaluate("details => { details.open = true; }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_heading_sorts_its_column_and_again_the_other_way(page: Any) -> None:
+    shares = (
+        "[...document.querySelectorAll('#kernels tbody tr')].map(r => Number(r.cells[2].dataset.v))"
+    )
+    page.locator("#kernels th", has_text="calls").locator("button").click()
+    falling = page.evaluate(shares)
+    assert falling == sorted(falling, reverse=True)
+    assert page.locator("#kernels th", has_text="calls").get_attribute("aria-sort") == "descending"
+    page.locator("#kernels th", has_text="calls").locator("button").click()
+    assert page.evaluate(shares) == falling[::-1]
+
+
+def test_a_slash_searches_all_tables_and_escape_ends_it(page: Any) -> None:
+    shown = page.locator("#kernels tbody tr:not(.gone)")
+    before = shown.count()
+    page.keyboard.press("/")
+    page.keyboard.type("softmax")
+    page.locator("#block-families tbody tr:not(.gone)").nth(1).wait_for(state="detached")
+    rows = shown.all_inner_texts()
+    assert rows
+    assert all("softmax" in row.lower() for row in rows)
+    page.keyboard.press("Escape")
+    assert page.locator("#search").input_value() == ""
+    assert shown.count() == before
+
+
+def test_arrow_keys_walk_the_tree_of_modules(page: Any) -> None:
+    row = page.locator("#tree-0 tr", has_text="self_attention").first
+    row.focus()
+    below = page.locator("#tree-0 tr:not(.gone)").count()
+    page.keyboard.press("ArrowRight")
+    assert row.get_attribute("aria-expanded") == "true"
+    assert page.locator("#tree-0 tr:not(.gone)").count() > below
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.getAttribute('aria-level')") == "4"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert row.get_attribute("aria-expanded") == "false"
+
+
+def test_ranks_are_sorted_and_filtered(page: Any) -> None:
+    ranks = page.locator("#ranks tbody tr:not(.gone) td:first-child")
+    page.get_by_role("button", name="exposed communication").click()
+    assert ranks.all_inner_texts() == ["1", "0"]
+    page.locator("#ranks-filter").fill("pp0")
+    assert ranks.all_inner_texts() == ["0"]
+
+
+def test_the_switch_goes_from_automatic_to_light_to_dark(page: Any) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(colour)
+    page.locator("#theme").click()
+    light = page.evaluate(colour)
+    assert light == "rgb(255, 255, 255)"
+    page.locator("#theme").click()
+    assert page.evaluate(colour) == dark != light
+
+
+def test_the_table_is_copied_with_full_names(page: Any) -> None:
+    page.evaluate("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    page.locator("#block-kernels .copy").click()
+    lines = page.evaluate("window.copied").splitlines()
+    assert lines[0].startswith("kernel\tfamily\tcalls\tms")
+    assert any("void at::native::" in line for line in lines)
+
+
+def test_the_console_is_silent_and_no_request_leaves(noise: list[str]) -> None:
+    assert noise == []
