@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timelines of small traces, decoded packet by packet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from perfetto_builder import (
+    CPU,
+    GPU,
+    MAIN,
+    arrow,
+    instant,
+    kernel,
+    launch,
+    mark,
+    named,
+    op,
+    step,
+    write,
+)
+from timeline_reader import Timeline, read_timeline, unpacked
+
+from megatron.torch_trace.errors import StrictError, UsageError
+from megatron.torch_trace.perfetto import convert, sidecar_of
+
+GROUP = {
+    "Collective name": "allreduce",
+    "In msg nelems": 8,
+    "Out msg nelems": 8,
+    "Group size": 2,
+    "dtype": "Float",
+    "Process Group Name": "3",
+    "Process Group Description": "TENSOR_MODEL_PARALLEL_GROUP",
+    "Process Group Ranks": "[0, 1]",
+}
+
+
+def converted(trace: Path, **options: str) -> Timeline:
+    output = trace.with_suffix(".pftrace")
+    convert(trace, output, force=True, **options)  # type: ignore[arg-type]
+    return read_timeline(output)
+
+
+def shown(timeline: Timeline) -> list[tuple[str, str, int, int | None]]:
+    return [(one.row, one.name, one.ts, one.dur) for one in timeline.slices]
+
+
+def test_a_rank_has_a_gpu_with_named_streams_and_a_cpu_with_threads(tmp_path: Path) -> None:
+    trace = write(
+        tmp_path / "rank-0.json",
+        step(3, 100, 50),
+        named("thread 42 (python3)"),
+        op("autograd", 105, 5, tid=43),
+        launch(110, 1, 1), launch(112, 1, 2), launch(114, 1, 3),
+        kernel("gemm", 120, 10, 1),
+        kernel("ncclDevKernel_AllReduce", 120, 10, 2, stream=27, **GROUP),
+        kernel("Memcpy HtoD", 120, 10, 3, stream=31) | {"cat": "gpu_memcpy"},
+        mark("ProfilerStep#3", 119, 12), mark("nccl:all_reduce", 120, 10, stream=27),
+        op("Activity Buffer Request", 130, 1, cat="overhead", pid=-1, tid=0),
+    )  # fmt: skip
+    timeline = converted(trace)
+    assert list(timeline.rows.values()) == [
+        "rank 00 GPU",
+        "rank 00 stream 7 compute",
+        "rank 00 stream 27 tp annotations",
+        "rank 00 stream 27 tp",
+        "rank 00 stream 31 copy",
+        (10000, "rank 00 CPU"),
+        (10000, 10000, "rank 00 main thread 42 (python3)"),
+        (10000, 10001, "rank 00 thread 43"),
+        (10000, 10002, "rank 00 profiler overhead"),
+        "rank 00 launched work waiting",
+    ]
+    assert {one.row for one in timeline.slices if one.name == "ProfilerStep#3"} == {
+        "rank 00 GPU",
+        "rank 00 main thread 42 (python3)",
+    }
+    assert min(one.ts for one in timeline.slices) == 0
+
+
+def test_slices_instants_and_arrows_are_all_there(tmp_path: Path) -> None:
+    call, work = launch(110, 1, 1), kernel("gemm", 120.125, 10.5, 1)
+    trace = write(
+        tmp_path / "rank-0.json",
+        op("outer", 100, 50), op("inner", 110, 5), call, work,
+        arrow(1, call, work), arrow("odd", call, work, "other"),
+        {"ph": "s", "id": 9, "cat": "ac2g", "pid": CPU, "tid": MAIN, "ts": 100},
+        instant("here", 111, cat="cpu_instant_event"),
+        instant("Iteration Start", 100, pid="Traces", tid="Trace"),
+    )  # fmt: skip
+    timeline = converted(trace)
+    assert sorted(shown(timeline), key=lambda one: (one[2], one[1])) == [
+        ("rank 00 profiler Traces: Trace", "Iteration Start", 0, None),
+        ("rank 00 thread 42", "outer", 0, 50_000),
+        ("rank 00 thread 42", "cudaLaunchKernel", 10_000, 1_000),
+        ("rank 00 thread 42", "inner", 10_000, 5_000),
+        ("rank 00 thread 42", "here", 11_000, None),
+        ("rank 00 stream 7 compute", "gemm", 20_125, 10_500),
+    ]
+    assert [(a.name, b.name) for a, b in timeline.arrows()] == [("cudaLaunchKernel", "gemm")] * 2
+    assert {one.name: one.category for one in timeline.slices}["Iteration Start"] is None
+
+
+def test_slices_that_cross_move_to_a_lane_of_their_own(tmp_path: Path) -> None:
+    trace = write(
+        tmp_path / "rank-0.json",
+        op("a", 0, 10), op("b", 5, 10), op("c", 6, 3),
+        kernel("k", 0, 10, 1), kernel("l", 9, 5, 2),
+    )  # fmt: skip
+    timeline = converted(trace)
+    assert shown(timeline) == [
+        ("rank 00 stream 7 compute", "k", 0, 10_000),
+        ("rank 00 thread 42", "a", 0, 10_000),
+        ("rank 00 thread 42 crossing 1", "b", 5_000, 10_000),
+        ("rank 00 thread 42", "c", 6_000, 3_000),
+        ("rank 00 stream 7 compute crossing 1", "l", 9_000, 5_000),
+    ]
+    names = timeline.rows
+    above = {names[child]: names[parent] for child, parent in timeline.parents.items()}
+    assert above["rank 00 thread 42 crossing 1"] == (10000, 10000, "rank 00 thread 42")
+    assert above["rank 00 stream 7 compute crossing 1"] == "rank 00 GPU"
+
+
+RANGES = st.tuples(st.sampled_from(["cpu", "gpu", "mark"]), st.integers(0, 9), st.integers(0, 5))
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(RANGES, min_size=1, max_size=12))
+def test_nothing_is_lost_however_slices_cross(
+    tmp_path: Path, ranges: list[tuple[str, int, int]]
+) -> None:
+    make = {
+        "cpu": lambda n, ts, dur: op(f"{n}", ts, dur),
+        "gpu": lambda n, ts, dur: kernel(f"{n}", ts, dur, n),
+        "mark": lambda n, ts, dur: mark(f"{n}", ts, dur),
+    }
+    events = [make[kind](n, ts, dur) for n, (kind, ts, dur) in enumerate(ranges, 1)]
+    timeline = converted(write(tmp_path / "rank-0.json", *events))
+    first = min(ts for _, ts, _ in ranges)
+    assert sorted((int(one.name), one.ts, one.dur) for one in timeline.slices) == [
+        (n, (ts - first) * 1000, dur * 1000) for n, (_, ts, dur) in enumerate(ranges, 1)
+    ]
+
+
+ODD_ARGUMENTS = {
+    "negative": -5, "large": 1 << 40, "beyond": 1 << 70, "real": 0.25, "flag": False,
+    "text": "ähm \"</script>", "list": [[4096, 1024], []], "nothing": None,
+}  # fmt: skip
+
+
+def test_all_arguments_come_back_with_their_types(tmp_path: Path) -> None:
+    trace = write(
+        tmp_path / "rank-0.json",
+        op("a", 0, 10, args=ODD_ARGUMENTS), op("b", 20, 1, args={"negative": 7, "real": 3}),
+        op("c", 30, 1, args={"negative": "x", "real": None}), op("d", 40, 1),
+    )  # fmt: skip
+    timeline = converted(trace, args="all")
+    assert [one.args for one in timeline.slices] == [
+        {
+            "negative": -5, "large": 1 << 40, "beyond": str(1 << 70), "real": 0.25, "flag": False,
+            "text": "ähm \"</script>", "list": "[[4096,1024],[]]",
+        },
+        {"negative": 7, "real": 3},
+        {"negative": "x"},
+        {},
+    ]  # fmt: skip
+
+
+def test_without_asking_one_gets_the_arguments_that_tell_something(tmp_path: Path) -> None:
+    args = {"External id": 4, "Record function id": 0}
+    trace = write(
+        tmp_path / "rank-0.json",
+        op("mm", 0, 10, args=args | {"Input Dims": [[2, 2]]}), op("relu", 20, 1, args=args),
+        kernel("k", 30, 1, 5, queued=0, grid=[1, 2, 3]),
+    )  # fmt: skip
+    assert [one.args for one in converted(trace).slices] == [
+        {"External id": 4, "Input Dims": "[[2,2]]"},
+        {},
+        {"stream": 7, "correlation": 5, "grid": "[1,2,3]"},
+    ]
+    assert not any(one.args for one in converted(trace, args="none").slices)
+
+
+def test_memory_and_waiting_work_are_counters(tmp_path: Path) -> None:
+    def allocation(ts: float, allocated: int) -> dict[str, object]:
+        args = {
+            "Total Allocated": allocated, "Total Reserved": 500, "Bytes": 1, "Device Id": GPU,
+            "Device Type": 1,
+        }  # fmt: skip
+        return instant("[memory]", ts, cat="cpu_instant_event", args=args)
+
+    trace = write(
+        tmp_path / "rank-0.json",
+        allocation(5, 200), allocation(1, 100),
+        launch(1, 1, 1), launch(2, 1, 2), launch(3, 1, 3),
+        kernel("a", 4, 1, 1), kernel("b", 5, 1, 2), kernel("c", 6, 1, 3),
+    )  # fmt: skip
+    timeline = converted(trace)
+    assert timeline.counters == {
+        "rank 00 memory allocated": [(0, 100), (4_000, 200)],
+        "rank 00 memory reserved": [(0, 500), (4_000, 500)],
+        "rank 00 launched work waiting": [(3_000, 2), (4_000, 1), (5_000, 0)],
+    }
+    assert sum(one.name == "[memory]" for one in timeline.slices) == 2
+
+
+def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> None:
+    trace = write(
+        tmp_path / "rank-0.json",
+        [op("a", ts, 0.5) for ts in range(100)], op("open", 95.5, -1), op("far", 1e13, 1),
+        {"ph": "X", "cat": "cpu_op", "name": "never", "pid": CPU, "tid": MAIN},
+        {"ph": "C", "name": "count", "pid": CPU, "ts": 3, "args": {"n": 1}},
+    )  # fmt: skip
+    result = convert(trace, tmp_path / "out.pftrace")
+    timeline = read_timeline(tmp_path / "out.pftrace")
+    assert len(timeline.slices) == 101
+    assert [(one.ts, one.dur) for one in timeline.slices if one.name == "open"] == [(95_500, 4_000)]
+    assert result.notes == (
+        f"{trace}: 1 of phase C are neither slices, instants nor arrows and were left out.",
+        f"{trace}: 2 events without a time, or absurdly far off, were left out.",
+    )
+
+
+def rank(folder: Path, number: int, clock: float) -> Path:
+    """A rank that leaves three all-reduces with the others; its clock is ahead by `clock` us."""
+    events = [step(1, 100 + clock, 200)]
+    for call, at in enumerate((120, 160, 200), 1):
+        late = 10 * number
+        events.append(launch(at - 15 + clock, 1, call))
+        events.append(
+            kernel("ncclDevKernel_AllReduce", at + late + clock, 30 - late, call, Seq=call, **GROUP)
+        )
+    base = 1_790_857_026_000_000_000
+    return write(folder / f"rank-{number}.json", *events, rank=number, baseTimeNanoseconds=base)
+
+
+def test_ranks_are_aligned_by_the_ends_of_collectives_and_begin_at_0(tmp_path: Path) -> None:
+    traces = [rank(tmp_path, 1, 1_000_000.5), rank(tmp_path, 0, 0)]
+    output = tmp_path / "all.pftrace.gz"
+    result = convert(traces, output, jobs=1)
+    assert result.ranks == [0, 1]
+    assert result.clock_ns == {0: 0, 1: -1_000_000_500}
+    assert result.offset_ns == {0: -100_000, 1: -1_000_100_500}
+    assert json.loads(sidecar_of(output).read_text())["offset_ns"] == {
+        "0": -100_000,
+        "1": -1_000_100_500,
+    }
+    timeline = read_timeline(output)
+    ends: dict[str, list[int]] = {}
+    for one in timeline.slices:
+        if one.name.startswith("nccl"):
+            ends.setdefault(one.row, []).append(one.ts + (one.dur or 0))
+    assert ends == {
+        "rank 00 stream 7 tp": [50_000, 90_000, 130_000],
+        "rank 01 stream 7 tp": [50_000, 90_000, 130_000],
+    }
+    # CLOCK_REALTIME beside the timeline's: 0 of the timeline is this moment.
+    assert timeline.clocks[1] - timeline.clocks[6] == 1_790_857_026_000_000_000 + 100_000
+
+
+def test_the_same_traces_give_the_same_file_with_one_process_or_two(tmp_path: Path) -> None:
+    traces = [rank(tmp_path, number, 0) for number in (0, 1)]
+    convert(traces, tmp_path / "one.pftrace", jobs=1)
+    seen: list[float] = []
+    convert(traces, tmp_path / "two.pftrace", jobs=2, on_progress=seen.append)
+    assert unpacked(tmp_path / "one.pftrace") == unpacked(tmp_path / "two.pftrace")
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize("suffix", [".pftrace.gz", ".pftrace.zst"])
+def test_the_name_says_how_a_timeline_is_compressed(suffix: str, tmp_path: Path) -> None:
+    trace = rank(tmp_path, 0, 0)
+    convert(trace, tmp_path / "plain.pftrace", sidecar=False)
+    convert(trace, tmp_path / f"packed{suffix}", sidecar=False)
+    assert unpacked(tmp_path / f"packed{suffix}") == (tmp_path / "plain.pftrace").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        f"packed{suffix}", "plain.pftrace", "rank-0.json",
+    ]  # fmt: skip
+
+
+def test_what_cannot_work_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    one, other = rank(tmp_path, 0, 0), tmp_path / "copy.json"
+    other.write_bytes(one.read_bytes())
+    with pytest.raises(UsageError, match="both are rank 0; keep one"):
+        convert([one, other], tmp_path / "out.pftrace", jobs=1)
+    with pytest.raises(UsageError, match="--args few: must be one of all, some, none"):
+        convert(one, tmp_path / "out.pftrace", args="few")
+    merged = write(tmp_path / "merged.json", op("a", 0, 1), torch_profile={"merged": {"ranks": []}})
+    with pytest.raises(UsageError, match="holds several ranks already"):
+        convert(merged, tmp_path / "out.pftrace")
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(one.read_bytes()[:-40])
+    with pytest.raises(StrictError):
+        convert(cut, tmp_path / "out.pftrace", strict=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "copy.json", "cut.json", "merged.json", "rank-0.json",
+    ]  # fmt: skip
+    kept = tmp_path / "out.pftrace"
+    kept.write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        convert(one, kept)
+    assert kept.read_text() == "mine"
+
+
+def test_the_command_writes_what_is_whole_of_a_cut_trace_and_exits_with_3(tmp_path: Path) -> None:
+    trace = rank(tmp_path, 0, 0)
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[: whole.rindex(b'{"ph"') + 20])
+    command = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
+    done = subprocess.run(
+        [*command, "convert", str(trace), "-o", "-", "--args", "none"], capture_output=True
+    )
+    assert done.returncode == 3
+    assert b"the file ends in the middle; whole events up to there were kept" in done.stderr
+    (tmp_path / "out.pftrace").write_bytes(done.stdout)
+    assert len(read_timeline(tmp_path / "out.pftrace").slices) == 6
