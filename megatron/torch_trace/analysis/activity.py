@@ -208,6 +208,12 @@ _NARROW: dict[str, Any] = {
 }
 
 
+def _nothing(column: str, count: int) -> Ints:
+    """NONE in every row, which takes no memory."""
+    none: Ints = np.broadcast_to(np.array(NONE, dtype=_NARROW.get(column, np.int64)), (count,))
+    return none
+
+
 @dataclass(slots=True)
 class _Gathered:
     """Blocks joined: codes of a block become codes of the file."""
@@ -232,21 +238,29 @@ class _Gathered:
             # One more entry at the end: code -1, "none", stays -1.
             maps[kind] = ints([*(known.setdefault(v, len(known)) for v in values), NONE])
         for table, columns in block.tables.items():
-            parts = self.parts[table]
-            for column, array in columns.items():
-                coded = maps[column][array] if column in maps else array
-                parts[column].append(coded.astype(_NARROW.get(column, np.int64)))
+            for column, parts in self.parts[table].items():
+                if column in columns:
+                    array = columns[column]
+                    coded = maps[column][array] if column in maps else array
+                    parts.append(coded.astype(_NARROW.get(column, np.int64)))
+                else:
+                    parts.append(_nothing(column, len(columns["start"])))
 
     def finish(self, trace: Trace) -> Activity:
         tables: dict[str, dict[str, Ints]] = {}
+        absent: list[tuple[str, str]] = []
         for table, parts in self.parts.items():
             tables[table] = {}
             for column in _COLUMNS[table]:
                 # One column after the other, so that no more than one is there twice.
                 arrays = parts.pop(column)
-                empty = np.zeros(0, dtype=_NARROW.get(column, np.int64))
-                tables[table][column] = np.concatenate(arrays) if arrays else empty
+                if arrays and all(array.strides == (0,) for array in arrays):
+                    absent.append((table, column))
+                else:
+                    tables[table][column] = np.concatenate([_nothing(column, 0), *arrays])
         odd, unfinished = mend(tables)
+        for table, column in absent:
+            tables[table][column] = _nothing(column, len(tables[table]["start"]))
         gpu, calls, ops = (tables[table] for table in (GPU, CALL, OP))
         return Activity(
             path=trace.path,

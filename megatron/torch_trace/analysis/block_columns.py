@@ -48,7 +48,6 @@ COLLECTIVE_FIELDS = (
 _KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 _COMMS = "record_param_comms"
 _DIMS = b'"Input Dims"'
-_OPERATOR = ("shape", "inputs", "sequence", "forward_thread")
 # Its FLOPs depend on whether it is causal; all others' on their shapes alone.
 _ATTENTION = "att"
 
@@ -58,7 +57,8 @@ class BlockColumns:
     """Columns of one block.
 
     Args:
-        tables: GPU, CALL, OP, OVERHEAD, FRAME -> column -> int64 array.
+        tables: GPU, CALL, OP, OVERHEAD, FRAME -> column -> int64 array; a column of -1 only may be
+            left out.
         values: "name", "track", "shape", "inputs", "collective" -> what its codes stand for.
     """
 
@@ -125,8 +125,6 @@ class LookForActivity:
                 found |= _ops(some, collectives)
                 if self._operators or any(_DIMS in bytes(event.args) for event in some[:64]):
                     found |= _operators(some, shapes, inputs)
-                else:
-                    found |= dict.fromkeys(_OPERATOR, np.full(len(some), -1, dtype=np.int64))
             columns.tables[table] = found
         columns.values = {
             "name": list(names),
