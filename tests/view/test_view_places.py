@@ -70,7 +70,7 @@ def test_a_broken_note_beside_a_timeline_is_no_note(tmp_path: Path, text: str) -
 
 
 def test_at_ones_own_desk_there_is_no_tunnel() -> None:
-    assert tunnels(9123, environ={"USER": "ada"}, host="laptop") == []
+    assert tunnels([9123], environ={"USER": "ada"}, host="laptop") == []
 
 
 def test_in_a_slurm_job_the_way_leads_over_the_host_that_submitted_it() -> None:
@@ -81,7 +81,7 @@ def test_in_a_slurm_job_the_way_leads_over_the_host_that_submitted_it() -> None:
         "SLURMD_NODENAME": "node042",
     }
     line = "ssh -L 9123:127.0.0.1:9123 -J ada@login1.cluster ada@node042"
-    assert tunnels(9123, environ=job, host="node042.cluster") == [line]
+    assert tunnels([9123], environ=job, host="node042.cluster") == [line]
 
 
 def test_on_the_login_node_itself_a_job_needs_no_jump() -> None:
@@ -92,15 +92,21 @@ def test_on_the_login_node_itself_a_job_needs_no_jump() -> None:
         "SSH_CONNECTION": "1.1.1.1 50000 198.51.100.2 22",
     }
     line = "ssh -L 9123:127.0.0.1:9123 ada@login1.cluster"
-    assert tunnels(9123, environ=allocation, host="login1.cluster") == [line]
+    assert tunnels([9123], environ=allocation, host="login1.cluster") == [line]
 
 
 def test_whoever_came_from_a_private_address_may_have_jumped_over_it() -> None:
     session = {"USER": "ada", "SSH_CONNECTION": "10.0.0.1 50000 10.0.0.42 22"}
-    assert tunnels(9123, environ=session, host="node042") == [
+    assert tunnels([9123], environ=session, host="node042") == [
         "ssh -L 9123:127.0.0.1:9123 ada@node042",
         "ssh -L 9123:127.0.0.1:9123 -J ada@10.0.0.1 ada@node042",
     ]
+
+
+def test_a_native_trace_processor_needs_a_second_port() -> None:
+    session = {"USER": "ada", "SSH_CONNECTION": "1.1.1.1 50000 10.0.0.42 22"}
+    line = "ssh -L 10000:127.0.0.1:10000 -L 9001:127.0.0.1:9001 ada@login1"
+    assert tunnels([10000, 9001], environ=session, host="login1") == [line]
 
 
 def test_addresses_can_be_opened_as_they_are() -> None:

@@ -345,6 +345,13 @@ def test_what_cannot_be_is_one_sentence_and_status_2(arguments: list[str], sente
     assert sentence in str(error)
 
 
+def test_a_rank_without_a_trace_is_one_sentence(tmp_path: Path) -> None:
+    for rank in (0, 3):
+        (tmp_path / f"rank-{rank}.json").write_text('{"traceEvents": []}')
+    error = CliRunner().invoke(command, [str(tmp_path), "--rank", "2"]).exception
+    assert str(error) == "--rank 2: no file is named after it; there are 0, 3."
+
+
 def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     trace = tmp_path / "rank-0.json.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents": [], "traceName": "empty"}'))

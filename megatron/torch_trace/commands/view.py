@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 @click.command("view")
 @options.paths
 @click.option(
+    "--rank",
+    "ranks",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="R",
+    help="Only this rank, by the names of the files; can be given several times.",
+)
+@click.option(
     "--port",
     type=click.IntRange(min=1, max=65535),
     metavar="N",
@@ -52,6 +60,7 @@ if TYPE_CHECKING:
 )
 def command(
     paths: tuple[str, ...],
+    ranks: tuple[int, ...],
     port: int | None,
     host: str,
     perfetto: bool,
@@ -84,12 +93,12 @@ def command(
     sources = find_traces(paths)
     for path, reason in sources.skipped:
         terminal.say(f"Skipped {path}: {reason}.")
-    traces = one_window(sources.traces)
+    traces = _of_ranks(one_window(sources.traces), set(ranks))
     _warn_of_size(traces, binary is not None)
     embedded = not public and binary is None
     preparation = Preparation(
         traces,
-        whole_folder=len(paths) == 1 and Path(paths[0]).is_dir(),
+        whole_folder=len(paths) == 1 and not ranks and Path(paths[0]).is_dir(),
         links=ViewLinks(site.UI, site.TIMELINE, site.OFFSETS) if embedded else None,
         timeline_first=perfetto or not embedded,
         on_event=terminal.say,
@@ -107,6 +116,18 @@ def command(
             stack.enter_context(native.serving(binary, preparation.file))
         _say_where(server, host, "/timeline" if perfetto or not embedded else "/", no_browser)
         server.run(once=once)
+
+
+def _of_ranks(traces: list[Path], wanted: set[int]) -> list[Path]:
+    from megatron.torch_trace.analysis.choosing import listed, of_ranks
+    from megatron.torch_trace.sources import rank_in_name
+
+    named = {rank for trace in traces for rank in [rank_in_name(trace.name)] if rank is not None}
+    absent = sorted(wanted - named)
+    if absent:
+        there = listed(sorted(named))
+        raise UsageError(f"--rank {absent[0]}: no file is named after it; there are {there}.")
+    return of_ranks(traces, wanted or None)
 
 
 def _refuse_what_cannot_be(
@@ -147,7 +168,8 @@ def _say_where(server: Server, host: str, path: str, no_browser: bool) -> None:
     click.echo(url)
     if host in ("0.0.0.0", "::"):
         terminal.say("Everybody who reaches this machine can read the traces.")
-    lines = tunnels(server.port)
+    native_port = server.site.native_port
+    lines = tunnels([server.port, *([native_port] if native_port else [])])
     if lines:
         terminal.say("On your own computer run one of these and open the address above there:")
         for line in lines:

@@ -7,7 +7,7 @@ import getpass
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 PUBLIC_UI = "https://ui.perfetto.dev"
 PUBLIC_PORT = 9001
@@ -21,7 +21,7 @@ def url_of(host: str, port: int, path: str = "/") -> str:
 
 
 def tunnels(
-    port: int, *, environ: Mapping[str, str] | None = None, host: str | None = None
+    ports: Sequence[int], *, environ: Mapping[str, str] | None = None, host: str | None = None
 ) -> list[str]:
     """The lines to run on the user's own computer, the likeliest first; none if this is it.
 
@@ -30,7 +30,7 @@ def tunnels(
     node that it must jump over; which one nobody can tell from here, so both lines are given.
 
     Args:
-        port: of the server.
+        ports: what the browser needs, the server's first.
         environ: the environment, os.environ if not given.
         host: name of this machine, if not the system's.
     """
@@ -39,19 +39,20 @@ def tunnels(
     node = environ.get("SLURMD_NODENAME") or host or socket.gethostname()
     submitted_from = environ.get("SLURM_SUBMIT_HOST")
     if environ.get("SLURM_JOB_ID") and submitted_from and not _same_host(submitted_from, node):
-        return [_ssh(port, user, node, submitted_from)]
+        return [_ssh(ports, user, node, submitted_from)]
     session = environ.get("SSH_CONNECTION", "").split()
     if not session:
         return []
-    lines = [_ssh(port, user, node)]
+    lines = [_ssh(ports, user, node)]
     if _is_private(session[0]):
-        lines.append(_ssh(port, user, node, session[0]))
+        lines.append(_ssh(ports, user, node, session[0]))
     return lines
 
 
-def _ssh(port: int, user: str, node: str, over: str | None = None) -> str:
+def _ssh(ports: Sequence[int], user: str, node: str, over: str | None = None) -> str:
     jump = f" -J {user}@{over}" if over else ""
-    return f"ssh -L {port}:127.0.0.1:{port}{jump} {user}@{node}"
+    forwarded = " ".join(f"-L {port}:127.0.0.1:{port}" for port in ports)
+    return f"ssh {forwarded}{jump} {user}@{node}"
 
 
 def _same_host(one: str, other: str) -> bool:

@@ -32,7 +32,7 @@ def find_binary(name: str) -> Path:
     found = shutil.which(name)
     if found is None:
         raise UsageError(f"--trace-processor {name}: no such program; give its path.")
-    path = Path(found)
+    path = Path(found).absolute()
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(b"#!") and b"python" in start.splitlines()[0]:
