@@ -49,7 +49,7 @@ def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
         (clocks by rank, offset of each rank in ns, 0 where it is unknown).
     """
     use = matched.symmetric
-    offset, reference = _offsets(matched, use)
+    offset, reference = _offsets(matched, use, first)
     aligned = matched.end + offset[matched.rank]
     # The middle of each call's ends, of two the mean: as far from one as from the other.
     order = np.lexsort((aligned, matched.call))
@@ -76,32 +76,47 @@ def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
     return tuple(clocks), offset
 
 
-def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Offset of each rank, and the position of the rank that it is relative to, -1 for none."""
+def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> tuple[Ints, Ints]:
+    """Offset of each rank, and the position of the rank that it is relative to, -1 for none.
+
+    From each rank that is not aligned yet to those that it shares calls with, then to theirs. Only
+    the calls of ranks reached are looked at: there may be many sets of ranks that share too few.
+    """
     count = len(matched.ranks)
     offset, reference = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-    call, rank, end = matched.call[use], matched.rank[use], matched.end[use]
-    calls = int(matched.call.max()) + 1
+    sizes = np.diff(np.append(first, len(matched)))
+    base = np.zeros(len(first), dtype=np.int64)
     for origin in range(count):
         if reference[origin] >= 0:
             continue
         reference[origin] = origin
-        while True:
-            known = reference[rank] == origin
-            base = np.zeros(calls, dtype=np.int64)
-            has_base = np.zeros(calls, dtype=bool)
-            # Written backwards, so that of several known ranks the lowest stays.
-            back = np.flatnonzero(known)[::-1]
-            base[call[back]] = end[back] + offset[rank[back]]
-            has_base[call[back]] = True
-            open_ = (reference[rank] < 0) & has_base[call]
-            if not _extend(rank[open_], base[call[open_]] - end[open_], offset, reference, origin):
-                break
+        reached = ints([origin])
+        # Of several ranks reached the lowest tells when a call ended.
+        teller = np.full(len(first), count, dtype=np.int64)
+        while len(reached):
+            rows = np.concatenate([matched.rows_of[position] for position in reached])
+            rows = rows[use[rows]]
+            rows = rows[matched.rank[rows] < teller[matched.call[rows]]][::-1]
+            call, rank = matched.call[rows], matched.rank[rows]
+            teller[call] = rank
+            base[call] = matched.end[rows] + offset[rank]
+            rows = _rows_of_calls(np.flatnonzero(teller < count), first, sizes)
+            rows = rows[reference[matched.rank[rows]] < 0]
+            apart = base[matched.call[rows]] - matched.end[rows]
+            reached = _extend(ints(matched.rank[rows]), apart, offset)
+            reference[reached] = origin
     return offset, reference
 
 
-def _extend(rank: Ints, difference: Ints, offset: Ints, reference: Ints, origin: int) -> bool:
-    """Align the ranks for which enough differences are there; whether there was one."""
+def _rows_of_calls(calls: Ints, first: Ints, sizes: Ints) -> Ints:
+    """All rows of these calls."""
+    counts = sizes[calls]
+    skipped = first[calls] - np.append(0, np.cumsum(counts)[:-1])
+    return np.arange(int(counts.sum())) + np.repeat(skipped, counts) if len(calls) else calls
+
+
+def _extend(rank: Ints, difference: Ints, offset: Ints) -> Ints:
+    """Align the ranks for which enough differences are there; which these are, ascending."""
     order = np.lexsort((difference, rank))
     ranks, difference = rank[order], difference[order]
     found, first, counts = np.unique(ranks, return_index=True, return_counts=True)
@@ -109,5 +124,4 @@ def _extend(rank: Ints, difference: Ints, offset: Ints, reference: Ints, origin:
     low = difference[first + (counts - 1) // 2]
     high = difference[first + counts // 2]
     offset[found[enough]] = ints(low + (high - low) // 2)[enough]
-    reference[found[enough]] = origin
-    return bool(enough.any())
+    return found[enough]

@@ -61,7 +61,7 @@ class MatchedCalls:
     """Calls that at least two ranks have, one row for each rank of each call.
 
     Args:
-        call: number of the call, ascending.
+        call: number of the call, ascending; like `rank` and `row` of 32 bits.
         rank: position of the rank in the sorted list of ranks.
         row: row of that rank's RankCalls.
         start, end: absolute ns, not aligned.
@@ -72,9 +72,9 @@ class MatchedCalls:
     """
 
     ranks: tuple[int, ...]
-    call: Ints
-    rank: Ints
-    row: Ints
+    call: npt.NDArray[np.int32]
+    rank: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
     start: Ints
     end: Ints
     symmetric: npt.NDArray[np.bool_]
@@ -118,34 +118,26 @@ class _Member:
 def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
     """Match calls over ranks; sends and receives are between two ranks only and left out."""
     order = tuple(sorted(ranks))
-    labels: dict[tuple[str, str, str], int] = {}
-    parts = _Parts()
-    for members in _members([ranks[rank] for rank in order]).values():
-        if len(members) > 1:
-            parts.add(members, labels)
-    symmetric = np.array([collective in SYMMETRIC for _, _, collective in labels], dtype=bool)
-    call, label, rank = (_joined(column) for column in (parts.call, parts.label, parts.rank))
+    groups = [one for one in _members([ranks[rank] for rank in order]).values() if len(one) > 1]
+    found = _Found(sum(len(one.rows) for members in groups for one in members))
+    for members in groups:
+        found.add(members)
+    rank, call, label = found.rank[: found.rows], found.call[: found.rows], ints(found.label)
+    symmetric = np.array([collective in SYMMETRIC for _, _, collective in found.labels], dtype=bool)
     by_rank = np.argsort(rank, kind="stable")
     bounds = np.searchsorted(rank[by_rank], np.arange(1, len(order)))
     return MatchedCalls(
         ranks=order,
         call=call,
         rank=rank,
-        row=_joined(parts.row),
-        start=_joined(parts.start),
-        end=_joined(parts.end),
+        row=found.row[: found.rows],
+        start=found.start[: found.rows],
+        end=found.end[: found.rows],
         symmetric=symmetric[label][call] if len(call) else np.zeros(0, dtype=bool),
-        labels=tuple(labels),
+        labels=tuple(found.labels),
         label=label,
         rows_of=tuple(np.split(by_rank, bounds)),
     )
-
-
-def _joined(column: list[Ints]) -> Ints:
-    """Pieces of a column as one, which takes their place in memory."""
-    result = np.concatenate(column) if column else ints([])
-    column.clear()
-    return result
 
 
 def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
@@ -163,20 +155,23 @@ def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
     return found
 
 
-class _Parts:
-    """The columns of `MatchedCalls`, group by group."""
+class _Found:
+    """The columns of `MatchedCalls`, filled group by group.
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.call: list[Ints] = []
-        self.label: list[Ints] = []
-        self.rank: list[Ints] = []
-        self.row: list[Ints] = []
-        self.start: list[Ints] = []
-        self.end: list[Ints] = []
+    Args:
+        most: rows that there can be.
+    """
 
-    def add(self, members: list[_Member], labels: dict[tuple[str, str, str], int]) -> None:
-        """Match the calls of one group; new labels get their codes."""
+    def __init__(self, most: int) -> None:
+        self.rows = 0
+        self.labels: dict[tuple[str, str, str], int] = {}
+        self.label: list[int] = []
+        # Numbers of ranks and rows are small, and there are many.
+        self.call, self.rank, self.row = (np.empty(most, dtype=np.int32) for _ in range(3))
+        self.start, self.end = (np.empty(most, dtype=np.int64) for _ in range(2))
+
+    def add(self, members: list[_Member]) -> None:
+        """Match the calls of one group."""
         numbers = _numbers(members)
         # A number can occur twice on one rank: the first is the first of the others, and so on.
         number = np.concatenate(numbers)
@@ -187,15 +182,16 @@ class _Parts:
         sizes = np.diff(np.append(first, len(order)))
         several = sizes > 1
         kept = order[np.repeat(several, sizes)]
-        count = int(several.sum())
-        self.call.append(np.repeat(np.arange(self.calls, self.calls + count), sizes[several]))
-        self.calls += count
-        self.label.append(_labels(members, labels)[order[first[several]]])
+        here = slice(self.rows, self.rows + len(kept))
+        self.rows = here.stop
+        numbered = np.arange(len(self.label), len(self.label) + int(several.sum()))
+        self.call[here] = np.repeat(numbered, sizes[several])
+        self.label += _labels(members, self.labels)[order[first[several]]].tolist()
         lengths = [len(one.rows) for one in members]
-        self.rank.append(np.repeat(ints([one.position for one in members]), lengths)[kept])
-        self.row.append(np.concatenate([one.rows for one in members])[kept])
-        self.start.append(np.concatenate([one.calls.start[one.rows] for one in members])[kept])
-        self.end.append(np.concatenate([one.calls.end[one.rows] for one in members])[kept])
+        self.rank[here] = np.repeat(ints([one.position for one in members]), lengths)[kept]
+        self.row[here] = np.concatenate([one.rows for one in members])[kept]
+        self.start[here] = np.concatenate([one.calls.start[one.rows] for one in members])[kept]
+        self.end[here] = np.concatenate([one.calls.end[one.rows] for one in members])[kept]
 
 
 def _labels(members: list[_Member], labels: dict[tuple[str, str, str], int]) -> Ints:

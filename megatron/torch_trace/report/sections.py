@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 from megatron.torch_trace.analysis.breakdown import Breakdown
+from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.report.words import (
@@ -13,11 +16,13 @@ from megatron.torch_trace.report.words import (
     duration,
     milliseconds,
     percent,
+    ranks,
     size,
     speed,
 )
 
 _MOST_RANKS = 16
+_MOST_LINES = 32
 _FEW_RANKS = 4
 _WIDE = 96
 _PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
@@ -132,7 +137,7 @@ def stragglers(analysis: Analysis, width: int) -> list[str]:
     more = len(analysis.stragglers) - _MOST_RANKS
     lines += [f"  ... and {more:,} ranks more that imposed less."] if more > 0 else []
     errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
-    lost = [str(clock.rank) for clock in analysis.clocks if clock.offset_ns is None]
+    lost = tuple(clock.rank for clock in analysis.clocks if clock.offset_ns is None)
     offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
     text = f"{analysis.matched_calls:,} collectives matched over ranks."
     if errors:
@@ -144,36 +149,27 @@ def stragglers(analysis: Analysis, width: int) -> list[str]:
     if len(apart) > 1:
         text += f" {len(apart)} sets of ranks share no collective with each other."
     if lost:
-        text += f" Not aligned (too few common calls): rank {', '.join(lost)}."
+        text += f" Not aligned (too few common calls): rank {ranks(lost)}."
     return lines + paragraph(text, width, "  ", "  ")
 
 
 def pipeline(analysis: Analysis, width: int) -> list[str]:
-    """By stage; nothing without pipeline communication."""
+    """By stage; of many ranks the means of each stage. Nothing without pipeline communication."""
     entries = [(rank, one) for rank in analysis.ranks for one in rank.pipeline]
     if not entries:
         return []
-    rows = [
-        [
-            UNKNOWN if one.stage is None else f"{one.stage} of {one.stages}",
-            str(rank.rank),
-            str(one.step),
-            UNKNOWN if one.microbatches is None else str(one.microbatches),
-            milliseconds(one.end_ns - one.start_ns),
-            milliseconds(one.compute_ns),
-            milliseconds(one.exposed_pipeline_ns),
-            milliseconds(one.idle_ns),
-            UNKNOWN if rank.unknown else percent(one.bubble_share),
-            percent(one.ideal_share),
-        ]
-        for rank, one in sorted(entries, key=lambda e: (e[1].stage or 0, e[0].rank, e[1].step))
-    ]
-    return [
+    groups: dict[tuple[int, int, int], list[tuple[RankResult, PipelineStep]]] = {}
+    for rank, one in entries:
+        stage = -1 if one.stage is None else one.stage
+        of = rank.rank if len(entries) <= _MOST_LINES else -1
+        groups.setdefault((stage, of, one.step), []).append((rank, one))
+    rows = [_stage(groups[key]) for key in sorted(groups)]
+    lines = [
         "PIPELINE (ms, first to last micro-batch; bubble = exposed send/recv + idle)",
         *table(
             (
                 "stage",
-                "rank",
+                "ranks" if len(entries) > _MOST_LINES else "rank",
                 "step",
                 "micro-batches",
                 "length",
@@ -183,9 +179,31 @@ def pipeline(analysis: Analysis, width: int) -> list[str]:
                 "bubble",
                 "1F1B ideal",
             ),
-            rows[: 2 * _MOST_RANKS],
+            rows[:_MOST_LINES],
             width,
         ),
+    ]
+    more = len(rows) - _MOST_LINES
+    return [*lines, f"  {more:,} lines more: --json has them."] if more > 0 else lines
+
+
+def _stage(entries: list[tuple[RankResult, PipelineStep]]) -> list[str]:
+    """A line of the pipeline: one stage in one step, on one rank or the mean of several."""
+    rank, first = entries[0]
+    steps = [one for _, one in entries]
+    counts = sorted({one.microbatches for one in steps if one.microbatches is not None})
+    shares = [one.bubble_share for rank, one in entries if not rank.unknown]
+    return [
+        UNKNOWN if first.stage is None else f"{first.stage} of {first.stages}",
+        str(rank.rank) if len(entries) == 1 else ranks(tuple(r.rank for r, _ in entries), most=2),
+        str(first.step),
+        "-".join(str(one) for one in dict.fromkeys((*counts[:1], *counts[-1:]))) or UNKNOWN,
+        milliseconds(mean(one.end_ns - one.start_ns for one in steps)),
+        milliseconds(mean(one.compute_ns for one in steps)),
+        milliseconds(mean(one.exposed_pipeline_ns for one in steps)),
+        milliseconds(mean(one.idle_ns for one in steps)),
+        percent(mean(shares)) if shares else UNKNOWN,
+        percent(first.ideal_share),
     ]
 
 

@@ -19,6 +19,7 @@ _NAMES = {
     "unknown": "unknown group",
 }
 _LEAST_SHARE = 0.0005
+_MOST_NOTES = 8
 
 
 def head(analysis: Analysis) -> str:
@@ -89,15 +90,24 @@ def notes(analysis: Analysis) -> list[str]:
     if analysis.missing_ranks:
         word = "ranks" if len(analysis.missing_ranks) > 1 else "rank"
         found.append(f"No trace of {word} {ranks(analysis.missing_ranks)}.")
+    of_ranks = []
     for rank in analysis.ranks:
         if rank.damage:
-            found.append(f"Rank {rank.rank}: damaged: {rank.damage}.")
+            of_ranks.append(f"Rank {rank.rank}: damaged: {rank.damage}.")
         if rank.odd_times:
-            found.append(f"Rank {rank.rank}: {rank.odd_times:,} events with impossible times.")
+            of_ranks.append(f"Rank {rank.rank}: {rank.odd_times:,} events with impossible times.")
         if rank.other_devices:
-            found.append(
+            of_ranks.append(
                 f"Rank {rank.rank} used GPU {ranks(rank.other_devices)} too; only the one with the "
                 "most work is analysed."
             )
-    found += [f"Skipped {one.file}: {one.reason}" for one in analysis.skipped_files]
-    return found
+    skipped = [f"Skipped {one.file}: {one.reason}" for one in analysis.skipped_files]
+    return [*found, *_first(of_ranks, "of other ranks"), *_first(skipped, "of skipped files")]
+
+
+def _first(notes: list[str], what: str) -> list[str]:
+    """As many as can be read, and how many there are more."""
+    more = len(notes) - _MOST_NOTES
+    return (
+        notes if more <= 0 else [*notes[:_MOST_NOTES], f"{more:,} such notes {what}: see --json."]
+    )

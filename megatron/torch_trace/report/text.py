@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from megatron.torch_trace.analysis.results import Analysis, Finding
 from megatron.torch_trace.report import modules, phases, sections, sentences, work
 from megatron.torch_trace.report.table import paragraph
 
 LEAST_WIDTH, MOST_WIDTH = 80, 100
 
+_MOST_OF_A_CODE = 4
 _MARKS = {"high": "!!!", "medium": "!! ", "low": "!  ", "info": "i  "}
 
 
@@ -47,7 +50,15 @@ def _findings(findings: tuple[Finding, ...], width: int) -> list[str]:
     if not findings:
         return ["FINDINGS", "  None."]
     lines = ["FINDINGS"]
+    same = Counter(finding.code for finding in findings)
+    said: Counter[str] = Counter()
     for finding in findings:
+        said[finding.code] += 1
+        more = same[finding.code] - _MOST_OF_A_CODE
+        if said[finding.code] > _MOST_OF_A_CODE:
+            if said[finding.code] == _MOST_OF_A_CODE + 1:
+                lines.append(f"      ... and {more:,} more findings `{finding.code}`: --json.")
+            continue
         mark = _MARKS[finding.severity]
         lines += paragraph(finding.title, width, f"  {mark} ", "      ")
         lines += paragraph(finding.advice, width, "      > ", "        ")
