@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
+# shellcheck shell=bash
 # Sourced by the scripts beside it: a Python that Megatron's wheels run on, and .venv made with it.
 
 # Prints the path of a Python >= 3.12: $PYTHON, python3.1x on the PATH, pyenv's versions.

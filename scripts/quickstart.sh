@@ -42,7 +42,7 @@ TRAINING_ARGS=(
 DATA_ARGS=(
   --data-path "${DATA}_document"
   --data-cache-path quickstart/cache
-  --split 98,1,1
+  --split "98,1,1"
   --tokenizer-type NullTokenizer
   --vocab-size 256
 )

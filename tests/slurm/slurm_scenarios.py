@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can befall a job, done to real ones: 2 nodes x 2 ranks that train a tiny GPT over gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_cluster import CPUS, Cluster, Job, until
+
+ROOT = Path(__file__).parents[2]
+STYLES = {"torchrun": "pretrain_gpt_slurm.sbatch", "srun": "pretrain_gpt_srun.sbatch"}
+TINY = {
+    "NUM_LAYERS": "2",
+    "HIDDEN_SIZE": "32",
+    "NUM_HEADS": "2",
+    "SEQ_LENGTH": "32",
+    "VOCAB_SIZE": "255",
+    "GLOBAL_BATCH_SIZE": "2",
+    "TP": "2",
+    "GPUS_PER_NODE": "0",
+    "PYTHON": sys.executable,
+    "PYTHONPATH": str(ROOT),
+    "PYTHONWARNINGS": "ignore",
+}
+_WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-warmup", "0")
+_WINDOWS += ("--torch-profile-active", "5", "--torch-profile-repeat", "0")
+_STARTED_SECONDS = 180.0
+_AT_A_TIME = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        job: it has ended.
+        state: SLURM's word for how.
+        seconds: from what befell it to its end.
+        scratch: its scratch folder, the same path on both nodes.
+        left_behind: processes that outlived it.
+    """
+
+    job: Job
+    state: str
+    seconds: float
+    scratch: Path
+    left_behind: list[int]
+
+
+class Scenarios:
+    """Jobs that run beside the tests.
+
+    Args:
+        cluster: where.
+        folder: for their output.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(_AT_A_TIME)
+        self._running: dict[str, Future[Outcome]] = {}
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Start these scenarios, `what-style`, the longest first."""
+        for name in sorted(names, key=lambda name: list(_SCENARIOS).index(name.split("-")[0])):
+            self._running[name] = self._pool.submit(self._run, name)
+
+    def outcome(self, name: str) -> Outcome:
+        """What became of a scenario's job; waits for it."""
+        return self._running[name].result()
+
+    def cancel(self) -> None:
+        """Begin nothing more and wait for what runs."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self, name: str) -> Outcome:
+        what, style = name.split("-")
+        folder = self._folder / name
+        scratch = self._folder / f"{name}-scratch"
+        submit = _Submit(self._cluster, style, folder, scratch)
+        job, seconds, state = _SCENARIOS[what](submit)
+        return Outcome(job, state, seconds, scratch, job.processes())
+
+
+@dataclass(frozen=True)
+class _Submit:
+    cluster: Cluster
+    style: str
+    folder: Path
+    scratch: Path
+
+    def __call__(self, *options: str, cpus: int = 4, **settings: str) -> Job:
+        shape = {
+            "torchrun": [f"--cpus-per-task={cpus}"],
+            "srun": ["--ntasks-per-node=2", f"--cpus-per-task={cpus // 2}"],
+        }[self.style]
+        given = {
+            "SCRIPT": str(Path(__file__).with_name("slow_pretrain_gpt.py")),
+            "SCRATCH": str(self.scratch),
+            "SECONDS_PER_STEP": "0.5",
+            "TRAIN_ITERS": "1000",
+        }
+        return self.cluster.submit(
+            self.folder,
+            ROOT / "scripts" / STYLES[self.style],
+            *_WINDOWS,
+            options=["--gpus-per-node=0", "--time=30", *shape, *options],
+            settings={**TINY, **given, **settings},
+        )
+
+
+_Result = tuple[Job, float, str]
+
+
+def _ended(job: Job, began: float) -> _Result:
+    state = job.wait()
+    return job, time.monotonic() - began, state
+
+
+def _has_traces(job: Job) -> bool:
+    return len(job.traces()) >= 2 or job.field("JobState") == "FAILED"
+
+
+def _cancelled(submit: _Submit) -> _Result:
+    """scancel, when a trace of each chosen rank is written and the next window is open."""
+    job = submit(PROFILE_RANKS="0,2")
+    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    began = time.monotonic()
+    job.cluster.run("scancel", job.number)
+    return _ended(job, began)
+
+
+def _limited(submit: _Submit) -> _Result:
+    """The limit comes near: SLURM's own TERM, so long before it as the job asks for."""
+    job = submit("--signal=TERM@90", PROFILE_RANKS="0,2")
+    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    minutes = _minutes(job.field("RunTime")) + 2
+    job.cluster.run("scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}")
+    return _ended(job, time.monotonic())
+
+
+def _minutes(run_time: str) -> int:
+    hours, minutes, _ = map(int, run_time.split(":"))
+    return 60 * hours + minutes
+
+
+def _preempted(submit: _Submit) -> _Result:
+    """A job of higher rank takes the nodes; this one is requeued, trains again, to the end."""
+    job = submit(
+        "--partition=low",
+        "--requeue",
+        cpus=CPUS - 64,
+        TRAIN_ITERS="21",
+        PROFILE_RANKS={"torchrun": "tp=0", "srun": "per-node"}[submit.style],
+    )
+    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    began = time.monotonic()
+    take = [f"--cpus-per-task={CPUS - 64}", "--nodes=2", "--partition=high", "--output=/dev/null"]
+    job.cluster.run("sbatch", *take, "--wrap=true")
+    until(lambda: job.field("Restarts") == "1", "requeue")
+    seconds = time.monotonic() - began
+    until(lambda: job.field("JobState") == "PENDING", "queue")
+    # SLURM would wait two minutes.
+    job.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
+    return job, seconds, job.wait(_STARTED_SECONDS)
+
+
+def _killed(submit: _Submit) -> _Result:
+    """A rank that is not profiled dies, as of a machine check or the out-of-memory killer."""
+    job = submit(PROFILE_RANKS="0,2")
+    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    return _kill_rank(job, "3")
+
+
+def _unwritten(submit: _Submit) -> _Result:
+    """A profiled rank dies while traces are text on the nodes and not compressed yet."""
+    job = submit(PROFILE_RANKS="0,2", SECONDS_PER_COMPRESSION="60")
+    texts = submit.scratch
+    until(lambda: len(list(texts.glob("*/*.json.tmp"))) >= 2, "texts", _STARTED_SECONDS)
+    time.sleep(1)
+    return _kill_rank(job, "2")
+
+
+def _kill_rank(job: Job, rank: str) -> _Result:
+    variable = {"torchrun": "RANK", "srun": "SLURM_PROCID"}
+    style = next(style for style in STYLES if style in str(job.folder))
+    began = time.monotonic()
+    for number in job.processes(**{variable[style]: rank}):
+        os.kill(number, signal.SIGKILL)
+    return _ended(job, began)
+
+
+_SCENARIOS: dict[str, Callable[[_Submit], _Result]] = {
+    "preempted": _preempted,
+    "limited": _limited,
+    "unwritten": _unwritten,
+    "killed": _killed,
+    "cancelled": _cancelled,
+}

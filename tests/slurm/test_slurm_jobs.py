@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of docs/slurm.md, on real jobs: what befalls them, and what of their traces is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from slurm_cluster import Cluster
+from slurm_scenarios import Outcome, Scenarios
+
+STYLES = ("torchrun", "srun")
+WINDOW = 5
+
+
+def steps(trace: Path) -> list[int]:
+    """Iterations that a finished trace holds; it is strict JSON."""
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    marks = (str(event.get("name")).partition("#") for event in events)
+    return sorted(int(number) for name, _, number in marks if name == "ProfilerStep")
+
+
+def check_traces(outcome: Outcome, *, partial: int) -> None:
+    """Every trace is whole, of ranks 0 and 2; the window that was open left a partial one of each.
+
+    Args:
+        partial: how many of the chosen ranks were there to save what they had recorded.
+    """
+    root = outcome.job.folder / "traces"
+    cut = [name for name in outcome.job.traces() if ".partial." in name]
+    whole = [name for name in outcome.job.traces() if name not in cut]
+    assert len(cut) == partial, outcome.job.log[-5000:]
+    assert {Path(name).name for name in whole} == {f"rank-{r}.pt.trace.json.gz" for r in (0, 2)}
+    for name in whole:
+        assert len(steps(root / name)) == WINDOW, name
+    for name in cut:
+        assert 1 <= len(steps(root / name)) <= WINDOW, name
+    unfinished = [*root.rglob("*.tmp"), *outcome.scratch.rglob("*.tmp")]
+    assert unfinished == []
+
+
+@pytest.mark.parametrize("scenario", [f"cancelled-{style}" for style in STYLES])
+def test_a_cancelled_job_leaves_what_it_recorded(scenario: str, scenarios: Scenarios) -> None:
+    outcome = scenarios.outcome(scenario)
+    assert outcome.state == "CANCELLED"
+    check_traces(outcome, partial=2)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "state"),
+    # torchrun calls it a failure when it was signalled, whatever its ranks did.
+    [("limited-torchrun", "FAILED"), ("limited-srun", "COMPLETED")],
+)
+def test_a_job_that_nears_its_limit_saves_and_ends_before_it(
+    scenario: str, state: str, scenarios: Scenarios
+) -> None:
+    outcome = scenarios.outcome(scenario)
+    assert outcome.state == state
+    check_traces(outcome, partial=2)
+
+
+@pytest.mark.parametrize("scenario", [f"killed-{style}" for style in STYLES])
+def test_a_rank_that_dies_ends_the_job_and_the_others_leave_what_they_recorded(
+    scenario: str, scenarios: Scenarios
+) -> None:
+    outcome = scenarios.outcome(scenario)
+    assert outcome.state == "FAILED"
+    check_traces(outcome, partial=2)
+
+
+@pytest.mark.parametrize("scenario", ["unwritten-srun"])
+def test_what_killed_ranks_left_on_their_nodes_is_completed_by_the_script(
+    scenario: str, scenarios: Scenarios
+) -> None:
+    outcome = scenarios.outcome(scenario)
+    assert outcome.state == "FAILED"
+    names = {Path(name).name for name in outcome.job.traces()}
+    assert names >= {"rank-0.pt.trace.json.gz", "rank-2.pt.trace.json.gz"}, outcome.job.log[-5000:]
+    for name in outcome.job.traces():
+        assert steps(outcome.job.folder / "traces" / name), name
+    assert not outcome.scratch.exists()
+
+
+@pytest.mark.parametrize("scenario", [f"preempted-{style}" for style in STYLES])
+def test_a_preempted_job_saves_and_the_requeued_one_says_what_it_follows(
+    scenario: str, scenarios: Scenarios
+) -> None:
+    outcome = scenarios.outcome(scenario)
+    assert outcome.state == "COMPLETED", outcome.job.log[-5000:]
+    check_traces(outcome, partial=2)
+    root = outcome.job.folder / "traces"
+    first, second = sorted(path for path in root.iterdir())
+    assert first.name.endswith(f"-j{outcome.job.number}")
+    plans = [json.loads((run / "run.json").read_text())["plan"] for run in (first, second)]
+    assert [(plan["restarts"], plan["follows"]) for plan in plans] == [(0, None), (1, first.name)]
+    assert f"restart 1 of this job: follows {first}" in outcome.job.log
+    assert plans[1]["ranks"] == [0, 2]
+    assert sorted(str(path.relative_to(second)) for path in second.rglob("*.gz")) == [
+        f"iter-{first:07d}-{first + WINDOW - 1:07d}/rank-{rank}.pt.trace.json.gz"
+        for first in (2, 7, 12, 17)
+        for rank in (0, 2)
+    ]
+
+
+ALL = [f"{what}-{style}" for what in ("cancelled", "killed", "limited") for style in STYLES]
+
+
+@pytest.mark.parametrize(
+    "scenario", [*ALL, "unwritten-srun", "preempted-torchrun", "preempted-srun"]
+)
+def test_no_process_outlives_its_job(scenario: str, scenarios: Scenarios) -> None:
+    outcome = scenarios.outcome(scenario)
+    assert outcome.left_behind == []
+    assert outcome.seconds < 90, "not until torchrun or the exporter lost patience"
+
+
+@pytest.mark.parametrize("scenario", ALL)
+def test_nodes_stay_up(scenario: str, scenarios: Scenarios, cluster: Cluster) -> None:
+    scenarios.outcome(scenario)
+    assert cluster.run("sinfo", "--noheader", "--list-reasons") == ""
+    assert set(cluster.node_states()) <= {"idle", "mixed", "completing"}
