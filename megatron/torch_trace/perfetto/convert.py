@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from megatron.torch_trace.analysis.matching import match
-from megatron.torch_trace.analysis.stragglers import find_stragglers
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, convert_rank
+from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_timebase
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import Workers
 from megatron.torch_trace.sources import find_traces, rank_in_name
@@ -25,9 +24,6 @@ OnProgress = Callable[[float], None]
 """Called with the part that is done, 0 to 1."""
 
 SIDECAR_SUFFIX = ".json"
-
-_ABSOLUTE_NS = 1_000_000_000_000_000_000
-"""Times from here on (the year 2001) are absolute; relative ones stay below three months."""
 
 _COPY_BYTES = 1 << 20
 _COMPRESSED = (".gz", ".zst")
@@ -116,16 +112,15 @@ def convert(
         work = _jobs_of(traces, Path(folder), suffix, args, strict)
         parts = sorted(_convert_ranks(work, jobs, on_progress), key=lambda part: part.rank)
         _refuse_twins(parts)
-        clocks = _clocks(parts)
-        offsets, notes = _offsets(parts, clocks)
+        timebase = _timebase(parts)
         with sink:
-            _append(sink, _clock_file(Path(folder), suffix, parts, offsets))
+            _append(sink, _clock_file(Path(folder), suffix, parts, timebase))
             for part in parts:
                 _append(sink, part.job.part)
     conversion = Conversion(
         output=Path(output),
-        offset_ns=offsets,
-        clock_ns=clocks,
+        offset_ns=timebase.offset_ns,
+        clock_ns=timebase.clock_ns,
         slices=sum(part.slices for part in parts),
         arrows=sum(part.arrows for part in parts),
         crossing=sum(part.crossing for part in parts),
@@ -136,12 +131,16 @@ def convert(
         notes=(
             *(f"Skipped {path}: {reason}." for path, reason in sources.skipped),
             *(note for part in parts for note in part.notes),
-            *notes,
+            *timebase.notes,
         ),
     )
     if beside:
         with beside:
-            beside.write(json.dumps({"offset_ns": offsets, "clock_ns": clocks}).encode())
+            beside.write(
+                json.dumps(
+                    {"offset_ns": timebase.offset_ns, "clock_ns": timebase.clock_ns}
+                ).encode()
+            )
     return conversion
 
 
@@ -200,49 +199,20 @@ def _refuse_twins(parts: Sequence[RankPart]) -> None:
             )
 
 
-def _clocks(parts: Sequence[RankPart]) -> dict[int, int | None]:
-    """What aligns each rank's clock, as an analysis of these ranks says."""
-    calls = {part.rank: part.calls for part in parts if part.calls is not None}
-    known: dict[int, int | None] = dict.fromkeys(part.rank for part in parts)
-    if len(calls) > 1:
-        known |= {clock.rank: clock.offset_ns for clock in find_stragglers(match(calls)).clocks}
-    return known
+def _timebase(parts: Sequence[RankPart]) -> Timebase:
+    return common_timebase(
+        {
+            part.rank: RankTimes(part.base_ns, part.first_ns if part.slices else None, part.calls)
+            for part in parts
+        }
+    )
 
 
-def _offsets(
-    parts: Sequence[RankPart], clocks: Mapping[int, int | None]
-) -> tuple[dict[int, int], list[str]]:
-    """Rank -> what to add to its times so that all agree and the first event is at 0."""
-    base = min((part.base_ns for part in parts if part.base_ns), default=0)
-    absolute: dict[int, int] = {}
-    notes = []
-    for part in parts:
-        own = part.base_ns
-        if not own and part.first_ns < _ABSOLUTE_NS and base and clocks[part.rank] is None:
-            own = base
-            notes.append(
-                f"{part.job.path}: says no baseTimeNanoseconds; taken to be the same as the "
-                "others'."
-            )
-        absolute[part.rank] = own + (clocks[part.rank] or 0)
-    unknown = [rank for rank, offset in clocks.items() if offset is None]
-    if len(parts) > 1 and unknown:
-        notes.append(
-            f"rank {', '.join(map(str, unknown))}: shares no collectives with the others here, so "
-            "the clock was left as it is."
-        )
-    zero = min((absolute[p.rank] + p.first_ns for p in parts if p.slices), default=0)
-    return {rank: offset - zero for rank, offset in absolute.items()}, notes
-
-
-def _clock_file(
-    folder: Path, suffix: str, parts: Sequence[RankPart], offsets: Mapping[int, int]
-) -> Path:
-    zeros = {part.sequence: part.first_ns + offsets[part.rank] for part in parts}
-    epoch = -offsets[parts[0].rank] + parts[0].base_ns
+def _clock_file(folder: Path, suffix: str, parts: Sequence[RankPart], timebase: Timebase) -> Path:
+    zeros = {part.sequence: part.first_ns + timebase.offset_ns[part.rank] for part in parts}
     path = folder / f"clocks{suffix}"
     with OutputFile(path) as file:
-        file.write(descriptors.clocks(zeros, epoch if epoch >= _ABSOLUTE_NS else None))
+        file.write(descriptors.clocks(zeros, timebase.epoch_ns))
     return path
 
 
