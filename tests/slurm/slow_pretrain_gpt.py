@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pretrain_gpt
-
 import megatron.torch_profile
+import pretrain_gpt
 from megatron.torch_profile import cpu, writers
 from megatron.torch_profile.patches import PatchSet
 

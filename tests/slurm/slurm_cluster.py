@@ -61,9 +61,9 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 FirstJobId={first_job}
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
-PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
-PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=main Nodes=ALL Default=YES PriorityTier=5 PreemptMode=OFF
+PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
+PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
 """
 
 _CGROUP = f"""\
@@ -211,11 +211,11 @@ class Cluster:
             for number in filter(_lives, numbers):
                 os.kill(number, signal.SIGKILL)
         for name in NODES:
-            for path in sorted((_FREEZER / f"slurm_{name}").rglob("*"), reverse=True):
+            group = _FREEZER / f"slurm_{name}"
+            for path in (*sorted(group.rglob("*"), reverse=True), group):
                 if path.is_dir():
-                    path.rmdir()
-            with suppress(FileNotFoundError):
-                (_FREEZER / f"slurm_{name}").rmdir()
+                    with suppress(OSError):  # another session has nodes of the same name
+                        path.rmdir()
 
     def run(self, *command: str) -> str:
         """Output of one of SLURM's commands."""
