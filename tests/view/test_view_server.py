@@ -362,13 +362,16 @@ def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) 
         stderr=subprocess.PIPE,
         text=True,
         env={name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"},
+        # As a terminal does it: Ctrl-C reaches the whole group, children and all.
+        start_new_session=True,
         # A shell's background job ignores Ctrl-C; a test may be one.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     assert process.stdout.readline().startswith("http://127.0.0.1:")
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in err
+    assert "Error" not in err
     assert not list(tmp_path.rglob("*.tmp"))

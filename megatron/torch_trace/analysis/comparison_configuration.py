@@ -78,7 +78,12 @@ def compare_configuration(a: Analysis, b: Analysis) -> Configuration:
     for kind, key in ((VERSION, "versions"), (ENVIRONMENT, "environment")):
         if all(run.get(key) for run in runs):
             changes += _differing(kind, *(_without_noise(run[key]) for run in runs))
-    changes += _differing(TOPOLOGY, *map(_topology, runs, (a, b)))
+    changes += [
+        change
+        for change in _differing(TOPOLOGY, *map(_topology, runs, (a, b)))
+        # What only one side tells is unknown on the other, not different.
+        if change.before is not None and change.after is not None
+    ]
     changes = [] if same else [_sorted_out(change) for change in changes]
     return Configuration(
         changes=tuple(sorted(changes, key=lambda change: ORDER.index(change.kind))),

@@ -12,7 +12,6 @@ import contextlib
 import os
 import pickle
 import select
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -65,6 +64,9 @@ class Child:
             [sys.executable, "-c", f"from {__name__} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
+            # Python starts, a child could not ignore it yet and would print a traceback.
+            start_new_session=True,
             # Where this process found its modules, the child finds them too.
             # Threads for linear algebra, of which there is none, would cost as much as numpy.
             env={
@@ -124,8 +126,6 @@ def _enlarge(pipe: IO[bytes] | None) -> None:
 
 def main() -> None:
     """A child's whole life: a function, then jobs, until standard input ends."""
-    # Ctrl-C reaches the whole process group; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     function = pickle.load(source)
