@@ -59,13 +59,16 @@
   };
 
   // The UI of the same origin can select the very slice too; a version that cannot only zooms.
-  const select = async (from, duration) => {
+  const select = async (rank, from, duration) => {
     try {
       const { engine, selection } = frame.contentWindow.app.trace;
-      const found = await engine.query(`select id from slice where ts = ${from} and dur = ${duration} limit 1`);
+      // Tracks of GPUs are named `rank 07 stream 7 compute`: of equal slices that rank's comes first.
+      const found = await engine.query(`select s.id as id from slice s join track t on t.id = s.track_id
+        where s.ts = ${from} and s.dur = ${duration}
+        order by t.name glob 'rank [0-9]*' and cast(substr(t.name, 6) as int) = ${Number(rank)} desc limit 1`);
       const row = found.iter({ id: 0 });
       if (row.valid()) selection.selectSqlEvent("slice", row.id, { scrollToSelection: true });
-      else selection.clear?.();
+      else selection.clearSelection();
     } catch { /* zoomed is enough */ }
   };
 
@@ -77,7 +80,7 @@
       return;
     }
     const from = start + offset, to = from + duration;
-    select(from, duration);
+    select(rank, from, duration);
     frame.contentWindow.postMessage({ perfetto: {
       timeStart: Number(from) / SECOND, timeEnd: Number(to) / SECOND, viewPercentage: 0.4,
     } }, location.origin);
@@ -114,9 +117,24 @@
     visit(element);
     event.preventDefault();
   });
+  // One stop of the Tab key for each table or row of blocks; arrows move inside.
+  const groups = "tbody, .blocks, .columns";
   for (const element of document.querySelectorAll("[data-start]")) {
-    if (!element.hasAttribute("tabindex")) element.tabIndex = 0;
-    if (!element.closest("tbody")) element.setAttribute("role", element.matches("svg") ? "img" : "button");
+    const group = element.closest(groups);
+    if (!element.closest(".tree")) element.tabIndex = group && group.querySelector("[data-start]") !== element ? -1 : 0;
+    if (element.matches("i")) element.setAttribute("role", "button");
   }
+  report.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    const group = event.target.closest(groups);
+    if (!step || !group || event.target.closest(".tree") || !event.target.matches("[data-start]")) return;
+    const members = [...group.querySelectorAll("[data-start]")].filter((one) => !one.classList.contains("gone"));
+    const next = members[members.indexOf(event.target) + step];
+    if (!next) return;
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+    event.preventDefault();
+  });
   ask();
 })();
