@@ -6,14 +6,13 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.accounts import Account, count
 from megatron.torch_trace.filters import Selection
-from megatron.torch_trace.reader import SlimEvent
 from megatron.torch_trace.vocabulary import ANNOTATIONS, FLOW_PHASES, GPU_WORK, LAUNCHES, category
 
 Value = TypeVar("Value")
@@ -83,14 +82,15 @@ class BlockKinds:
     """The kind of each event of a block.
 
     Attributes:
-        kinds: those that there are.
+        keys: phase and category, which a zero byte separates, of those that there are.
+        kinds: what a selection makes of them.
         code: for each event, its kind's place in `kinds`.
     """
 
-    def __init__(self, events: Sequence[SlimEvent], table: KindTable) -> None:
+    def __init__(self, events: Sequence[Any], table: KindTable) -> None:
         # One string a key: half the time of tuples, and this is done for every event.
-        keys, self.code = coded([f"{event.ph}\0{event.cat}" for event in events])
-        self.kinds = [table.kind(key) for key in keys]
+        self.keys, self.code = coded([f"{event.ph}\0{event.cat}" for event in events])
+        self.kinds = [table.kind(key) for key in self.keys]
 
     def of(self, index: int) -> Kind:
         """The kind of one event."""

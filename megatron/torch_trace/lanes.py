@@ -154,10 +154,12 @@ class LaneFinder:
         Args:
             ts, dur: sorted by (ts, -dur), following what was given before.
         """
+        ends = ts + np.maximum(dur, 0)
+        if not len(ts) or self._all_nest(ts, ends):
+            return {}
         first = self._stacks[0]
         moved: dict[int, int] = {}
-        starts, ends = ts.tolist(), (ts + np.maximum(dur, 0)).tolist()
-        for position, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        for position, (start, end) in enumerate(zip(ts.tolist(), ends.tolist(), strict=True)):
             while first and first[-1] <= start:
                 first.pop()
             if not first or end <= first[-1]:
@@ -165,6 +167,16 @@ class LaneFinder:
             else:
                 moved[position] = self._other_lane(start, end)
         return moved
+
+    def _all_nest(self, ts: Ints, ends: Ints) -> bool:
+        """Whether lane 0 takes them all, as it mostly does; if so, it has."""
+        open_ends = np.array(self._stacks[0], dtype=np.int64)
+        ends = np.concatenate([open_ends, ends])
+        before = np.full(len(open_ends), np.iinfo(np.int64).min)
+        if _any_cross(np.concatenate([before, ts]), ends):
+            return False
+        self._stacks[0] = ends[ends > ts[-1]].tolist()
+        return True
 
     def _other_lane(self, start: int, end: int) -> int:
         for lane, stack in enumerate(self._stacks):
@@ -177,3 +189,26 @@ class LaneFinder:
                 return lane
         self._stacks.append([end])
         return len(self._stacks) - 1
+
+
+def _any_cross(ts: Ints, ends: Ints) -> bool:
+    """Whether a slice begins inside another and ends after it.
+
+    None does if no slice that begins inside one, and these are its next neighbours, has a later
+    end. Largest ends of 1, 2, 4, ... neighbours answer that for all slices at once.
+    """
+    places = np.arange(len(ts))
+    behind = np.searchsorted(ts, ends)
+    levels = np.frexp(np.maximum(behind - places, 1))[1] - 1
+    largest = ends
+    for level in range(int(levels.max()) + 1):
+        width = 1 << level
+        if level:
+            largest = np.maximum(largest[: -width // 2], largest[width // 2 :])
+        asked = np.flatnonzero(levels == level)
+        if not level:
+            asked = asked[behind[asked] > asked]
+        latest = np.maximum(largest[asked], largest[behind[asked] - width])
+        if (latest > ends[asked]).any():
+            return True
+    return False

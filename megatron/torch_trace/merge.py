@@ -2,8 +2,8 @@
 """`merge`: several ranks on one timeline for Perfetto, and `split`, its inverse.
 
 Each rank's processes, tracks and ids get numbers of their own: process `(n+1)*1000 + k` for the
-k-th process of the n-th rank; an id i of the n-th of N ranks becomes i*N + n. Times are moved to
-one base. What was changed stands in the file's metadata, so that the ranks can be told apart again
+k-th process of the n-th rank; an id is given the rank's number as a prefix. Times are moved to one
+base. What was changed stands in the file's metadata, so that the ranks can be told apart again
 and nothing takes the file for the trace of a rank.
 """
 
@@ -17,9 +17,11 @@ from typing import Any
 
 from megatron.torch_trace.alignment import CollectiveEnds, clock_offsets, collective_ends
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.merging import BlockMerger, RankPlan, plan_rank
-from megatron.torch_trace.reader import Damage, Event, SlimEvent, Trace
+from megatron.torch_trace.merging import RankPlan, plan_rank
+from megatron.torch_trace.reader import Damage, Event, Trace
+from megatron.torch_trace.reader.event import ProcessEvent
 from megatron.torch_trace.reader.metadata import OWN_KEY
+from megatron.torch_trace.renumbering import BlockMerger
 from megatron.torch_trace.repair import estimated_raw_bytes
 from megatron.torch_trace.sources import RankedTrace
 from megatron.torch_trace.writer import STDOUT, OutputFile, TraceWriter
@@ -116,7 +118,7 @@ def _write_rank(
 ) -> None:
     file = Trace(trace.path, strict=strict, on_read=on_read)
     merger = BlockMerger(plan)
-    for text, events in file.map(merger, SlimEvent, workers=workers):
+    for text, events in file.map(merger, ProcessEvent, workers=workers, small_results=True):
         writer.add_joined(text)
         result.events += events
     writer.add(plan.names)

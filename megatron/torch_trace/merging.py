@@ -1,32 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of `merge` that knows one rank: its new numbers, and its events' text with them."""
+"""The part of `merge` that knows one rank: its new numbers."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from megatron.torch_trace.filters import join_object
-from megatron.torch_trace.reader import EventBlock, Metadata, SlimEvent, Trace
+from megatron.torch_trace.reader import Metadata, Trace
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.slices import Track, fits_perfetto
 from megatron.torch_trace.sources import RankedTrace
-from megatron.torch_trace.times import ns_of_text, text_of_ns
 from megatron.torch_trace.tracks import TrackPlan, plan_tracks
-from megatron.torch_trace.vocabulary import FLOW_PHASES
-from megatron.torch_trace.writer import join, join_inner
-
-LINKING_IDS = ("correlation", "External id")
-"""Arguments that link events of one rank, and must not link those of two."""
 
 _PIDS_PER_RANK = 1000
-_LARGEST_ID = 1 << 53
+LARGEST_ID = 1 << 53
+"""A viewer's numbers are floats: from here on they are no longer exact."""
 
 
 @dataclass(slots=True)
@@ -73,10 +64,17 @@ class RankPlan:
             "entries": {key: value.decode() for key, value in self.metadata.entries.items()},
         }
 
+    @property
+    def prefix(self) -> int:
+        """What an id begins with: of 8 ranks, 10 to 17."""
+        return _first_prefix(self.count) + self.number
+
     def id_of(self, identity: Identity) -> Identity:
         """An arrow's or correlation's id, apart from those of other ranks; see `own_id`."""
-        if type(identity) is int and 0 <= identity < _LARGEST_ID // self.count:
-            return identity * self.count + self.number
+        if type(identity) is int and identity >= 0:
+            number = int(f"{self.prefix}{identity}")
+            if number < LARGEST_ID:
+                return number
         kind = "n" if type(identity) is int else "s"
         return f"{self.number}:{kind}:{identity}"
 
@@ -84,9 +82,14 @@ class RankPlan:
 def own_id(identity: Identity, count: int) -> tuple[Identity, int]:
     """The inverse of `RankPlan.id_of`: (id in its own file, number of the rank)."""
     if isinstance(identity, int):
-        return identity // count, identity % count
+        text, width = str(identity), len(str(_first_prefix(count)))
+        return int(text[width:]), int(text[:width]) - _first_prefix(count)
     number, kind, text = str(identity).split(":", 2)
     return (int(text) if kind == "n" else text), int(number)
+
+
+def _first_prefix(count: int) -> int:
+    return int(10 ** len(str(count - 1)))
 
 
 def plan_rank(
@@ -103,8 +106,10 @@ def plan_rank(
     tracks = plan_tracks(file, workers=workers, folder=folder)
     pids: dict[Identity, int] = {}
     first = (number + 1) * _PIDS_PER_RANK
+    # None that the rank has itself: numbers are replaced one after the other.
+    free = (new for new in count_from(first) if new not in tracks.processes)
     for pid in sorted(tracks.processes, key=_process_order):
-        pids[pid] = first + len(pids)
+        pids[pid] = next(free)
     plan = RankPlan(
         number=number,
         count=count,
@@ -151,137 +156,3 @@ def _name(plan: RankPlan) -> None:
             pid, _ = plan.tracks.origins[event["pid"], event["tid"]]
             event["pid"] = plan.pids[pid]
             plan.names.append(json.dumps(event).encode())
-
-
-_IDS = (
-    rb'"pid": (?P<pid>\d+)(?=[,}\s])'
-    rb'|"ph": "(?P<phase>[sft])", "id": (?P<id>\d+)(?=[,}\s])'
-    rb'|"(?P<key>correlation|External id)": (?P<link>\d+)(?=[,}\s])'
-)
-_NUMBERS = re.compile(_IDS)
-_NUMBERS_AND_TIMES = re.compile(_IDS + rb'|"ts": (?P<ts>\d+(?:\.\d+)?)(?=[,}\s])')
-"""Numbers that change. A quote inside a string is escaped, so none of this is part of a name."""
-
-
-class BlockMerger:
-    """Rewrite a block's events with the numbers of a plan; returns (text, events)."""
-
-    def __init__(self, plan: RankPlan) -> None:
-        self.plan = plan
-        self._shift = plan.shift_ns
-        self._pids = {
-            str(old).encode(): b'"pid": %d' % new
-            for old, new in plan.pids.items()
-            if type(old) is int and old >= 0
-        }
-
-    def __call__(self, block: EventBlock[SlimEvent]) -> tuple[bytes, int]:
-        moved = self.plan.tracks.part(block.offset)
-        renamed = self.plan.tracks.renamed
-        anchors: dict[Track, tuple[object, Track]] = {}
-        plain: list[bytes] = []
-        texts: list[bytes] = []
-        flows = 0
-        for index, (event, inner) in enumerate(zip(block.events, block.inner_texts, strict=True)):
-            own = (event.pid, event.tid)
-            track = moved.get(index)
-            if track:
-                anchors[own] = (event.ts, track)
-            elif event.ph in FLOW_PHASES:
-                time, anchored = anchors.get(own, (None, None))
-                track = anchored if time == event.ts else None
-            elif event.ph == "M" and (event.name.startswith("process_") or not fits_perfetto(own)):
-                # `merge` names these itself; what it leaves out is in the metadata.
-                continue
-            if track or own in renamed or type(event.pid) is not int:
-                texts.append(self._rewrite(event, b"{%b}" % inner, track))
-            else:
-                plain.append(inner)
-                flows += event.ph in FLOW_PHASES
-        joined = self._rewrite_together(plain, flows)
-        if joined is None:
-            return self._one_by_one(block, moved)
-        if texts:
-            joined = joined + b",\n  " + join(texts) if joined else join(texts)
-        return joined, len(plain) + len(texts)
-
-    def _rewrite_together(self, plain: list[bytes], flows: int) -> bytes | None:
-        """Many events at once; None if they are not written as Kineto writes them."""
-        seen = {"pid": 0, "id": 0, "link": 0, "ts": 0}
-        pids, shift = self._pids, self._shift
-        count, number = self.plan.count, self.plan.number
-        limit = _LARGEST_ID // count
-
-        def new(match: re.Match[bytes]) -> bytes:
-            kind = match.lastgroup
-            assert kind is not None
-            seen[kind] += 1
-            if kind == "pid":
-                return pids[match[1]]
-            if kind == "ts":
-                ns = ns_of_text(match["ts"].decode())
-                return match[0] if ns is None else b'"ts": ' + text_of_ns(ns + shift).encode()
-            value = int(match[kind])
-            changed = (
-                b"%d" % (value * count + number)
-                if value < limit
-                else json.dumps(self.plan.id_of(value)).encode()
-            )
-            if kind == "id":
-                return b'"ph": "%b", "id": %b' % (match["phase"], changed)
-            return b'"%b": %b' % (match["key"], changed)
-
-        pattern = _NUMBERS_AND_TIMES if shift else _NUMBERS
-        text = pattern.sub(new, join_inner(plain))
-        whole = seen["pid"] == len(plain) and seen["id"] == flows
-        return text if whole and (not shift or seen["ts"] == len(plain)) else None
-
-    def _one_by_one(
-        self, block: EventBlock[SlimEvent], moved: dict[int, Track]
-    ) -> tuple[bytes, int]:
-        anchors: dict[Track, tuple[object, Track | None]] = {}
-        texts = []
-        for index, (event, text) in enumerate(zip(block.events, block.texts, strict=True)):
-            track: Track | None = None
-            own = (event.pid, event.tid)
-            if event.ph == "X":
-                track = moved.get(index)
-                anchors[own] = (event.ts, track)
-            elif event.ph in FLOW_PHASES:
-                time, anchored = anchors.get(own, (None, None))
-                track = anchored if time == event.ts else None
-            elif event.ph == "M" and (event.name.startswith("process_") or not fits_perfetto(own)):
-                continue
-            texts.append(self._rewrite(event, text, track))
-        return join(texts), len(texts)
-
-    def _rewrite(self, event: SlimEvent, text: bytes, track: Track | None) -> bytes:
-        plan = self.plan
-        raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        entries = {key: bytes(value) for key, value in raw.items()}
-        own = (event.pid, event.tid)
-        _, tid = track or plan.tracks.renamed.get(own, own)
-        if "pid" in entries:
-            entries["pid"] = json.dumps(plan.pids.get(event.pid, event.pid)).encode()
-        if "tid" in entries and tid != event.tid:
-            entries["tid"] = json.dumps(tid).encode()
-        if event.id is not None:
-            entries["id"] = json.dumps(plan.id_of(event.id)).encode()
-        if self._shift and "ts" in entries:
-            ns = ns_of_text(entries["ts"].decode())
-            if ns is not None:
-                entries["ts"] = text_of_ns(ns + self._shift).encode()
-        if event.args is not None and "args" in entries:
-            entries["args"] = self._rewrite_args(entries["args"])
-        return join_object(entries)
-
-    def _rewrite_args(self, text: bytes) -> bytes:
-        if not any(key.encode() in text for key in LINKING_IDS):
-            return text
-        args = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        entries = {key: bytes(value) for key, value in args.items()}
-        for key in LINKING_IDS:
-            value = entries.get(key)
-            if value is not None and value.isdigit():
-                entries[key] = json.dumps(self.plan.id_of(int(value))).encode()
-        return join_object(entries)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from megatron.torch_trace.kinds import coded
 from megatron.torch_trace.lanes import Ints
-from megatron.torch_trace.reader import EventBlock, SlimEvent
+from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.vocabulary import ANNOTATIONS, GPU_WORK, category
@@ -19,6 +21,7 @@ Track = tuple[Identity, Identity]
 
 _LARGEST_ID = (1 << 32) - 1
 _NO_TRACK = -1
+_KEY = attrgetter("ph", "cat", "pid", "tid")
 
 
 def _none() -> Ints:
@@ -27,7 +30,16 @@ def _none() -> Ints:
 
 @dataclass(slots=True)
 class BlockSlices:
-    """What one block contributes."""
+    """What one block contributes.
+
+    Attributes:
+        block: its offset.
+        tracks: (track, whether it is that track's annotations), which `codes` count.
+        codes, ts, dur, index: of each slice; times in ns, and its place in the block.
+        unfinished: places of slices with a negative duration.
+        unfit: track whose ids Perfetto cannot take -> places of its events.
+        replaced: places of the metadata that `process_events` holds as text.
+    """
 
     block: int
     tracks: list[tuple[Track, bool]] = field(default_factory=list)
@@ -43,56 +55,72 @@ class BlockSlices:
     others: set[Track] = field(default_factory=set)
     process_events: list[bytes] = field(default_factory=list)
     named: set[Identity] = field(default_factory=set)
+    unfinished: list[int] = field(default_factory=list)
+    unfit: dict[Track, list[int]] = field(default_factory=dict)
+    replaced: list[int] = field(default_factory=list)
 
 
-def slices_of(block: EventBlock[SlimEvent]) -> BlockSlices:
-    """The slices of a block with the track each is on, and the names that tracks have."""
+def slices_of(block: EventBlock[Any]) -> BlockSlices:
+    """The slices of a block with the track each is on, and the names that tracks have.
+
+    Args:
+        block: of `TrackEvent`, or of events with more fields.
+    """
     ts, dur = block_times(block)
-    keys, code = coded([(e.ph, e.cat, e.pid, e.tid) for e in block.events])
+    keys, code = coded(list(map(_KEY, block.events)))
     found = BlockSlices(block=block.offset)
     tracks: dict[tuple[Track, bool], int] = {}
     track_of = np.full(len(keys), _NO_TRACK)
     is_metadata = np.zeros(len(keys), dtype=bool)
     for number, (phase, written, pid, tid) in enumerate(keys):
         track = (pid, tid)
+        if phase == "M":
+            is_metadata[number] = True
+            continue
         if phase == "X":
             name = category(written)
             track_of[number] = tracks.setdefault((track, name in ANNOTATIONS), len(tracks))
             if name in GPU_WORK:
                 found.gpu_tracks.add(track)
-        elif phase == "M":
-            is_metadata[number] = True
         else:
             found.others.add(track)
+        if not fits_perfetto(track):
+            found.unfit.setdefault(track, []).extend(np.flatnonzero(code == number).tolist())
     for index in np.flatnonzero(is_metadata[code]).tolist():
-        _note_name(block.events[index], block.texts[index], found)
+        _note_name(block, index, found)
     codes = track_of[code]
     found.index = np.flatnonzero(codes != _NO_TRACK)
     found.tracks, found.codes = list(tracks), codes[found.index]
     found.ts, found.dur = ts[found.index], dur[found.index]
     found.dur[found.dur == NO_TIME] = 0
+    found.unfinished = found.index[found.dur < 0].tolist()
     return found
 
 
-def _note_name(event: SlimEvent, text: bytes, found: BlockSlices) -> None:
-    found.named.add(event.pid)
-    if event.name.startswith("process_") or not fits_perfetto((event.pid, event.tid)):
+def _note_name(block: EventBlock[Any], index: int, found: BlockSlices) -> None:
+    text = b"{%b}" % block.places[index]
+    event = json.loads(text)
+    kind, args = event.get("name"), event.get("args")
+    pid, tid = block.events[index].pid, block.events[index].tid
+    track = (pid, tid)
+    found.named.add(pid)
+    of_process = isinstance(kind, str) and kind.startswith("process_")
+    if not of_process and not fits_perfetto(track):
+        found.unfit.setdefault(track, []).append(index)
+    if of_process or not fits_perfetto(track):
         found.process_events.append(text)
-    if event.name not in ("thread_name", "thread_sort_index", "process_name", "process_labels"):
-        return
-    args = json.loads(text).get("args")
+        found.replaced.append(index)
     if not isinstance(args, dict):
         return
-    track = (event.pid, event.tid)
     name, sort_index = args.get("name"), args.get("sort_index")
-    if event.name == "thread_sort_index" and isinstance(sort_index, int):
+    if kind == "thread_sort_index" and isinstance(sort_index, int):
         found.sort_indices[track] = sort_index
-    elif event.name == "thread_name" and isinstance(name, str):
+    elif kind == "thread_name" and isinstance(name, str):
         found.names[track] = name
-    elif event.name == "process_name" and isinstance(name, str):
-        found.process_names[event.pid] = name
-    elif event.name == "process_labels" and isinstance(args.get("labels"), str):
-        found.labels[event.pid] = args["labels"]
+    elif kind == "process_name" and isinstance(name, str):
+        found.process_names[pid] = name
+    elif kind == "process_labels" and isinstance(args.get("labels"), str):
+        found.labels[pid] = args["labels"]
 
 
 def fits_perfetto(track: Track) -> bool:

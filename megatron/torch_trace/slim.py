@@ -28,7 +28,7 @@ from megatron.torch_trace.slimming import BlockSlimmer, Ranges, SlimPart
 from megatron.torch_trace.spool import Launched, Spool
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan, plan_tracks
-from megatron.torch_trace.writer import STDOUT, OutputFile, TraceWriter, join_inner
+from megatron.torch_trace.writer import STDOUT, OutputFile, TraceWriter
 
 STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
 OnRead = Callable[[int], None]
@@ -156,16 +156,17 @@ def _write(
     spool, launched = Spool(folder), Launched()
     try:
         writer.begin(_with_record(trace.metadata, selection))
-        for part in trace.map(slimmer, SlimEvent, workers=workers, small_results=True):
+        for part in trace.map(slimmer, slimmer.event_kind, workers=workers, small_results=True):
             writer.add_joined(part.text)
             spool.add(part.waiting)
             spool.add_arrows(part.arrow_ends, part.arrows)
             for space, (known, inside) in part.launches.items():
                 launched.add(space, known, inside)
             _include(result, part)
-        for name, texts in spool.decided(launched):
-            writer.add_joined(join_inner(texts))
-            count(result.after, name, sum(map(len, texts)) + 2 * len(texts), len(texts))
+        for decided in spool.decided(launched):
+            writer.add_joined(decided.text)
+            if decided.events:
+                count(result.after, decided.category, decided.size, decided.events)
         if slimmer.plan:
             writer.add(slimmer.plan.metadata)
         writer.end(_with_record(trace.metadata, selection))

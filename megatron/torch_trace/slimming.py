@@ -4,22 +4,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import compress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.accounts import Account
+from megatron.torch_trace.arrows import Anchors
 from megatron.torch_trace.filters import Selection, join_object
 from megatron.torch_trace.kinds import BlockKinds, KindTable, coded
 from megatron.torch_trace.reader import EventBlock, SlimEvent
-from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.reader.event import BareEvent, Identity
 from megatron.torch_trace.rewriting import clipped, entries_of, placed, renamed, replaced
-from megatron.torch_trace.spool import Arrows, Ends, Gate, Waiting, flow_number, pack
+from megatron.torch_trace.spool import (
+    Arrows,
+    Ends,
+    Gate,
+    Waiting,
+    flow_number,
+    flow_numbers,
+    pack,
+)
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.tracks import TrackPlan
 from megatron.torch_trace.vocabulary import category
-from megatron.torch_trace.writer import join_inner
 
 Ranges = tuple[tuple[int, int], ...]
 Track = tuple[Identity, Identity]
@@ -64,23 +72,34 @@ class BlockSlimmer:
         self.plan = plan
         self.kinds = KindTable(selection)
 
-    def __call__(self, block: EventBlock[SlimEvent]) -> SlimPart:
+    @property
+    def has_times(self) -> bool:
+        """Whether the clock has a say."""
+        return bool(self.ranges or self.steps or self.selection.min_dur_ns)
+
+    @property
+    def event_kind(self) -> type[Any]:
+        """What of an event must be decoded to decide on it; the less, the faster."""
+        by_event = self.selection.streams is not None or self.pids is not None
+        return SlimEvent if self.has_times or by_event else BareEvent
+
+    def __call__(self, block: EventBlock[Any]) -> SlimPart:
         return _BlockPass(self, block).run()
 
 
 class _BlockPass:
     """Decide with one number per kind of event and arrays; look only at events that need it."""
 
-    def __init__(self, slimmer: BlockSlimmer, block: EventBlock[SlimEvent]) -> None:
+    def __init__(self, slimmer: BlockSlimmer, block: EventBlock[Any]) -> None:
         self.slimmer = slimmer
         self.selection = slimmer.selection
         self.block = block
         self.events = block.events
-        self.inner = block.inner_texts
+        self.texts = block.places
         self.part = SlimPart()
-        self.moved = slimmer.plan.part(block.offset) if slimmer.plan else {}
-        self.renamed = slimmer.plan.renamed if slimmer.plan else {}
+        self.moved = slimmer.plan.moves.of(block.offset) if slimmer.plan else {}
         self.clipped = slimmer.plan.clipped.get(block.offset, {}) if slimmer.plan else {}
+        self.unfinished = slimmer.plan.unfinished.get(block.offset, []) if slimmer.plan else []
         self.gates: dict[int, Gate] = {}
 
     def run(self) -> SlimPart:
@@ -94,7 +113,7 @@ class _BlockPass:
         self.part.arrow_ends, self.part.arrows = pack(self._arrows(arrows, new))
         gated = [index for index in self.gates if kept[index]]
         for index in gated:
-            text = new.get(index, self.inner[index])
+            text = self._text(index, new)
             name = self.kinds.of(index).name
             self.part.waiting.append(Waiting(b"{%b}" % text, name, self.gates[index], None))
         kept[is_flow] = False
@@ -110,15 +129,12 @@ class _BlockPass:
         # An arrow goes with its slice; the clock decides only if it has none.
         arrow = kinds.where("is_flow")
         self.in_range = self.in_steps = self.begins = np.ones(count, dtype=bool)
-        self.negative: NDArray[np.intp] = np.empty(0, dtype=np.intp)
-        if slimmer.ranges or slimmer.steps or selection.min_dur_ns or slimmer.plan:
+        if slimmer.has_times:
             ts, dur = block_times(self.block)
             for index, ns in self.clipped.items():
                 dur[index] = ns
             absent = dur == NO_TIME
             ends = ts + np.where(absent, 0, np.maximum(dur, 0))
-            if slimmer.plan:
-                self.negative = np.flatnonzero(~absent & (dur < 0))
             if selection.min_dur_ns:
                 stays = absent | kinds.where("is_annotation")
                 kept &= stays | (dur >= selection.min_dur_ns)
@@ -168,28 +184,20 @@ class _BlockPass:
         """Index -> new text without braces, of the events that change; arrows not included."""
         new: dict[int, bytes] = {}
         for index, track in self.moved.items():
-            new[index] = placed(self.inner[index], track)
-        if self.renamed:
-            for index, event in enumerate(self.events):
-                target = self.renamed.get((event.pid, event.tid))
-                # A process keeps its name: what it is called now is written elsewhere.
-                name_of_process = event.ph == "M" and event.name.startswith("process")
-                if target and index not in new and not name_of_process:
-                    new[index] = placed(self.inner[index], target)
-        for index in self.negative.tolist():
-            if self.events[index].ph == "X":
-                new[index] = replaced(new.get(index, self.inner[index]), {"dur": b"0"})
+            new[index] = placed(self.texts[index], track)
+        for index in self.unfinished:
+            new[index] = replaced(self._text(index, new), {"dur": b"0"})
         for index, ns in self.clipped.items():
-            new[index] = clipped(new.get(index, self.inner[index]), ns)
+            new[index] = clipped(self._text(index, new), ns)
         if self.selection.max_name:
             for index in np.flatnonzero(kept).tolist():
                 event = self.events[index]
                 if len(event.name) > self.selection.max_name and event.ph != "M":
-                    text = new.get(index, self.inner[index])
+                    text = self._text(index, new)
                     new[index] = renamed(text, event.name, self.selection.max_name)
         if self.selection.rewrites_args:
             for index in np.flatnonzero(kept).tolist():
-                text = new.get(index, self.inner[index])
+                text = self._text(index, new)
                 if self.events[index].ph == "X" and b'"args"' in text:
                     entries = entries_of(text)
                     if "args" in entries:
@@ -202,31 +210,26 @@ class _BlockPass:
     ) -> list[int]:
         """Ends of arrows whose slices stay; those that depend on a launch are put to wait."""
         places = np.flatnonzero(flows)
+        anchors = Anchors(self.block, self.kinds.where("is_slice"))
         if self.slimmer.ranges or self.slimmer.steps:
             stay, unclear = [], places.tolist()
         else:
-            # If the slice before an end stays as it is, so does the end, whether it belongs to it
-            # or to none. That is so for almost all, and there are many.
-            clear = np.append(kept & self.kinds.where("is_slice"), True)
-            clear[list(self.moved)] = False
-            slices = self.kinds.where("is_slice")
-            last = np.maximum.accumulate(np.where(slices, np.arange(len(slices)), -1))[places]
-            stay = places[clear[last]].tolist()
-            unclear = places[~clear[last]].tolist()
+            look = anchors.unclear(places, kept, self.moved)
+            stay, unclear = places[~look].tolist(), places[look].tolist()
         for index in unclear:
             event = self.events[index]
-            anchor = self._anchor(index, event)
+            anchor = anchors.of(index)
             if anchor is None:
                 if not (self.in_range[index] and self.in_steps[index]):
                     continue
             elif not kept[anchor]:
                 continue
             elif anchor in self.moved:
-                new[index] = placed(new.get(index, self.inner[index]), self.moved[anchor])
+                new[index] = placed(self._text(index, new), self.moved[anchor])
             if anchor in self.gates:
                 name = category(event.cat)
                 flow = (f"{name}\0{event.name}", flow_number(event.id), event.ph)
-                text = b"{%b}" % new.get(index, self.inner[index])
+                text = b"{%b}" % self._text(index, new)
                 self.part.waiting.append(Waiting(text, name, self.gates[anchor], flow))
             else:
                 stay.append(index)
@@ -235,38 +238,26 @@ class _BlockPass:
     def _arrows(self, ends: list[int], new: dict[int, bytes]) -> dict[str, Arrows]:
         found: dict[str, Arrows] = {}
         events = [self.events[index] for index in ends]
-        texts = [new.get(index) or self.inner[index] for index in ends]
-        keys, code = coded([f"{event.cat}\0{event.name}\0{event.ph}" for event in events])
-        numbers = np.array([flow_number(event.id) for event in events], dtype=np.uint64)
+        numbers = flow_numbers([event.id for event in events])
+        keys, code = coded([f"{event.ph}\0{event.cat}\0{event.name}" for event in events])
+        places = np.array(ends, dtype=np.int64)
         for number, key in enumerate(keys):
-            written, _, rest = key.partition("\0")
-            name, _, phase = rest.rpartition("\0")
-            kind = f"{category(written)}\0{name}"
-            arrows = found.setdefault(kind, Arrows(category(written)))
+            phase, written, name = key.split("\0", 2)
+            arrows = found.setdefault(f"{category(written)}\0{name}", Arrows(category(written)))
             mine = code == number
-            arrows.add(phase, numbers[mine], list(compress(texts, mine.tolist())))
+            arrows.add(phase, numbers[mine], self.texts.each(places[mine], new))
         return found
 
-    def _anchor(self, index: int, event: SlimEvent) -> int | None:
-        """The slice that an arrow belongs to: the one before it, if place and time agree."""
-        for before in range(index - 1, max(-1, index - 9), -1):
-            other = self.events[before]
-            if other.ph == "X":
-                same = (other.pid, other.tid, other.ts) == (event.pid, event.tid, event.ts)
-                return before if same else None
-        return None
+    def _text(self, index: int, new: dict[int, bytes]) -> bytes:
+        return new[index] if index in new else self.texts[index]
 
     def _write(self, kept: NDArray[np.bool_], new: dict[int, bytes]) -> None:
-        inner = self.inner
-        sizes = np.fromiter(map(len, inner), dtype=np.int64, count=len(inner)) + 2
+        sizes = self.texts.sizes
         self.kinds.add_to(self.part.before, sizes)
-        if new:
-            inner = list(inner)
-            for index, text in new.items():
-                inner[index] = text
-                sizes[index] = len(text) + 2
+        for index, text in new.items():
+            sizes[index] = len(text) + 2
         self.kinds.add_to(self.part.after, sizes, kept)
-        self.part.text = join_inner(list(compress(inner, kept.tolist())))
+        self.part.text = self.texts.chosen(kept, new)
 
 
 def _overlaps(

@@ -13,9 +13,10 @@ import msgspec
 from megatron.torch_trace.filters import join_object
 from megatron.torch_trace.layout import TraceName
 from megatron.torch_trace.merge import merged_ranks
-from megatron.torch_trace.merging import LINKING_IDS, own_id
+from megatron.torch_trace.merging import own_id
 from megatron.torch_trace.reader import SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.renumbering import LINKING_IDS
 from megatron.torch_trace.times import ns_of_text, text_of_ns
 from megatron.torch_trace.writer import OutputFile, TraceWriter
 

@@ -8,8 +8,10 @@ ids, a bit or two each.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import tempfile
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -21,6 +23,8 @@ from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.reader.texts import BETWEEN
+from megatron.torch_trace.writer import join as join_texts
 
 Ids = NDArray[np.uint64]
 Ends = tuple[list[Ids], list[Ids]]
@@ -82,13 +86,15 @@ class Arrows:
 
     Attributes:
         starts, finishes: ids of the ends in this batch.
-        ids, texts: of all ends; texts without the braces around each.
+        ids: of all ends, in the order of `texts`.
+        texts: the ends, joined as a writer wants them; `sizes` of each, braces included.
     """
 
     category: str
     starts: list[Ids] = field(default_factory=list)
     finishes: list[Ids] = field(default_factory=list)
     ids: list[Ids] = field(default_factory=list)
+    sizes: list[NDArray[np.int64]] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
 
     def add(self, phase: str, ids: Ids, texts: list[bytes]) -> None:
@@ -98,7 +104,28 @@ class Arrows:
         elif phase == "f":
             self.finishes.append(ids)
         self.ids.append(ids)
-        self.texts += texts
+        self.sizes.append(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
+        self.texts.append(join_texts(texts))
+
+    def kept(self, whole: BitMap64) -> Decided:
+        """The ends whose id is in `whole`."""
+        ids, sizes = np.concatenate(self.ids), np.concatenate(self.sizes)
+        text = join_texts(self.texts)
+        if not bitmap(ids) <= whole:
+            stays = np.array([number in whole for number in ids.tolist()], dtype=bool)
+            ends = np.cumsum(sizes + len(BETWEEN)) - len(BETWEEN)
+            places = zip((ends - sizes)[stays].tolist(), ends[stays].tolist(), strict=True)
+            text, sizes = join_texts([text[start:end] for start, end in places]), sizes[stays]
+        return Decided(self.category, text, len(sizes), int(sizes.sum()))
+
+
+class Decided(NamedTuple):
+    """Events that are kept: joined text, how many, and their bytes without what joins them."""
+
+    category: str
+    text: bytes
+    events: int
+    size: int
 
 
 class Spool:
@@ -117,9 +144,9 @@ class Spool:
         for kind, (starts, finishes) in ends.items():
             known = self._ends.setdefault(kind, (BitMap64(), BitMap64()))
             for ids in starts:
-                known[0].update(ids)
+                known[0].update(bitmap(ids))
             for ids in finishes:
-                known[1].update(ids)
+                known[1].update(bitmap(ids))
         if packed:
             self._file.write(packed)
             self._packed += 1
@@ -129,12 +156,8 @@ class Spool:
             pickle.dump(batch, self._file, protocol=5)
             self._batches += 1
 
-    def decided(self, launched: Launched) -> Iterator[tuple[str, list[bytes]]]:
-        """What is kept: gates that open, arrows of which both ends are kept.
-
-        Yields:
-            A category, and events of it without the braces around each.
-        """
+    def decided(self, launched: Launched) -> Iterator[Decided]:
+        """What is kept: gates that open, arrows of which both ends are kept."""
         ends = self._ends
         for batch in self._read():
             for waiting in batch:
@@ -148,19 +171,15 @@ class Spool:
         whole = {kind: starts & finishes for kind, (starts, finishes) in ends.items()}
         for arrows in self._read_packed():
             for kind, one in arrows.items():
-                kept, texts = whole[kind], one.texts
-                ids = np.concatenate(one.ids)
-                if not BitMap64(ids) <= kept:
-                    texts = [t for n, t in zip(ids.tolist(), texts, strict=True) if n in kept]
-                if texts:
-                    yield one.category, texts
+                yield one.kept(whole[kind])
         for batch in self._read():
             by_category: dict[str, list[bytes]] = {}
             for waiting in batch:
                 flow = waiting.flow
                 if _passes(waiting, launched) and (not flow or flow[1] in whole[flow[0]]):
-                    by_category.setdefault(waiting.category, []).append(waiting.text[1:-1])
-            yield from by_category.items()
+                    by_category.setdefault(waiting.category, []).append(waiting.text)
+            for name, texts in by_category.items():
+                yield Decided(name, join_texts(texts), len(texts), sum(map(len, texts)))
 
     def _read(self) -> Iterator[list[Waiting]]:
         for batch in self._read_all():
@@ -193,6 +212,19 @@ def pack(arrows: dict[str, Arrows]) -> tuple[dict[str, Ends], bytes]:
 
 def _passes(waiting: Waiting, launched: Launched) -> bool:
     return waiting.gate is None or launched.opens(waiting.gate)
+
+
+def bitmap(ids: Ids) -> BitMap64:
+    """A set of ids; from an array.array it is made three times as fast as from numpy's."""
+    return BitMap64(array("Q", ids.tobytes()))
+
+
+def flow_numbers(identities: list[Identity]) -> Ids:
+    """`flow_number` of each."""
+    if set(map(type, identities)) == {int} and min(identities) >= 0:  # type: ignore[type-var, operator]
+        with contextlib.suppress(OverflowError):
+            return np.array(identities, dtype=np.uint64)
+    return np.array([flow_number(identity) for identity in identities], dtype=np.uint64)
 
 
 def flow_number(identity: Identity) -> int:

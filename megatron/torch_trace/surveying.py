@@ -53,9 +53,7 @@ class BlockLook:
         part = SurveyPart()
         ts, dur = block_times(block)
         kinds = BlockKinds(block.events, self.table)
-        inner = block.inner_texts
-        sizes = np.fromiter(map(len, inner), dtype=np.int64, count=len(inner)) + 2
-        kinds.add_to(part.account, sizes)
+        kinds.add_to(part.account, block.places.sizes)
         for index in np.flatnonzero(kinds.where("is_annotation")).tolist():
             match = STEP_NAME.fullmatch(block.events[index].name)
             if match and kinds.of(index).name == "user_annotation":

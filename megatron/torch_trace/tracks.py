@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatron.torch_trace.lanes import SliceSorter
+from megatron.torch_trace.moves import Moves
 from megatron.torch_trace.overruns import Assigned, assign_lanes
-from megatron.torch_trace.reader import SlimEvent, Trace
-from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.reader import Trace
+from megatron.torch_trace.reader.event import Identity, TrackEvent
 from megatron.torch_trace.slices import BlockSlices, Track, fits, fits_perfetto, slices_of
 from megatron.torch_trace.times import NO_TIME
 
@@ -31,7 +33,7 @@ class TrackPlan:
 
     Attributes:
         renamed: track -> track, for all its events, where Perfetto cannot take the ids.
-        moved: offset of a block -> {index of an event in it: track}.
+        moves: which events leave their track, those of renamed ones included.
         metadata: events that name the new tracks, as JSON.
         crossing: slices that crossed others, by category; annotations that moved not included.
         annotations: annotations that moved.
@@ -42,12 +44,14 @@ class TrackPlan:
         labels: process -> what Kineto calls it: `CPU`, `GPU 0`.
         gpus: processes that are GPUs.
         first_ns: start of the earliest slice, as in the file; 0 without slices.
+        unfinished: offset of a block -> places of slices in it that have a negative duration.
         process_events: metadata events of processes and of tracks that Perfetto cannot take.
+        replaced: offset of a block -> places of these events in it.
         active: tracks that have events other than metadata.
     """
 
     renamed: dict[Track, Track] = field(default_factory=dict)
-    moved: dict[int, dict[int, Track]] = field(default_factory=dict)
+    moves: Moves = field(default_factory=Moves)
     metadata: list[bytes] = field(default_factory=list)
     crossing: int = 0
     annotations: int = 0
@@ -57,7 +61,9 @@ class TrackPlan:
     labels: dict[Identity, str] = field(default_factory=dict)
     gpus: set[Identity] = field(default_factory=set)
     first_ns: int = 0
+    unfinished: dict[int, list[int]] = field(default_factory=dict)
     process_events: list[bytes] = field(default_factory=list)
+    replaced: dict[int, list[int]] = field(default_factory=dict)
     active: set[Track] = field(default_factory=set)
 
     def process_kind(self, pid: Identity) -> str:
@@ -69,9 +75,6 @@ class TrackPlan:
         if pid == -1:
             return "profiler overhead"
         return "CPU" if isinstance(pid, int) else pid or "trace"
-
-    def part(self, block: int) -> dict[int, Track]:
-        return self.moved.get(block, {})
 
 
 def plan_tracks(
@@ -86,7 +89,7 @@ def plan_tracks(
     """
     planner = _Planner(folder)
     try:
-        for part in trace.map(slices_of, SlimEvent, workers=workers, small_results=True):
+        for part in trace.map(slices_of, TrackEvent, workers=workers, small_results=True):
             planner.add(part)
         return planner.plan(clip)
     finally:
@@ -105,6 +108,9 @@ class _Planner:
         self.gpu_tracks: set[Track] = set()
         self.first_ns = 0
         self.process_events: list[bytes] = []
+        self.replaced: dict[int, list[int]] = {}
+        self.unfinished: dict[int, list[int]] = {}
+        self.unfit: dict[Track, list[tuple[int, NDArray[np.int32]]]] = {}
         self.named: set[Identity] = set()
         self._next = _FIRST_FREE
 
@@ -125,6 +131,13 @@ class _Planner:
         self.process_names.update(part.process_names)
         self.others |= part.others
         self.process_events += part.process_events
+        if part.replaced:
+            self.replaced[part.block] = part.replaced
+        if part.unfinished:
+            self.unfinished[part.block] = part.unfinished
+        for track, places in part.unfit.items():
+            entry = (part.block, np.array(places, dtype=np.int32))
+            self.unfit.setdefault(track, []).append(entry)
         self.named |= part.named
         self.labels.update(part.labels)
         self.gpu_tracks |= part.gpu_tracks
@@ -135,13 +148,19 @@ class _Planner:
 
     def plan(self, clip: bool) -> TrackPlan:
         gpus = {pid for pid, _ in self.gpu_tracks}
-        plan = TrackPlan(labels=self.labels, gpus=gpus, first_ns=self.first_ns)
+        plan = TrackPlan(
+            labels=self.labels,
+            gpus=gpus,
+            first_ns=self.first_ns,
+            unfinished=self.unfinished,
+            process_events=self.process_events,
+            replaced=self.replaced,
+        )
         taken = {number for track, _ in self.codes for number in track}
         while any(number in taken for number in range(self._next, self._next + 4096)):
             self._next += 4096
         tracks = {track for track, _ in self.codes} | self.others
         plan.processes = {pid for pid, _ in tracks} | self.named
-        plan.process_events = self.process_events
         plan.active = tracks
         self._rename(plan, tracks)
         keys = list(self.codes)
@@ -167,18 +186,21 @@ class _Planner:
         code, piece, lanes, _ = assigned
         track, is_annotation = keys[code]
         leaving = is_annotation and (track, False) in self.codes
-        for position in range(piece.shape[1]) if leaving else lanes:
-            lane = lanes.get(position, 0)
+        lane_of = np.zeros(piece.shape[1], dtype=np.int64)
+        lane_of[list(lanes)] = list(lanes.values())
+        for lane in np.unique(lane_of).tolist():
+            if not lane and not leaving:
+                continue
             target = targets.get((code, lane))
             if target is None:
                 target = self._new_track(plan, track, is_annotation, lane)
                 targets[code, lane] = target
-            block, index = piece[3:, position].tolist()
-            plan.moved.setdefault(block, {})[index] = target
+            _, _, _, blocks, indices = piece[:, lane_of == lane]
+            plan.moves.add(target, blocks, indices)
             if lane:
-                plan.crossing += 1
+                plan.crossing += len(indices)
             else:
-                plan.annotations += 1
+                plan.annotations += len(indices)
 
     def _rename(self, plan: TrackPlan, tracks: set[Track]) -> None:
         processes: dict[Identity, int] = {}
@@ -195,6 +217,8 @@ class _Planner:
             new_pid = processes.get(pid, pid)
             new = (new_pid, self._free())
             plan.renamed[track] = new
+            for block, places in self.unfit.get(track, ()):
+                plan.moves.add(new, np.full(len(places), block), places.astype(np.int64))
             plan.origins[new] = track
             plan.metadata += self._names(new, self._name(track), self.sort_indices.get(track))
 

@@ -81,8 +81,8 @@ def test_ranks_are_named_sorted_and_share_no_number(tmp_path: Path) -> None:
     assert gemms[0]["args"]["correlation"] != gemms[1]["args"]["correlation"]
     starts = [e for e in document["traceEvents"] if e["ph"] == "s"]
     finishes = [e for e in document["traceEvents"] if e["ph"] == "f"]
-    assert [e["id"] for e in starts] == [e["id"] for e in finishes] == [14, 15]
-    assert gemms[1]["args"]["correlation"] == 15
+    assert [e["id"] for e in starts] == [e["id"] for e in finishes] == [107, 117]
+    assert gemms[1]["args"]["correlation"] == 117
 
 
 def test_coordinates_are_in_the_name(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Generic
-
-import msgspec
+from typing import TYPE_CHECKING, Generic
 
 from megatron.torch_trace.reader.cutter import RawBlock
 from megatron.torch_trace.reader.damage import Damage
@@ -17,6 +15,9 @@ from megatron.torch_trace.reader.event import (
     decode_strictly,
 )
 from megatron.torch_trace.reader.salvage import salvage
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.reader.texts import Texts
 
 _END = re.compile(rb'\}(\s*)\](?=\s*(?:,\s*"|\}|\Z))')
 _EMPTY = re.compile(rb'\s*\]\s*(?:,\s*"|\}|\Z)')
@@ -77,24 +78,20 @@ class EventBlock(Generic[EventT]):
         return [decode_loosely(text, kind) for text in saved.texts]
 
     @cached_property
-    def texts(self) -> list[bytes]:
-        """Each event as strict JSON; as it stands in the file unless it had to be repaired."""
-        return [b"{%b}" % inner for inner in self.inner_texts]
+    def places(self) -> Texts:
+        """The text of each event as strict JSON; as in the file unless it had to be repaired."""
+        from megatron.torch_trace.reader.texts import Texts
+
+        if self._salvaged is not None:
+            return Texts.joined(self._salvaged)
+        return Texts.of(self._text or b"", len(self.events), self._separator)
 
     @cached_property
-    def inner_texts(self) -> list[bytes]:
-        """The same without the braces around each event, which is faster to have and to join."""
-        if self._salvaged is not None:
-            return [text[1:-1] for text in self._salvaged]
-        text = (self._text or b"").strip()
-        if not self.events:
-            return []
-        if self._separator:
-            inner = text[1:-1].split(b"}" + self._separator + b"{")
-            if len(inner) == len(self.events):
-                return inner
-        raw = msgspec.json.decode(b"[%b]" % text, type=list[msgspec.Raw])
-        return [bytes(event)[1:-1] for event in raw]
+    def texts(self) -> list[bytes]:
+        """Each event as strict JSON; as it stands in the file unless it had to be repaired."""
+        places = self.places
+        bounds = zip((places.starts - 1).tolist(), (places.ends + 1).tolist(), strict=True)
+        return [places.text[start:end] for start, end in bounds]
 
     @property
     def text(self) -> bytes | None:

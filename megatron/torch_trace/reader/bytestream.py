@@ -91,6 +91,8 @@ class ByteStream:
     def _gzip(self, file: IO[bytes], piece: bytes) -> Iterator[bytes]:
         from isal import igzip_lib
 
+        broken: Any = igzip_lib.IsalError
+
         while True:
             # Between members some writers pad with zeros (tapes, mgzip, block devices).
             piece = piece.lstrip(b"\0")
@@ -111,7 +113,7 @@ class ByteStream:
                         return
                 try:
                     output = member.decompress(piece, _OUTPUT_BYTES)
-                except igzip_lib.IsalError:
+                except broken:
                     self.damage.add("corrupt_stream", self.produced)
                     yield from self._gzip_up_to_fault()
                     return

@@ -89,6 +89,34 @@ class SlimEvent(Struct, gc=False):
     args: SlimArgs | None = None
 
 
+class BareEvent(Struct, gc=False):
+    """What kind of event it is and which arrow; decodes in half the time of `SlimEvent`."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    id: Identity = None
+
+
+class ProcessEvent(Struct, gc=False):
+    """Whose event it is and which arrow."""
+
+    ph: str = ""
+    pid: Identity = None
+    id: Identity = None
+
+
+class TrackEvent(Struct, gc=False):
+    """Where and when an event is."""
+
+    ph: str = ""
+    cat: str = ""
+    pid: Identity = None
+    tid: Identity = None
+    ts: Number = None
+    dur: Number = None
+
+
 class TimeText(Struct, gc=False):
     """Only the times of an event, as text: what a float cannot hold."""
 

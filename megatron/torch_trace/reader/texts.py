@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each event of a block stands in its text, so that most text is never cut up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Places = NDArray[np.int64]
+
+BETWEEN = b",\n  "
+"""Between two events, as Kineto writes it."""
+
+
+class Texts:
+    """The texts of a block's events.
+
+    Attributes:
+        text: all of them and what is between them.
+        starts, ends: of each event without its braces, as positions in `text`.
+    """
+
+    def __init__(self, text: bytes, starts: Places, ends: Places) -> None:
+        self.text, self.starts, self.ends = text, starts, ends
+
+    @classmethod
+    def of(cls, text: bytes, count: int, separator: bytes | None) -> Texts:
+        """The places of `count` events in strict JSON.
+
+        Args:
+            separator: what stands between all neighbours, if it is known.
+        """
+        body = text.strip()
+        if count and separator:
+            inside = places_of(body, b"}" + separator + b"{")
+            if len(inside) == count - 1:
+                starts = np.concatenate(([1], inside + len(separator) + 2))
+                return cls(body, starts, np.append(inside, len(body) - 1))
+        raw = msgspec.json.decode(b"[%b]" % body, type=list[msgspec.Raw])
+        return cls.joined([bytes(event) for event in raw])
+
+    @classmethod
+    def joined(cls, texts: Sequence[bytes]) -> Texts:
+        """Of events that are apart already, with their braces."""
+        sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        ends = np.cumsum(sizes + len(BETWEEN)) - len(BETWEEN)
+        return cls(BETWEEN.join(texts), ends - sizes + 1, ends - 1)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        """One event without its braces."""
+        return self.text[self.starts[index] : self.ends[index]]
+
+    def each(self, indices: Places, changed: Mapping[int, bytes]) -> list[bytes]:
+        """Some events with their braces; `changed` has other texts for some, without braces."""
+        text = self.text
+        starts, ends = (self.starts[indices] - 1).tolist(), (self.ends[indices] + 1).tolist()
+        texts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        if changed:
+            for place, index in enumerate(indices.tolist()):
+                if index in changed:
+                    texts[place] = b"{%b}" % changed[index]
+        return texts
+
+    @property
+    def sizes(self) -> Places:
+        """Bytes of each event, its braces included."""
+        return self.ends - self.starts + 2
+
+    def chosen(self, mask: NDArray[np.bool_], changed: Mapping[int, bytes] = {}) -> bytes:
+        """The events in `mask`, joined as a writer wants them.
+
+        Args:
+            changed: other texts for some of them, without braces.
+        """
+        as_written = mask.copy()
+        here = [index for index in changed if mask[index]]
+        as_written[here] = False
+        # Neighbours that both stay are taken as one piece, whatever is between them.
+        edges = np.flatnonzero(np.diff(as_written, prepend=False, append=False))
+        begins, last = edges[::2], edges[1::2] - 1
+        text = self.text
+        places = zip(
+            (self.starts[begins] - 1).tolist(), (self.ends[last] + 1).tolist(), strict=True
+        )
+        pieces = [text[start:end] for start, end in places]
+        if here:
+            numbered = dict(zip(begins.tolist(), pieces, strict=True))
+            numbered |= {index: b"{%b}" % changed[index] for index in here}
+            pieces = [numbered[index] for index in sorted(numbered)]
+        return BETWEEN.join(pieces)
+
+
+def places_of(text: bytes, wanted: bytes) -> Places:
+    """Where `wanted` stands in `text`; its first three bytes are searched for all at once.
+
+    That is several times as fast as bytes.split or bytes.replace, if those bytes are rare.
+    """
+    letters = np.frombuffer(text, dtype=np.uint8)
+    if len(letters) < len(wanted):
+        return np.empty(0, dtype=np.int64)
+    last = len(letters) - len(wanted) + 1
+    found = letters[:last] == wanted[0]
+    for shift in range(1, min(3, len(wanted))):
+        found &= letters[shift : shift + last] == wanted[shift]
+    places = np.flatnonzero(found)
+    for shift in range(3, len(wanted)):
+        places = places[letters[places + shift] == wanted[shift]]
+    return places
