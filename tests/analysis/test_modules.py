@@ -11,13 +11,8 @@ from module_reference import work_by_module
 from recorded_traces import SAMPLES
 
 from megatron.torch_trace.analysis.kernels import BEFORE, NO_OPERATOR
-from megatron.torch_trace.analysis.modules import (
-    ModuleAccount,
-    ModuleRow,
-    Modules,
-    OutsideRow,
-    look_at_modules,
-)
+from megatron.torch_trace.analysis.module_account import ModuleAccount, OutsideRow
+from megatron.torch_trace.analysis.modules import ModuleRow, Modules, look_at_modules
 from megatron.torch_trace.analysis.rank import analyse_rank
 from megatron.torch_trace.analysis.results import RankResult
 from megatron.torch_trace.analysis.span_names import PASSES

@@ -47,7 +47,7 @@ def place_work(timeline: Timeline, ranges: ModuleRanges) -> Places:
     around = ranges.nesting.innermost(launches.track, launches.time)
     made, direction = _makers(timeline, ranges)
     here, there = _of(ranges.module, around), _of(ranges.module, made)
-    finer = (there != NONE) & ((here == NONE) | ranges.is_below[there, here])
+    finer = (there != NONE) & ((here == NONE) | ranges.is_below(there, here))
     return Places(
         module=ints(np.where(finer, there, here)),
         direction=ints(np.where(finer, direction, _of(ranges.direction, around))),

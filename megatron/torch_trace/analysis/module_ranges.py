@@ -74,19 +74,41 @@ class ModuleRanges:
 
     @cached_property
     def above(self) -> list[tuple[int, ...]]:
-        """For each module, those it is part of: by path, and the model of its chunk."""
+        """For each module, those it is part of, the outermost first: the model, then by path."""
         position = {path: number for number, path in enumerate(self.paths)}
         return [
             tuple(position[one] for one in holders(path) if one in position) for path in self.paths
         ]
 
+    def is_below(self, parts: Ints, modules: Ints) -> npt.NDArray[np.bool_]:
+        """For each pair whether the first is part of the second, and another module.
+
+        Positions in `paths`; what is not one, such as NONE, gives nothing of use.
+        """
+        first, last = self._descendants
+        found: npt.NDArray[np.bool_] = first[parts] > first[modules]
+        return found & (first[parts] <= last[modules])
+
     @cached_property
-    def is_below(self) -> npt.NDArray[np.bool_]:
-        """[a, b]: whether module a is part of module b, and another one."""
-        found = np.zeros((len(self.paths), len(self.paths)), dtype=bool)
-        for one, above in enumerate(self.above):
-            found[one, list(above)] = True
-        return found
+    def _descendants(self) -> tuple[Ints, Ints]:
+        """Places in depth-first order of each module and of the last one below it."""
+        below: list[list[int]] = [[] for _ in self.paths]
+        for module, above in enumerate(self.above):
+            if above:
+                below[above[-1]].append(module)
+        first = np.zeros(len(self.paths), dtype=np.int64)
+        last = np.zeros(len(self.paths), dtype=np.int64)
+        waiting = [module for module, above in enumerate(self.above) if not above]
+        order: list[int] = []
+        while waiting:
+            module = waiting.pop()
+            first[module] = last[module] = len(order)
+            order.append(module)
+            waiting += below[module]
+        for module in reversed(order):
+            for holder in self.above[module][-1:]:
+                last[holder] = max(last[holder], last[module])
+        return first, last
 
 
 def find_ranges(timeline: Timeline) -> ModuleRanges | None:

@@ -61,9 +61,9 @@ def module_sums(
     for measure, values in measures.items():
         np.add.at(own[:, :, measure], at, values[rows])
     total = own.copy()
-    for module, above in enumerate(ranges.above):
-        for holder in above:
-            total[holder] += own[module]
+    holder = ints([one for above in ranges.above for one in above])
+    part = np.repeat(np.arange(len(own)), [len(above) for above in ranges.above])
+    np.add.at(total, holder, own[part])
     calls = np.zeros((len(ranges.paths), len(PASSES)), dtype=np.int64)
     begun = timeline.begins_inside(ranges.rows.start, ranges.rows.end)
     np.add.at(calls, (ranges.module[begun], ranges.direction[begun]), 1)

@@ -10,15 +10,14 @@ before the trace, is unattributed:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from megatron.torch_trace.analysis.activity import NONE
-from megatron.torch_trace.analysis.intervals import Ints
-from megatron.torch_trace.analysis.kernels import BEFORE, NO_OPERATOR
-from megatron.torch_trace.analysis.module_places import Places, place_work
-from megatron.torch_trace.analysis.module_ranges import SPANS, ModuleRanges, find_ranges
+from megatron.torch_trace.analysis.intervals import Ints, ints
+from megatron.torch_trace.analysis.module_account import ModuleAccount, module_account
+from megatron.torch_trace.analysis.module_places import place_work
+from megatron.torch_trace.analysis.module_ranges import ModuleRanges, find_ranges
 from megatron.torch_trace.analysis.module_sums import (
     COMMUNICATION,
     EXPOSED,
@@ -27,11 +26,10 @@ from megatron.torch_trace.analysis.module_sums import (
     TIME,
     UNKNOWN,
     ModuleSums,
-    begun_flops,
     module_sums,
 )
 from megatron.torch_trace.analysis.moments import Moment, longest
-from megatron.torch_trace.analysis.operator_flops import WorkFlops, work_flops
+from megatron.torch_trace.analysis.operator_flops import work_flops
 from megatron.torch_trace.analysis.timeline import Timeline
 
 _PER_TERA = 1e-3
@@ -91,53 +89,6 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideRow:
-    """GPU work in no module by the outermost operator around its launch.
-
-    Args:
-        operator: its name, `(no operator)` or `(launched before the trace)`.
-        time_ns: sum, cut to the window.
-        kernels: pieces of work.
-    """
-
-    operator: str
-    time_ns: int
-    kernels: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleAccount:
-    """Where all GPU work is, in ns: sums over pieces of work, cut to the window.
-
-    Args:
-        gpu_ns: all of it, whoever launched it.
-        unattributed_ns: of that, in no module.
-        outside: what that is, by time.
-        microbatch_ns: launched while the training loop was in a forward or backward micro-batch;
-            None without spans of phases.
-        microbatch_unattributed_ns: of that, in no module.
-        microbatch_loose_compute_ns: of that, no communication; 0 without spans of phases.
-        communication_ns: of all work in modules, communication.
-        source: what told of modules: `spans` or `stacks`.
-        by_sequence_ns: in modules that only autograd's sequence numbers led to.
-        flops: of all that begins in the window; None if the FLOPs of anything are unknown.
-        unattributed_flops: of that, in no module.
-    """
-
-    gpu_ns: int
-    unattributed_ns: int
-    microbatch_ns: int | None
-    microbatch_unattributed_ns: int | None
-    outside: tuple[OutsideRow, ...]
-    source: str = SPANS
-    by_sequence_ns: int = 0
-    communication_ns: int = 0
-    microbatch_loose_compute_ns: int = 0
-    flops: int | None = None
-    unattributed_flops: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Modules:
     """All modules by path, classes by time, and the account; None and empty without spans.
 
@@ -176,16 +127,16 @@ def look_at_modules(timeline: Timeline, peak_tflops: float | None = None) -> Mod
     scale = _Scale(whole, peak_tflops, flops is not None)
     moments = _longest(timeline, ranges)
     rows = [
-        replace(
-            _row(
-                ranges.paths[n], ranges.types[n], sums.calls[n], sums.own[n], sums.total[n], scale
-            ),
-            longest=moments.get(n),
+        _row(
+            (ranges.paths[n], ranges.types[n]),
+            (sums.calls[n], sums.own[n], sums.total[n]),
+            scale,
+            moments.get(n),
         )
         # A module of which the window holds neither a call nor work is of another step.
         for n in np.flatnonzero(sums.calls.any(axis=1) | sums.total.any(axis=(1, 2))).tolist()
     ]
-    account = _account(timeline, ranges, places, flops, whole)
+    account = module_account(timeline, ranges, places, flops, whole)
     by_path = tuple(sorted(rows, key=lambda row: row.module))
     return Modules(by_path, _classes(ranges, sums, scale), account)
 
@@ -204,90 +155,51 @@ def _longest(timeline: Timeline, ranges: ModuleRanges) -> dict[int, Moment | Non
 
 
 def _classes(ranges: ModuleRanges, sums: ModuleSums, scale: _Scale) -> tuple[ModuleRow, ...]:
-    own = {kind: np.zeros_like(sums.own[0]) for kind in ranges.types}
-    total = {kind: np.zeros_like(sums.own[0]) for kind in ranges.types}
-    calls = {kind: np.zeros_like(sums.calls[0]) for kind in ranges.types}
-    for module, kind in enumerate(ranges.types):
-        own[kind] += sums.own[module]
-        calls[kind] += sums.calls[module]
-        for holder in {ranges.types[one] for one in sums.holders[module]}:
-            total[holder] += sums.own[module]
+    kinds = list(dict.fromkeys(ranges.types))
+    position = {kind: number for number, kind in enumerate(kinds)}
+    own = np.zeros((len(kinds), *sums.own.shape[1:]), dtype=np.int64)
+    total, calls = own.copy(), np.zeros((len(kinds), sums.calls.shape[1]), dtype=np.int64)
+    kind_of = ints([position[kind] for kind in ranges.types])
+    np.add.at(own, kind_of, sums.own)
+    np.add.at(calls, kind_of, sums.calls)
+    for module, holders in enumerate(sums.holders):
+        for holder in {ranges.types[one] for one in holders}:
+            total[position[holder]] += sums.own[module]
     found = [
-        _row("", kind, calls[kind], own[kind], total[kind], scale)
-        for kind in own
-        if calls[kind].any() or total[kind].any()
+        _row(("", kind), (calls[n], own[n], total[n]), scale)
+        for n, kind in enumerate(kinds)
+        if calls[n].any() or total[n].any()
     ]
     return tuple(sorted(found, key=lambda row: (-row.total_ns, row.type)))
 
 
-def _row(path: str, kind: str, calls: Ints, own: Ints, total: Ints, scale: _Scale) -> ModuleRow:
+def _row(
+    name: tuple[str, str],
+    sums: tuple[Ints, Ints, Ints],
+    scale: _Scale,
+    moment: Moment | None = None,
+) -> ModuleRow:
+    calls, own, total = (one.tolist() for one in sums)
     forward, backward, recompute = (
-        (count, int(own[n, TIME]), int(total[n, TIME]), int(total[n, KERNELS]))
-        for n, count in enumerate(calls.tolist())
+        (calls[n], own[n][TIME], total[n][TIME], total[n][KERNELS]) for n in range(len(calls))
     )
-    work = int(total[:, TIME].sum())
-    flops = [int(one[FLOPS]) if scale.has_flops and not one[UNKNOWN] else None for one in total]
+    work = sum(one[TIME] for one in total)
+    flops = [one[FLOPS] if scale.has_flops and not one[UNKNOWN] else None for one in total]
     known = sum(one for one in flops if one is not None)
     tflops = known / work * _PER_TERA if known and work and None not in flops else None
     return ModuleRow(
-        path,
-        kind,
+        *name,
         *forward,
         *backward,
         *recompute,
         total_ns=work,
-        exposed_communication_ns=int(total[:, EXPOSED].sum()),
+        exposed_communication_ns=sum(one[EXPOSED] for one in total),
         share=work / scale.gpu_ns if scale.gpu_ns else 0.0,
-        communication_ns=int(total[:, COMMUNICATION].sum()),
+        communication_ns=sum(one[COMMUNICATION] for one in total),
         flops=flops[0],
         backward_flops=flops[1],
         recompute_flops=flops[2],
         tflops=tflops,
         peak_share=tflops / scale.peak_tflops if tflops and scale.peak_tflops else None,
+        longest=moment,
     )
-
-
-def _account(
-    timeline: Timeline, ranges: ModuleRanges, places: Places, flops: WorkFlops | None, whole: int
-) -> ModuleAccount:
-    inside, clipped = timeline.in_window, timeline.clipped
-    loose = inside & (places.module == NONE)
-    within = lost = every = others = None
-    microbatches = inside & (timeline.microbatch != NONE)
-    if timeline.has_microbatches:
-        within, lost = int(clipped[microbatches].sum()), int(clipped[microbatches & loose].sum())
-    if flops is not None and not flops.unknown[inside].any():
-        begun = begun_flops(timeline, flops)
-        every, others = int(begun.sum()), int(begun[loose].sum())
-    return ModuleAccount(
-        gpu_ns=whole,
-        unattributed_ns=int(clipped[loose].sum()),
-        microbatch_ns=within,
-        microbatch_unattributed_ns=lost,
-        outside=_outside(timeline, np.flatnonzero(loose)),
-        source=ranges.source,
-        by_sequence_ns=int(clipped[inside & places.by_sequence].sum()),
-        communication_ns=int(clipped[inside & ~loose & timeline.is_communication].sum()),
-        microbatch_loose_compute_ns=int(
-            clipped[microbatches & loose & ~timeline.is_communication].sum()
-        ),
-        flops=every,
-        unattributed_flops=others,
-    )
-
-
-def _outside(timeline: Timeline, rows: Ints) -> tuple[OutsideRow, ...]:
-    activity, launches = timeline.activity, timeline.launches
-    outermost = timeline.operators.outermost(launches.track[rows], launches.time[rows])
-    sums: dict[str, list[int]] = {}
-    works = (outermost, launches.call[rows], timeline.clipped[rows])
-    for row, call, time in zip(*(column.tolist() for column in works), strict=True):
-        if row == NONE:
-            name = BEFORE if call == NONE else NO_OPERATOR
-        else:
-            name = activity.names[int(activity.ops.name[row])]
-        entry = sums.setdefault(name, [0, 0])
-        entry[0] += time
-        entry[1] += 1
-    found = [OutsideRow(name, *values) for name, values in sums.items()]
-    return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator)))

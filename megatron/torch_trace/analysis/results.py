@@ -16,7 +16,8 @@ from megatron.torch_trace.analysis.kernels import Casts, FamilyRow, KernelRow, O
 from megatron.torch_trace.analysis.launches import LaunchStatistics
 from megatron.torch_trace.analysis.mfu import Mfu
 from megatron.torch_trace.analysis.microbatches import BubbleRow, MicrobatchRow
-from megatron.torch_trace.analysis.modules import ModuleAccount, ModuleRow
+from megatron.torch_trace.analysis.module_account import ModuleAccount
+from megatron.torch_trace.analysis.modules import ModuleRow
 from megatron.torch_trace.analysis.phases import PhaseRow
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.stage_work import StageWork

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from megatron.torch_trace.analysis.module_account import ModuleAccount
 from megatron.torch_trace.analysis.module_ranges import STACKS
-from megatron.torch_trace.analysis.modules import ModuleAccount
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.analysis.stage_work import StageWork
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
