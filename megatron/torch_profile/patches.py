@@ -133,9 +133,10 @@ def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _finish_wandb(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     results = _following("window_results", "current")
     if results is not None:
-        # Megatron ends the run inside `train` at an exit interval, with a window still open.
         if _following("session", "planned"):
+            # Inside `train`, at an exit interval or after a signal; a window may still be open.
             _following("session", "current").close()
+            results.hurry()
         results.finish()
     return wrapped(*args, **kwargs)
 

@@ -27,13 +27,15 @@ class TraceArtifacts:
 
     def __init__(self, writer: Callable[[], Any]) -> None:
         self._writer = writer
+        self._wanted: list[tuple[str, Sequence[Path]]] = []
         self._making: threading.Thread | None = None
         self._made: list[tuple[Any, str]] = []
 
     @property
     def busy(self) -> bool:
-        """Whether one is being made, or is made and not logged."""
-        return bool(self._made) or (self._making is not None and self._making.is_alive())
+        """Whether one is still to be made or to be logged."""
+        making = self._making is not None and self._making.is_alive()
+        return bool(self._wanted or self._made) or making
 
     def begin(self, window: str, files: Sequence[Path]) -> None:
         """Make the artifact of one window; W&B reads every byte for its digest, so in a thread.
@@ -42,47 +44,51 @@ class TraceArtifacts:
             window: name of its folder.
             files: its traces; what is over the limits is named and left out.
         """
-        taken = within_limits(files)
-        if len(taken) < len(files):
-            logger.warning(
-                "left out of the W&B artifact, larger than %d MB or than %d MB together: %s",
-                MOST_MB,
-                MOST_MB_TOTAL,
-                ", ".join(str(file) for file in files if file not in taken),
-            )
-        run = _run_of(self._writer())
-        if not taken or run is None:
-            return
-        if self._making is not None:
-            self._making.join()
-        self._making = threading.Thread(
-            target=self._make,
-            args=(f"{TYPE}-{run.id}", window, taken),
-            name="torch-profile-artifact",
-            daemon=True,
-        )
-        self._making.start()
+        self._wanted.append((window, files))
+        self.pick_up()
 
     def pick_up(self) -> None:
-        """Log what has been made."""
-        while self._made:
-            artifact, window = self._made.pop(0)
-            run = _run_of(self._writer())
-            if run is not None:
-                run.log_artifact(artifact, aliases=["latest", window])
-                logger.info("traces of %s are in the W&B artifact %s", window, artifact.name)
+        """Log what has been made, and go on to the next."""
+        if self._making is not None and self._making.is_alive():
+            return
+        run = _run_of(self._writer())
+        if run is None:  # it has ended
+            self._wanted.clear()
+            self._made.clear()
+            return
+        for artifact, window in self._made:
+            run.log_artifact(artifact, aliases=["latest", window])
+            logger.info("traces of %s are in the W&B artifact %s", window, artifact.name)
+        self._made.clear()
+        if self._wanted:
+            self._making = threading.Thread(
+                target=self._make,
+                args=(f"{TYPE}-{run.id}", *self._wanted.pop(0)),
+                name="torch-profile-artifact",
+                daemon=True,
+            )
+            self._making.start()
 
     def _make(self, name: str, window: str, files: Sequence[Path]) -> None:
         try:
             import wandb
 
+            taken = within_limits(files)
             artifact = wandb.Artifact(name, TYPE, metadata={"window": window})
-            for file in files:
+            for file in taken:
                 # Immutable: read from where it lies, not copied first.
                 artifact.add_file(
                     str(file), f"{window}/{file.name}", skip_cache=True, policy="immutable"
                 )
-            self._made.append((artifact, window))
+            if taken:
+                self._made.append((artifact, window))
+            if len(taken) < len(files):
+                logger.warning(
+                    "left out of the W&B artifact, larger than %d MB or than %d MB together: %s",
+                    MOST_MB,
+                    MOST_MB_TOTAL,
+                    ", ".join(str(file) for file in files if file not in taken),
+                )
         except Exception as error:
             logger.warning("no W&B artifact of %s: %s: %s", window, type(error).__name__, error)
 

@@ -37,6 +37,8 @@ from megatron.torch_profile.writers import Program
 _PROGRAM = "megatron.torch_profile.window_summary"
 _POLL_SECONDS = 0.1
 _PROGRESS_SECONDS = 10.0
+_BRIEF_SECONDS = 15.0
+"""How long an end waits that may come from a scheduler, which sends SIGKILL soon after."""
 
 current: WindowResults | None = None
 """Of the training that runs now or has just ended; None on a rank that tells of no window."""
@@ -70,6 +72,7 @@ class WindowResults:
         self._running: tuple[Window, Program] | None = None
         self._iteration = 0
         self._failed = False
+        self._bound = float(capture.config.exit_timeout)
 
     def end_iteration(self, iteration: int, *, logs: bool) -> None:
         """An iteration has ended.
@@ -89,6 +92,10 @@ class WindowResults:
         self._next = None
         self._safely(self._wait)
         self.abandon()
+
+    def hurry(self) -> None:
+        """Training ends before its last iteration, maybe because the job must."""
+        self._bound = min(self._bound, _BRIEF_SECONDS)
 
     def abandon(self) -> None:
         """Training has ended otherwise: nobody waits for ranks that may be gone."""
@@ -152,22 +159,23 @@ class WindowResults:
         return self._running is not None or bool(self._over) or making
 
     def _wait(self) -> None:
-        bound = self._capture.config.exit_timeout
         began = spoke = time.monotonic()
-        while self._busy and time.monotonic() - began < bound:
+        while self._busy and time.monotonic() - began < self._bound:
             self._launch()
             self._pick_up()
             if time.monotonic() - spoke >= _PROGRESS_SECONDS:
                 spoke = time.monotonic()
-                logger.info("waiting for what the traces say: %.0f s of %d", spoke - began, bound)
+                logger.info(
+                    "waiting for what the traces say: %.0f s of %.0f", spoke - began, self._bound
+                )
             time.sleep(_POLL_SECONDS if self._busy else 0)
         if self._running is not None:
             window = self._running[0]
             logger.warning(
-                "gave up on what the traces of iterations %s say after %d s "
-                "(--torch-profile-exit-timeout); torch-trace analyze %s tells it",
+                "gave up on what the traces of iterations %s say after %.0f s; torch-trace "
+                "analyze %s tells it",
                 window,
-                bound,
+                self._bound,
                 self._capture.window_folder(window),
             )
 
@@ -192,14 +200,20 @@ def training(capture: CapturePlan, args: Any) -> Iterator[None]:
     global current
     if current is not None:  # training starts again in the same process
         current.abandon()
-    results = current = _make(capture, args)
+        current = None
+    try:
+        results = current = _make(capture, args)
+    except Exception as error:
+        logger.warning("nobody tells what traces say: %s: %s", type(error).__name__, error)
+        results = None
     if results is None:
         yield
         return
     atexit.register(results.finish)
     try:
         yield
-    except SystemExit:  # how Megatron ends at an exit interval
+    except SystemExit:  # how Megatron ends at an exit interval, and after a signal
+        results.hurry()
         raise
     except BaseException:
         results.abandon()

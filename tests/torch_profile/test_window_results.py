@@ -224,9 +224,8 @@ def test_the_wait_has_a_bound(
     assert now == pytest.approx(5.0, abs=0.2)
     assert programs[0].killed
     assert warned == [
-        "gave up on what the traces of iterations 3-4 say after 5 s "
-        f"(--torch-profile-exit-timeout); torch-trace analyze {tmp_path}/iter-0000003-0000004 "
-        "tells it"
+        "gave up on what the traces of iterations 3-4 say after 5 s; torch-trace analyze "
+        f"{tmp_path}/iter-0000003-0000004 tells it"
     ]
 
 
@@ -328,10 +327,52 @@ def test_what_is_too_large_for_an_artifact_is_named_and_left_out(
         files.append(tmp_path / f"rank-{index}")
         files[-1].write_bytes(b"x" * size)
     assert within_limits(files) == [files[0], files[2], files[4]]
-    artifacts = TraceArtifacts(lambda: None)
+    run = Run()
+    artifacts = TraceArtifacts(lambda: run)
     artifacts.begin("iter-0000003", files)
-    assert not artifacts.busy
-    assert warned == [
-        "left out of the W&B artifact, larger than 5 MB or than 10 MB together: "
-        f"{files[1]}, {files[3]}"
+    artifacts.begin("iter-0000004", files[1:2])
+    while artifacts.busy:
+        artifacts.pick_up()
+    ((artifact, _),) = run.artifacts
+    assert [Path(path).name for path in artifact.manifest.entries] == [
+        f"rank-{index}" for index in (0, 2, 4)
     ]
+    left_out = "left out of the W&B artifact, larger than 5 MB or than 10 MB together: "
+    assert warned == [f"{left_out}{files[1]}, {files[3]}", f"{left_out}{files[1]}"]
+
+
+def test_an_artifact_that_is_under_way_when_the_run_ends_is_dropped(tmp_path: Path) -> None:
+    run = Run()
+    artifacts = TraceArtifacts(lambda: run)
+    run.run = None  # type: ignore[assignment]
+    artifacts.begin("iter-0000003", [tmp_path / "rank-0"])
+    assert not artifacts.busy
+
+
+def test_an_end_that_may_come_from_the_scheduler_waits_only_briefly(
+    writers: dict[str, Any],
+    programs: list[Program],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers["tensorboard"] = TextWriter()
+    args = SimpleNamespace(wandb_project="", tensorboard_dir="t")
+
+    def leave() -> None:
+        assert window_results.current is not None
+        window_results.current.end_iteration(4, logs=False)
+        raise SystemExit
+
+    with pytest.raises(SystemExit), training(capture(tmp_path, exit_timeout=600), args):
+        leave()
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(window_results, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    assert window_results.current is not None
+    window_results.current.finish()
+    assert now == pytest.approx(15.0, abs=0.2)
+    assert programs[0].killed
