@@ -112,9 +112,7 @@ def _begin(
     flops = count_flops()
     if capture.topology.rank == 0:
         logger.info("%s", capture.describe())
-        trouble = slurm.undeliverable_signal(os.environ, slurm.batch_script(os.environ))
-        if trouble:
-            logger.warning("%s", trouble)
+        _say_what_signals_will_cost(capture, args)
         if getattr(args, "timing_log_level", 0):
             logger.warning(
                 "--timing-log-level %d: Megatron's timers synchronise the GPU at every start and "
@@ -127,6 +125,16 @@ def _begin(
         return Idle()
     _prepare_cupti(args)
     return Recorder(capture, model, _metadata(capture, args, flops))
+
+
+def _say_what_signals_will_cost(capture: CapturePlan, args: Any) -> None:
+    world_size = capture.topology.layout.world_size
+    for trouble in (
+        slurm.undeliverable_signal(os.environ, slurm.batch_script(os.environ)),
+        slurm.ranks_end_apart(os.environ, args, world_size),
+    ):
+        if trouble:
+            logger.warning("%s", trouble)
 
 
 def _prepare_cupti(args: Any) -> None:

@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from megatron.torch_trace.layout import RunName
 
@@ -95,6 +96,24 @@ def undeliverable_signal(given: Mapping[str, str], batch_script: str) -> str | N
         f"--signal={asked['name']} will reach torchrun, which dies of it at once, and with it "
         f"every trace that is not written: ask for --signal=TERM, or give torchrun "
         f"--signals-to-handle={handled},{name}"
+    )
+
+
+def ranks_end_apart(given: Mapping[str, str], args: Any, world_size: int) -> str | None:
+    """What a signal costs where each rank ends by itself, in one sentence; None where none does.
+
+    Args:
+        given: the environment.
+        args: Megatron's arguments.
+        world_size: number of ranks.
+    """
+    handles = getattr(args, "exit_signal_handler", True)  # what lacks the flag cannot be told of it
+    if handles or world_size == 1 or "SLURM_JOB_ID" not in given:
+        return None
+    return (
+        "without --exit-signal-handler a signal ends each rank where it stands: the ranks that are "
+        "not profiled at once, and a profiled one that waits for them may save nothing, or get no "
+        "more than SLURM's KillWait to save; add it, and all end together after the iteration"
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from megatron.torch_profile.slurm import (
     batch_script,
     rank_environment,
+    ranks_end_apart,
     restarts,
     run_before,
     undeliverable_signal,
@@ -156,3 +158,19 @@ def test_the_batch_script_is_asked_of_scontrol_and_nothing_is_fine_too(
     assert batch_script({}) == ""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert batch_script({"SLURM_JOB_ID": "17"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "world_size", "said"),
+    [
+        pytest.param(SRUN, Namespace(exit_signal_handler=False), 8, True, id="each by itself"),
+        pytest.param(SRUN, Namespace(exit_signal_handler=True), 8, False, id="all together"),
+        pytest.param(SRUN, Namespace(), 8, False, id="a Megatron without the flag"),
+        pytest.param(SRUN, Namespace(exit_signal_handler=False), 1, False, id="nobody to wait for"),
+        pytest.param({}, Namespace(exit_signal_handler=False), 8, False, id="no SLURM"),
+    ],
+)
+def test_ranks_that_a_signal_would_end_one_by_one_are_told_of_the_flag(
+    given: dict[str, str], args: Namespace, world_size: int, said: bool
+) -> None:
+    assert (ranks_end_apart(given, args, world_size) is not None) == said
