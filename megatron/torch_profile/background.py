@@ -25,6 +25,7 @@ from megatron.torch_profile.export import Export
 from megatron.torch_profile.host_memory import host_memory
 from megatron.torch_profile.limits import MB
 from megatron.torch_profile.log import logger
+from megatron.torch_profile.partials import Partials
 from megatron.torch_profile.placement import with_room
 from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_compress
 
@@ -61,7 +62,8 @@ class Exporter:
         self.last: Written | None = None
         """The newest finished trace, from which the next one's size is estimated."""
         self.last_iterations = 1
-        atexit.register(self.wait)
+        self._partials = Partials(exit_timeout)
+        atexit.register(self.wait)  # what is registered last is called first
 
     @property
     def in_flight(self) -> int:
@@ -144,6 +146,7 @@ class Exporter:
 
     def poll(self) -> None:
         """Look after the exports without waiting: called once an iteration."""
+        self._partials.poll()
         for flight in list(self._flights):
             ended = flight.process.poll()
             if ended is not None:
@@ -222,6 +225,7 @@ class Exporter:
             self.last = Written(**ended)
             self.last_iterations = max(1, len(what.recorded))
             _say_written(flight, self.last)
+            self._partials.begin(what, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
             _say_lost(what, "artifacts" if ended else "trace", error)

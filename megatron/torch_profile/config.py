@@ -163,6 +163,12 @@ class TorchProfileConfig:
         "metrics.jsonl: auto does so where one of the first two is and a GPU is recorded.",
         choices=["auto", "always", "never"],
     )
+    partials: str = _flag(
+        "auto",
+        "Analyse every trace beside training, with the least priority, and keep the result beside "
+        "it, so that torch-trace analyze need not read it: auto does so where a GPU is recorded.",
+        choices=["auto", "always", "never"],
+    )
     wandb_artifacts: bool = _flag(
         False,
         "Also give the traces to the W&B run as an artifact: files up to 500 MB, 2 GB a window.",

@@ -34,6 +34,7 @@ class Export:
         name: the trace's name in it.
         scratch: folder of the node in which raw and compressed files grow; the window's if None.
         key_averages, stacks: which artifacts to write too.
+        partials: whether the trace is analysed beside training; see `config.py`.
         urgent: the process may be killed any moment.
         pid: the training process, also where a child of it writes.
     """
@@ -46,6 +47,7 @@ class Export:
     scratch: Path | None = None
     key_averages: bool = False
     stacks: bool = False
+    partials: str = "never"
     urgent: bool = False
     pid: int = field(default_factory=os.getpid)
 

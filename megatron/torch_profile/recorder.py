@@ -253,6 +253,7 @@ class Recorder:
             name=self._plan.trace_name(partial=not complete),
             scratch=Path(config.scratch_dir) if config.scratch_dir else None,
             key_averages=config.key_averages,
+            partials=config.partials,
             stacks=config.stacks,
             urgent=self._hurry,
         )

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A finished trace is analysed beside training, and nothing of that reaches training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatron.torch_profile import partials
+from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.compress import Written
+from megatron.torch_profile.export import Export
+from megatron.torch_profile.host_memory import HostMemory
+from megatron.torch_profile.partials import Partials
+from megatron.torch_profile.schedule import Window
+from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.layout import TraceName, partial_of
+
+KERNELS = Written("", 10_000, 1_000, 100, kernels=7, launches=7)
+
+
+class Started:
+    """Stands for the program; answers when told to."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.answer: dict[str, Any] | None = None
+        self.killed = False
+
+    def poll(self) -> dict[str, Any] | None:
+        return self.answer
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """The programs that are started instead of real ones."""
+    found: list[Started] = []
+
+    def start(command: list[str]) -> Started:
+        found.append(Started(command))
+        return found[-1]
+
+    monkeypatch.setattr(partials, "Program", start)
+    return found
+
+
+@pytest.fixture
+def kept() -> Iterator[Partials]:
+    made = Partials(exit_timeout=0.0)
+    yield made
+    made.wait()
+
+
+def what(folder: Path, first: int = 3, **options: Any) -> Export:
+    window = Window(first, first, 1)
+    where = folder / f"iter-{first:07d}"
+    return Export(0, window, (first,), where, TraceName(0, 1, "gzip"), **options)
+
+
+def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
+    tmp_path: Path, said: list[str]
+) -> None:
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    profiler.prepare_trace()
+    profiler.start_trace()
+    with torch.profiler.record_function("ProfilerStep#3"):
+        torch.ones(4).sum()
+    profiler.stop_trace()
+    exporter = Exporter("background", 60)
+    one = what(tmp_path, partials="always")
+    exporter.hand_over(profiler, one, stop_seconds=0.0, expected_mb=0.0, writers=1)
+    exporter.wait()
+    exporter._partials.wait()
+    assert partial_of(one.target).is_file()
+    direct = analyze(one.target, use_partials=False)
+    one.target.unlink()
+    assert analyze(one.target) == direct
+    assert said[-1] == "rank 0 waits for the analysis of iterations 3"
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernels", "urgent", "begun"),
+    [
+        ("auto", 7, False, True),
+        ("auto", 0, False, False),
+        ("always", 0, False, True),
+        ("never", 7, False, False),
+        # The process may be killed any moment: what is left of its time belongs to traces.
+        ("always", 7, True, False),
+    ],
+)
+def test_what_is_analysed(
+    tmp_path: Path,
+    kept: Partials,
+    started: list[Started],
+    asked: str,
+    kernels: int,
+    urgent: bool,
+    begun: bool,
+) -> None:
+    one = what(tmp_path, partials=asked, urgent=urgent)
+    kept.begin(one, replace(KERNELS, kernels=kernels))
+    assert [s.command[-1] for s in started] == ([str(one.target)] if begun else [])
+
+
+def test_one_at_a_time(tmp_path: Path, kept: Partials, started: list[Started]) -> None:
+    for first in (3, 7):
+        kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
+    assert len(started) == 1
+    started[0].answer = {}
+    kept.poll()
+    assert [Path(s.command[-1]).parent.name for s in started] == ["iter-0000003", "iter-0000007"]
+
+
+@pytest.mark.parametrize("answer", [{"error": "disk full"}, {"died": "disk full"}])
+def test_a_failure_is_said_once_and_nothing_is_tried_again(
+    tmp_path: Path,
+    kept: Partials,
+    started: list[Started],
+    said: list[str],
+    answer: dict[str, str],
+) -> None:
+    kept.begin(what(tmp_path, partials="auto"), KERNELS)
+    started[0].answer = answer
+    for first in (7, 9):
+        kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
+    assert len(started) == 1
+    assert said == [
+        "rank 0 keeps no analyses beside its traces: iterations 3: disk full; torch-trace analyze "
+        "reads the traces instead"
+    ]
+
+
+def test_without_memory_for_it_there_is_none(
+    tmp_path: Path,
+    kept: Partials,
+    started: list[Started],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partials, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
+    kept.begin(what(tmp_path, partials="auto"), KERNELS)
+    assert started == []
+    assert "too little free memory" in said[0]
+
+
+def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
+    tmp_path: Path, started: list[Started], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = Partials(exit_timeout=0.0)
+    impatient.begin(what(tmp_path, partials="auto"), KERNELS)
+    impatient.wait()
+    assert started[0].killed
+    monkeypatch.setattr(partials, "_MOST_SECONDS", 0.0)
+    slow = Partials(exit_timeout=60.0)
+    slow.begin(what(tmp_path, partials="auto"), KERNELS)
+    slow.poll()
+    slow.wait()
+    assert started[1].killed
+    assert "not done after 0 s" in said[-1]
+
+
+def test_it_ends_with_training_however_that_ends(tmp_path: Path) -> None:
+    # What it would analyse never ends, as no file does whose writer holds it open.
+    stuck = (
+        "import os, sys, time; from megatron.torch_profile import partials\n"
+        "from megatron.torch_trace.analysis import keeping\n"
+        "keeping.keep = lambda *a, **k: (print('begun', flush=True), time.sleep(60))\n"
+        "partials.main(['x'])\n"
+    )
+    parent = (
+        "import subprocess, sys; "
+        f"child = subprocess.Popen([sys.executable, '-c', {stuck!r}], stdout=subprocess.PIPE); "
+        "child.stdout.readline(); print(child.pid, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as training:
+        assert training.stdout is not None
+        pid = int(training.stdout.readline())
+        training.kill()
+    deadline = time.monotonic() + 30
+    while _runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_neither_numpy_nor_polars_comes_into_training() -> None:
+    program = (
+        "import sys; import megatron.torch_profile.background; "
+        "assert not {'numpy', 'polars', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
