@@ -29,6 +29,7 @@ SUBCOMMANDS: dict[str, str] = {
     "compare": "What another run, window or rank does otherwise: configuration, time, kernels.",
     "convert": "Write a Perfetto timeline that opens well: ranks in order, named streams.",
     "view": "Report and timeline in the browser, from this machine, with no network.",
+    "export": "Write events, kernels, collectives and steps as Parquet, for questions of your own.",
     "merge": "Put the traces of several ranks on one timeline for Perfetto.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace export`."""
+
+from __future__ import annotations
+
+import click
+
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.errors import DamagedTraceError
+
+
+@click.command("export")
+@options.paths
+@options.output(required=True, help="Folder to write; it must be empty or not be there.")
+@click.option(
+    "--force", is_flag=True, help="Replace tables in a folder that is not empty; other files stay."
+)
+@options.strict
+@options.jobs
+def command(
+    paths: tuple[str, ...], output: str, force: bool, strict: bool, jobs: int | None
+) -> None:
+    """Write events, kernels, collectives and steps as Parquet, for DuckDB, polars or pandas.
+
+    \b
+    torch-trace export iter-0000005/ -o tables
+    duckdb -c "SELECT * FROM 'tables/steps.parquet'"
+
+    docs/export.md says what each column is.
+    """
+    from megatron.torch_trace.parquet.export import export
+
+    result = export(paths, output, force=force, strict=strict, jobs=jobs)
+    for note in result.notes:
+        terminal.say(note)
+    console = terminal.console()
+    table = terminal.table("table", "rows", "size", right=(1, 2))
+    for name, rows in result.rows.items():
+        file = result.folder / f"{name}.parquet"
+        table.add_row(file.name, f"{rows:,}", terminal.size(file.stat().st_size))
+    console.print(table)
+    if result.damage:
+        parts = [f"{path}: {damage.sentence()}" for path, damage in result.damage.items()]
+        raise DamagedTraceError(f"{'; '.join(parts)}.")
