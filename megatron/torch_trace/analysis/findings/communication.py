@@ -17,8 +17,11 @@ from megatron.torch_trace.analysis.findings.stragglers import DIMENSION_NAMES
 from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
 
 _LEAST = 0.03
+"""Of the window: an iteration differs from the next by as much."""
 _MOSTLY = 0.6
+"""From here on tuning the transfer cannot gain more than ending the waiting."""
 _BARRIERS = 0.01
+"""Of the window; little, for it is lost for nothing."""
 
 _ADVICE = {
     "tp": "Try `--sequence-parallel` and `--tp-comm-overlap`, or a smaller tensor-parallel size.",

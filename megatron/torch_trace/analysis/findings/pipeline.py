@@ -12,7 +12,9 @@ from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, Finding
 
 _BUBBLE = 0.10
+"""Of the time between first and last micro-batch: 1F1B with nine micro-batches a stage has less."""
 _UNEVEN = 0.15
+"""More compute than the fastest stage: a layer, of stages of six or seven."""
 
 
 def stages(analysis: Analysis) -> dict[int, list[PipelineStep]]:

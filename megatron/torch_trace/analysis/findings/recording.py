@@ -9,7 +9,9 @@ from megatron.torch_trace.analysis.findings.shares import known, mean_share, ove
 from megatron.torch_trace.analysis.results import Analysis, Finding
 
 _OVERHEAD = 0.02
+"""Of the window: every share in the report may be off by as much."""
 _BEFORE = 0.05
+"""Of the pieces of work: so many have no operator, module or step of their own."""
 _CPU = "cpu"  # what capture writes as the device of a rank without a GPU
 
 

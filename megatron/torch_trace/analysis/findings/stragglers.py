@@ -11,9 +11,12 @@ from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.stragglers import Straggler
 
 _LEAST_SHARE = 0.02
+"""Of the window, that each of the others waits."""
 _LEAST_CALLS = 3
 _MOSTLY = 0.6
+"""Of these calls; by chance one of two ranks is last in half of them."""
 _DIFFERENT = 0.02
+"""Of the window, more than the median of the others: enough to explain such a wait."""
 
 DIMENSION_NAMES = {
     "tp": "tensor-parallel",
