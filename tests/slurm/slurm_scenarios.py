@@ -31,7 +31,7 @@ TINY = {
 }
 _WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-warmup", "0")
 _WINDOWS += ("--torch-profile-active", "5", "--torch-profile-repeat", "0")
-_STARTED_SECONDS = 180.0
+_STARTED_SECONDS = 300.0
 _AT_A_TIME = 3
 
 
