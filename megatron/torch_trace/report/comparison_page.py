@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from megatron.torch_trace.analysis.comparison import Comparison
+from megatron.torch_trace.analysis.comparison_parts import PARTS
 from megatron.torch_trace.analysis.results import Analysis
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
@@ -16,10 +18,21 @@ from megatron.torch_trace.report.comparison_sections import (
     configuration_sentence,
     sections,
 )
+from megatron.torch_trace.report.comparison_words import part_name
 from megatron.torch_trace.report.sentences import head
+from megatron.torch_trace.report.words import duration
 
 _PACKAGE = "megatron.torch_trace.report"
 _ROWS, _RANKS = 100, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One side's iteration: (part, % of the longer side's iteration), and what it says."""
+
+    side: str
+    parts: tuple[tuple[str, float], ...]
+    told: str
 
 
 def render_comparison_page(
@@ -44,6 +57,7 @@ def render_comparison_page(
         names=names,
         heads=(head(a), head(b)),
         answer=answer(comparison),
+        bars=_bars(comparison),
         said=configuration_sentence(comparison),
         configuration=configuration(comparison, top=_ROWS),
         appeared=comparison.appeared,
@@ -51,3 +65,17 @@ def render_comparison_page(
         sections=sections(comparison, top=_ROWS, ranks=_RANKS),
         style=Markup(style),
     )
+
+
+def _bars(comparison: Comparison) -> list[Bar]:
+    """A's iteration above B's, to one scale; none if a side's utilisation is unknown."""
+    longest = max(comparison.iteration.before or 0.0, comparison.iteration.after or 0.0)
+    bars = []
+    for side, which in (("A", "before"), ("B", "after")):
+        parts = {part: getattr(comparison.breakdown[part], which) for part in PARTS}
+        if not longest or None in parts.values():
+            return []
+        told = ", ".join(f"{part_name(part)} {duration(ns)}" for part, ns in parts.items())
+        shares = tuple((part, round(100 * ns / longest, 3)) for part, ns in parts.items())
+        bars.append(Bar(side, shares, told))
+    return bars
