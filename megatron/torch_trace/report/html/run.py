@@ -167,10 +167,15 @@ def _plan(plan: object) -> list[tuple[str, str]]:
         found.append(("recorded ranks", ranks(tuple(recorded))))
     windows = plan.get("windows")
     if isinstance(windows, list):
-        shown = [f"{w.get('first')}-{w.get('last')}" for w in windows[:12] if isinstance(w, dict)]
+        shown = [_window(one) for one in windows[:12] if isinstance(one, Mapping)]
         more = len(windows) - len(shown)
         found.append(("windows", ", ".join(shown) + (f", and {more} more" if more > 0 else "")))
     return found
+
+
+def _window(window: Mapping[str, Any]) -> str:
+    first, last = window.get("first"), window.get("last")
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _hosts(analysis: Analysis) -> list[tuple[str, str]]:
@@ -202,6 +207,8 @@ def _pair(value: object) -> Any:
 def _shown(value: object) -> str:
     if isinstance(value, str):
         return value
+    if value is None:
+        return "none"
     return json.dumps(value)
 
 

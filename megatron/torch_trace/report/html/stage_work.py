@@ -20,7 +20,7 @@ from megatron.torch_trace.report.html.parts import (
     number,
     text,
 )
-from megatron.torch_trace.report.words import NONE, duration, milliseconds, ranks
+from megatron.torch_trace.report.words import duration, flop_rate, milliseconds, ranks
 
 _MOST_CLASSES = 300
 
@@ -123,15 +123,8 @@ def _class(stage: int, part: PartWork) -> tuple[Cell, ...]:
         ms(part.backward_ns),
         ms(part.communication_ns),
         ms(part.exposed_communication_ns),
-        speed(part.tflops),
+        Cell(flop_rate(part.tflops), sort=part.tflops),
     )
-
-
-def speed(tflops: float | None) -> Cell:
-    """TFLOP/s in three digits."""
-    if tflops is None:
-        return Cell(NONE)
-    return Cell(f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}", sort=tflops)
 
 
 def _layers(stage: StageWork, most: float, analysis: Analysis) -> Layers:
