@@ -106,6 +106,8 @@ def test_partials_lie_where_no_viewer_of_traces_looks(window: Path) -> None:
 
 def test_the_columns_of_a_partial_are_the_rank_s_calls(window: Path) -> None:
     keep([window])
+    whole = pl.read_parquet(window / "artifacts" / "*.parquet")
+    assert len(whole) == 6
     frame = pl.read_parquet(partial_of(window / "rank-1.pt.trace.json"))
     assert frame.columns == ["start", "end", "kind", "step", "bytes", "elements", "seq"]
     assert (frame["end"] - frame["start"]).to_list() == [20, 20, 20]

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+import numpy as np
 
 from megatron.torch_trace.analysis.collectives import CollectiveKind
+from megatron.torch_trace.analysis.intervals import Ints
 from megatron.torch_trace.analysis.matching import RankCalls
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import RankResult
@@ -34,11 +36,11 @@ _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
 )
 _PACKAGE = "megatron-torch-profile"
-_REVISION = 1
+_REVISION = 2
 """Raised when the same fields come to mean something else within a version of the package."""
 _EDGE_BYTES = 1 << 14
-_NARROW = ("kind", "step", "bytes", "elements", "seq")
-_COLUMNS = ("start", "end", *_NARROW)
+_TIMES, _SMALL, _NUMBERS = ("start", "end"), ("kind", "step"), ("bytes", "elements", "seq")
+_COLUMNS = (*_TIMES, *_SMALL, *_NUMBERS)
 
 
 class UnusableError(TorchTraceError):
@@ -147,8 +149,8 @@ def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
     temporary = target.with_name(f"{target.name}.{mine}{TEMPORARY_SUFFIX}")
     try:
         frame = pl.DataFrame({name: getattr(calls, name) for name in _COLUMNS})
-        # Of a thousand ranks all lie in memory together: as narrow as their values allow.
-        frame = frame.with_columns(frame[name].shrink_dtype() for name in _NARROW)
+        # The same types on every rank, so that all of them can be read as one table.
+        frame = frame.cast(dict.fromkeys(_SMALL, pl.Int32))
         frame.write_parquet(
             temporary,
             compression="zstd",
@@ -192,6 +194,7 @@ def read(path: Path, check: Callable[[Header], None]) -> Partial:
         # A few thousand rows: threads would cost more than they save.
         frame = pl.read_parquet(path, parallel="none", glob=False)
         columns = {name: frame[name].to_numpy() for name in _COLUMNS}
+        columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
     except (KeyError, OSError, msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
         raise UnusableError("damaged") from error
     codes = columns["kind"]
@@ -199,3 +202,10 @@ def read(path: Path, check: Callable[[Header], None]) -> Partial:
         raise UnusableError("damaged")
     calls = RankCalls(kinds=kinds, **columns)
     return Partial(header, RankOutcome(header.rank, result, calls, header.run))
+
+
+def _narrowed(values: Ints) -> Ints:
+    """In 32 bits where they fit: of a thousand ranks all lie in memory together."""
+    if len(values) and int(np.abs(values).max()) > np.iinfo(np.int32).max:
+        return values
+    return values.astype(np.int32)
