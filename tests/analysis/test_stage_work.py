@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import GEMM, TraceBuilder
+from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.analysis.results import Analysis, Finding
@@ -156,6 +156,19 @@ def test_a_middle_stage_gives_to_both_ends(tmp_path: Path) -> None:
     assert finding.advice.startswith(
         "`--decoder-first-pipeline-num-layers 3` with `--decoder-last-pipeline-num-layers 3` makes"
     )
+
+
+def test_without_traces_of_all_stages_no_split_is_advised(tmp_path: Path) -> None:
+    groups = [{"pg_name": "1", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 1, 2, 3]}]
+    traces = [stage(0, 3), stage(1, 5)]
+    for trace in traces:
+        trace.entries["distributedInfo"]["pg_config"] = groups
+        recv = collective_args("recv", "pp")
+        trace.gpu(SENDRECV, 1500 * MS, 1500 * MS + 10, launch=600, args=recv)
+    finding = imbalance(analysis_of(tmp_path, *traces))
+    assert finding is not None
+    assert finding.evidence["better_split"] is None
+    assert "with traces of all stages" in finding.advice
 
 
 def test_a_job_without_a_pipeline_is_one_stage(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ _CAUSES = {
     "other_ns": "its work outside of layers (output layer and loss, on the last stage) takes",
 }
 
+_SOME_STAGES = (
+    "Move layers (`--decoder-first-pipeline-num-layers`, `--decoder-last-pipeline-num-layers`, "
+    "`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`); with "
+    "traces of all stages this would say how many."
+)
+
 
 def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
     """The stage with the most GPU work of modules, which the others wait for."""
@@ -43,8 +49,7 @@ def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
         for part in _PARTS
     }
     cause = max(_PARTS, key=lambda part: differences[part])
-    split = max(_splits(stages, slow), key=lambda one: one.gain_ns, default=None)
-    helps = split is not None and split.gain_ns > 0
+    advice, split = _advice(slow, stages, _depth(analysis))
     yield Finding(
         "layer_imbalance",
         severity(share),
@@ -56,8 +61,8 @@ def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
             "stage": slow.stage,
             "more_than_mean_ns": more,
             "share": share,
-            "better_split": list(split.layers) if split and helps else None,
-            "gain_ns": split.gain_ns if split and helps else None,
+            "better_split": list(split.layers) if split else None,
+            "gain_ns": split.gain_ns if split else None,
             "stages": {
                 stage.stage: {
                     "layers": len(stage.layers),
@@ -67,9 +72,26 @@ def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
                 for stage in stages
             },
         },
-        _move(split, slow, stages) if split and helps else _another_number(slow, stages),
+        advice,
         share,
     )
+
+
+def _depth(analysis: Analysis) -> int:
+    """How many stages the pipeline has; as many as there are traces of, if they do not tell."""
+    told = [one.stages or 0 for rank in analysis.ranks for one in rank.pipeline]
+    return max(told, default=0) or len(analysis.stages)
+
+
+def _advice(
+    slow: StageWork, stages: tuple[StageWork, ...], depth: int
+) -> tuple[str, _Split | None]:
+    if len(stages) != depth:
+        return _SOME_STAGES, None
+    split = max(_splits(stages, slow), key=lambda one: one.gain_ns, default=None)
+    if split is None or split.gain_ns <= 0:
+        return _another_number(slow, stages), None
+    return _move(split, slow, stages), split
 
 
 @dataclass(frozen=True, slots=True)
