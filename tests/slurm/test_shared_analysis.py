@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`srun -n N torch-trace analyze --partials`: the tasks of two nodes share the traces."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from slurm_cluster import Cluster
+
+SAMPLES = Path(__file__).parents[1] / "data" / "tp2pp2"
+TOOL = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
+
+
+def test_tasks_on_two_nodes_share_the_traces_and_the_answer_is_the_direct_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    window = tmp_path / "iter-0000006"
+    shutil.copytree(SAMPLES, window)
+
+    def run(*command: str) -> str:
+        ended = subprocess.run(
+            command, env=cluster.environment, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    direct = run(*TOOL, "analyze", window.name, "--json")
+    said = run("srun", "--nodes=2", "--ntasks=4", *TOOL, "analyze", window.name, "--partials")
+    shares = sorted(re.findall(r"share (\d/4: 1 of 4 traces: 1 analysed) in ", said))
+    assert shares == [f"{share}/4: 1 of 4 traces: 1 analysed" for share in range(1, 5)]
+    assert said.count(f"When all 4 are through: torch-trace analyze {window.name}\n") == 4
+    for trace in window.glob("*.pt.trace.json.gz"):
+        trace.unlink()
+    assert run(*TOOL, "analyze", window.name, "--json") == direct
