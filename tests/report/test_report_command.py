@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace report`: what it writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatron.torch_trace.commands.report import command
+from megatron.torch_trace.errors import DamagedTraceError, UsageError
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A step with one launch and its kernel, whose name holds markup."""
+    name = "<b>kernel</b>"
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1,
+         "ts": 0, "dur": 100},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
+         "ts": 5, "dur": 2, "args": {"correlation": 1}},
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10, "dur": 50,
+         "args": {"device": 0, "stream": 7, "correlation": 1}},
+    ]  # fmt: skip
+    path = tmp_path / "rank-0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def run(*arguments: object) -> None:
+    command.main([str(one) for one in arguments], standalone_mode=False)
+
+
+def test_it_writes_a_page_and_says_so(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    run(trace, "-o", page)
+    assert capsys.readouterr().err.startswith(f"Wrote {page}: ")
+    assert page.read_text().startswith("<!doctype html>")
+    assert "<b>kernel</b>" not in page.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "rank-0.json"]
+
+
+def test_without_a_name_it_is_report_html_here(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(trace)
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_page_that_exists_is_replaced_with_force_only(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        run(trace, "-o", page)
+    assert page.read_text() == "mine"
+    run(trace, "-o", page, "--force")
+    assert page.read_text() != "mine"
+
+
+def test_damage_is_said_after_the_page_is_written(trace: Path, tmp_path: Path) -> None:
+    trace.write_text(trace.read_text()[:-1])
+    page = tmp_path / "page.html"
+    with pytest.raises(DamagedTraceError, match="damaged"):
+        run(trace, "-o", page)
+    assert "What the reader mended or lost" in page.read_text()
+
+
+def test_what_cannot_be_analysed_leaves_no_page(tmp_path: Path) -> None:
+    (tmp_path / "no-trace.json").write_text("{}")
+    with pytest.raises(UsageError):
+        run(tmp_path / "no-trace.json", "-o", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
