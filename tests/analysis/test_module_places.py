@@ -143,12 +143,13 @@ def test_frames_of_modules_make_a_tree_of_classes(tmp_path: Path) -> None:
 
 def test_a_frame_inside_the_backward_pass_is_recomputation(tmp_path: Path) -> None:
     builder = trace(WITH_STACK)
-    frame(builder, "MLP_0", 0, 50)
+    frame(builder, "GPT_0", 0, 60)
+    frame(builder, "MLP_0", 5, 50)
     builder.op("CheckpointFunction", 10, 40, args=made(7)).gpu(GEMM, 500, 501, launch=20)
     builder.op("CheckpointFunctionBackward", 200, 300, tid=BACKWARD, args=runs(7))
     frame(builder, "MLP_0", 210, 250, tid=BACKWARD)
     builder.gpu(GEMM, 600, 602, launch=220, tid=BACKWARD)
-    assert times(look_at_modules(builder.timeline(tmp_path))) == {"MLP": (1, 0, 2)}
+    assert times(look_at_modules(builder.timeline(tmp_path))) == {"GPT.MLP": (1, 0, 2)}
 
 
 def test_spans_come_before_frames(tmp_path: Path) -> None:

@@ -173,9 +173,11 @@ def _chosen(table: Rows, rows: Ints) -> Rows:
 def _tree(frames: Rows) -> tuple[Ints, list[int], list[int]]:
     """Of each frame its module; of each module the one around it (NONE) and its name's code.
 
-    A module called inside two others is one in each.
+    A module called inside two others is one in each. Run again in the backward pass, when what is
+    around it has long returned, it is where it was before.
     """
     known: dict[tuple[int, int], int] = {}
+    inside: dict[int, int] = {}
     open_: dict[int, list[tuple[int, int]]] = {}
     module = np.zeros(len(frames), dtype=np.int64)
     columns = (frames.start, frames.end, frames.name, frames.track)
@@ -186,7 +188,12 @@ def _tree(frames: Rows) -> tuple[Ints, list[int], list[int]]:
         while stack and stack[-1][0] <= start:
             stack.pop()
         holder = stack[-1][1] if stack else NONE
-        module[row] = known.setdefault((holder, name), len(known))
+        if holder == NONE and name in inside:
+            module[row] = inside[name]
+        else:
+            module[row] = known.setdefault((holder, name), len(known))
+        if holder != NONE:
+            inside.setdefault(name, int(module[row]))
         stack.append((end, int(module[row])))
     return module, [holder for holder, _ in known], [name for _, name in known]
 
