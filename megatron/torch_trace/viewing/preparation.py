@@ -74,7 +74,7 @@ class Preparation:
         """Begin; a timeline that is in the cache is ready at once."""
         offsets = cache.cached_offsets(self.file, self.traces)
         if offsets is not None:
-            self._finished(Progress(READY, "From the cache.", offsets))
+            self._finished(Progress(READY, "The timeline is in the cache.", offsets))
         self._thread.start()
 
     def wait_for_timeline(self) -> None:
