@@ -119,11 +119,16 @@ class WindowResults:
     def _launch(self) -> None:
         if self._running is not None or not self._over:
             return
-        window = self._over.popleft()
+        window, config = self._over.popleft(), self._capture.config
+        partials = config.partials == "always" or (
+            config.partials == "auto" and _records_gpus(self._capture)
+        )
         command = [
             *(sys.executable, "-m", _PROGRAM, str(self._capture.window_folder(window))),
-            *("--wait", str(self._capture.config.exit_timeout)),
+            *("--wait", str(config.exit_timeout)),
             *("--ranks", *map(str, self._capture.ranks)),
+            *(["--elsewhere"] if config.scratch_dir else []),
+            *(["--partials"] if partials else []),
             *(["--analyse"] if self._analyse else []),
         ]
         self._running = (window, Program(command))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an analysis says of one window, small enough to log; and the program that finds it out.
 
-    python -m megatron.torch_profile.window_summary WINDOW --ranks 0 1 --wait 600 [--analyse]
+    python -m megatron.torch_profile.window_summary WINDOW --ranks 0 1 --wait 600 --analyse
 
 runs beside training with the least priority. It waits until the traces of all ranks lie in the
 window's folder, or time is up, analyses those that do, and writes `artifacts/summary.json` there.
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from megatron.torch_trace.layout import (
     TEMPORARY_SUFFIX,
     TraceName,
     WindowName,
+    partial_of,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ RANK_COLUMNS = ("rank", "iteration_ms", *(f"{part}_pct" for part in BREAKDOWN), 
 FINDING_COLUMNS = ("severity", "code", "title", "advice")
 
 _POLL_SECONDS = 0.5
+_QUIET_SECONDS = 90.0
+"""More than NFS takes to show that a file has grown, and than Kineto takes to stop."""
 _MOST_JOBS = 4
 _CORES_PER_JOB = 8
 
@@ -143,30 +148,61 @@ def wait_for_traces(
     folder: Path,
     ranks: Sequence[int],
     seconds: float,
+    quiet_seconds: float = math.inf,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Path]:
-    """Rank -> its trace, when all are there, or those that are when time is up.
+    """Rank -> its trace, when all are there, or those that are when there is no more hope.
 
     A trace gets its name when it is complete, so what has one can be read.
+
+    Args:
+        folder: of the window.
+        ranks: whose traces.
+        seconds: how long to wait at most.
+        quiet_seconds: how long to wait while no file appears or grows: a rank that failed to record
+            writes none.
     """
     deadline = clock() + seconds
+    seen, since = _files(folder), clock()
     while True:
-        there = _traces(folder)
+        there = {name.rank: file for file in seen if (name := TraceName.parse(file.name))}
         found = {rank: there[rank] for rank in ranks if rank in there}
-        if len(found) == len(ranks) or clock() >= deadline:
+        if len(found) == len(ranks) or clock() >= min(deadline, since + quiet_seconds):
             return found
         sleep(_POLL_SECONDS)
+        files = _files(folder)
+        if files != seen:
+            seen, since = files, clock()
 
 
-def _traces(folder: Path) -> dict[int, Path]:
-    try:
-        # Listing, unlike asking for one name, makes NFS look again.
-        files = sorted(folder.iterdir())
-    except OSError:
-        return {}
-    names = [(TraceName.parse(file.name), file) for file in files]
-    return {name.rank: file for name, file in names if name is not None}
+def wait_for_partials(
+    traces: Sequence[Path],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait for the analysis of each trace, which its own rank makes, while one after another comes.
+
+    What is not there then is analysed here.
+    """
+    missing, since = len(traces) + 1, clock()
+    while missing and clock() < since + _QUIET_SECONDS:
+        left = sum(not partial_of(trace).exists() for trace in traces)
+        if left < missing:
+            missing, since = left, clock()
+        else:
+            sleep(_POLL_SECONDS)
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    """Files in a folder and their sizes."""
+    found: dict[Path, int] = {}
+    # Listing, unlike asking for one name, makes NFS look again.
+    with suppress(OSError):
+        for file in sorted(folder.iterdir()):
+            with suppress(OSError):  # renamed meanwhile
+                found[file] = file.stat().st_size
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -175,13 +211,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, nargs="+", required=True)
     parser.add_argument("--wait", type=float, required=True)
+    parser.add_argument("--elsewhere", action="store_true", help="Traces grow in another folder.")
+    parser.add_argument("--partials", action="store_true", help="Ranks analyse their own traces.")
     parser.add_argument("--analyse", action="store_true")
     options = parser.parse_args(arguments)
     os.nice(19)
-    traces = wait_for_traces(options.folder, options.ranks, options.wait)
+    quiet = math.inf if options.elsewhere else _QUIET_SECONDS
+    traces = wait_for_traces(options.folder, options.ranks, options.wait, quiet)
     answer: dict[str, Any] = {"traces": [str(path) for path in traces.values()]}
     try:
         if options.analyse and traces:
+            if options.partials:
+                wait_for_partials(list(traces.values()))
             _analyse(options.folder, traces, options.ranks)
             answer["summary"] = True
     except TorchTraceError as error:

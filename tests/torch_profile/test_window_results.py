@@ -150,7 +150,8 @@ def test_a_windows_summary_reaches_every_sink_at_a_later_log(
     results.end_iteration(4, logs=False)
     (program,) = programs
     assert program.command[3:] == [
-        *(str(tmp_path / "iter-0000003-0000004"), "--wait", "5", "--ranks", "0", "--analyse"),
+        *(str(tmp_path / "iter-0000003-0000004"), "--wait", "5", "--ranks", "0"),
+        *("--partials", "--analyse"),
     ]
     results.end_iteration(5, logs=True)
     program.end()

@@ -6,13 +6,22 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatron.torch_profile import sinks, wandb_charts, window_summary
-from megatron.torch_profile.window_summary import BREAKDOWN, RANK_COLUMNS, main, read
+from megatron.torch_profile.window_summary import (
+    BREAKDOWN,
+    RANK_COLUMNS,
+    main,
+    read,
+    wait_for_traces,
+)
+from megatron.torch_trace.layout import partial_of
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "tests" / "data" / "tp2pp2"
@@ -86,23 +95,56 @@ def test_wandb_gets_two_tables_and_a_figure_where_shares_are_known(window: Path)
     assert "profile/breakdown" not in wandb_charts.charts(replace(summary, scalars={}))
 
 
+class Clock:
+    """Time that passes only while somebody sleeps; `at` says what happens when."""
+
+    def __init__(self, at: dict[float, Callable[[], Any]]) -> None:
+        self.now = 0.0
+        self._at = at
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._at.get(self.now, lambda: None)()
+
+
 def test_traces_are_waited_for_until_all_are_there_or_time_is_up(tmp_path: Path) -> None:
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        if now == 1.0:
-            (tmp_path / "rank-01.partial.pt.trace.json.zst").touch()
-            (tmp_path / "rank-02.pt.trace.json.gz.tmp").touch()
-
+    second = tmp_path / "rank-01.partial.pt.trace.json.zst"
     (tmp_path / "rank-00.pt.trace.json.gz").touch()
-    options = {"sleep": sleep, "clock": lambda: now}
-    found = window_summary.wait_for_traces(tmp_path, [0, 1], 60.0, **options)  # type: ignore[arg-type]
-    assert (list(found), now) == ([0, 1], 1.0)
-    found = window_summary.wait_for_traces(tmp_path, [0, 1, 2], 60.0, **options)  # type: ignore[arg-type]
-    assert (list(found), now) == ([0, 1], 61.0)
-    assert window_summary.wait_for_traces(tmp_path / "none", [0], 0.0) == {}
+    (tmp_path / "rank-02.pt.trace.json.gz.tmp").touch()
+    clock = Clock({1.0: second.touch})
+    found = wait_for_traces(tmp_path, [0, 1], 60.0, sleep=clock.sleep, clock=clock)
+    assert (list(found), clock.now) == ([0, 1], 1.0)
+    clock = Clock({})
+    found = wait_for_traces(tmp_path, [0, 1, 2], 60.0, sleep=clock.sleep, clock=clock)
+    assert (list(found), clock.now) == ([0, 1], 60.0)
+    assert wait_for_traces(tmp_path / "none", [0], 0.0) == {}
+
+
+def test_a_rank_that_writes_nothing_is_not_waited_for_and_one_that_writes_is(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rank-0.pt.trace.json.gz").touch()
+    growing = tmp_path / "rank-1.json.tmp"
+    clock = Clock({10.0: growing.touch, 25.0: lambda: growing.write_text("x")})
+    found = wait_for_traces(tmp_path, [0, 1], 600.0, 20.0, sleep=clock.sleep, clock=clock)
+    assert (list(found), clock.now) == ([0], 45.0)
+
+
+def test_each_ranks_own_analysis_is_waited_for_while_they_come(tmp_path: Path) -> None:
+    traces = [tmp_path / f"rank-{rank}.pt.trace.json.gz" for rank in range(3)]
+    (tmp_path / "artifacts").mkdir()
+    partials = [partial_of(trace) for trace in traces]
+    partials[0].touch()
+    clock = Clock({80.0: partials[1].touch, 160.0: partials[2].touch})
+    window_summary.wait_for_partials(traces, clock.sleep, clock)
+    assert clock.now == 160.0
+    partials[1].unlink()
+    clock = Clock({})
+    window_summary.wait_for_partials(traces, clock.sleep, clock)
+    assert clock.now == 90.0
 
 
 def test_traces_that_cannot_be_analysed_are_an_error_in_the_answer(
