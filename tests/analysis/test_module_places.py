@@ -101,6 +101,25 @@ def test_what_a_checkpoint_runs_again_is_recomputation_and_its_gradients_are_bac
     assert times(found) == {"a": (0, 8, 16), "a.b": (1, 4, 2)}
 
 
+def test_what_a_node_has_made_again_before_it_runs_is_not_of_the_module_that_made_the_node(
+    tmp_path: Path,
+) -> None:
+    builder = trace().annotation("a: A", 0, 100).annotation("a.b: B", 20, 80)
+    builder.op("aten::mm", 30, 40, args=made(7)).gpu(GEMM, 500, 501, launch=35)
+    # The first node of `a` to run has all of `a` made again, as torch's checkpoints do.
+    builder.op("MmBackward0", 200, 400, tid=BACKWARD, args=runs(7))
+    builder.annotation("a: A (recompute)", 210, 300, tid=BACKWARD)
+    builder.op("aten::mul", 220, 230, tid=BACKWARD, args=made(3))
+    builder.gpu(GEMM, 600, 602, launch=225, tid=BACKWARD)
+    builder.op("aten::mul", 310, 320, tid=BACKWARD, args=made(4))
+    builder.gpu(GEMM, 700, 704, launch=315, tid=BACKWARD)
+    builder.gpu(GEMM, 800, 808, launch=390, tid=BACKWARD)
+    found = look_at_modules(builder.timeline(tmp_path))
+    assert times(found) == {"a": (0, 0, 2), "a.b": (1, 8, 0)}
+    assert found.account is not None
+    assert found.account.unattributed_ns == 4
+
+
 def test_nodes_that_an_operator_in_place_makes_beside_its_own_are_its_too(tmp_path: Path) -> None:
     builder = trace().annotation("a: A", 0, 100)
     builder.op("aten::masked_fill_", 10, 20, args=made(5)).op("aten::add", 110, 120, args=made(8))

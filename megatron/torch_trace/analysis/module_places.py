@@ -25,6 +25,8 @@ from megatron.torch_trace.analysis.module_ranges import ModuleRanges
 from megatron.torch_trace.analysis.span_names import BACKWARD, PASSES, RECOMPUTE
 from megatron.torch_trace.analysis.timeline import Timeline, nesting_of
 
+_CHECKPOINT = "checkpoint"
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -43,11 +45,14 @@ class Places:
 
 def place_work(timeline: Timeline, ranges: ModuleRanges) -> Places:
     """The module and the pass of each row of `timeline.activity.gpu`."""
-    launches = timeline.launches
+    ops, launches = timeline.activity.ops, timeline.launches
     around = ranges.nesting.innermost(launches.track, launches.time)
-    made, direction = _makers(timeline, ranges)
+    nodes = nesting_of(ops, runs_backward(ops)).innermost(launches.track, launches.time)
+    made, direction = _makers(timeline, ranges, nodes)
     here, there = _of(ranges.module, around), _of(ranges.module, made)
-    finer = (there != NONE) & ((here == NONE) | ranges.is_below(there, here))
+    # A range inside the node is a module that the node runs again, and knows better.
+    inside = _of(ranges.rows.start, around) > _of(ops.start, nodes)
+    finer = (there != NONE) & ((here == NONE) | (~inside & ranges.is_below(there, here)))
     return Places(
         module=ints(np.where(finer, there, here)),
         direction=ints(np.where(finer, direction, _of(ranges.direction, around))),
@@ -55,19 +60,21 @@ def place_work(timeline: Timeline, ranges: ModuleRanges) -> Places:
     )
 
 
-def _makers(timeline: Timeline, ranges: ModuleRanges) -> tuple[Ints, Ints]:
+def _makers(timeline: Timeline, ranges: ModuleRanges, nodes: Ints) -> tuple[Ints, Ints]:
     """For each row of gpu the range in which its node was made, or NONE, and the pass."""
-    ops, launches = timeline.activity.ops, timeline.launches
-    backward = runs_backward(ops)
-    nodes = nesting_of(ops, backward).innermost(launches.track, launches.time)
-    makers = np.where(nodes == NONE, NONE, _of(timeline.forward_operators, nodes))
+    activity, launches = timeline.activity, timeline.launches
+    ops = activity.ops
+    # What makes nodes while a node runs is the forward pass again. That is a checkpoint's own; any
+    # other node only needs something that is made again, and says nothing of where that belongs.
+    numbered = nesting_of(ops, ops.sequence != NONE).innermost(launches.track, launches.time)
+    again = (_of(ops.forward_thread, numbered) == 0) & (nodes != NONE)
+    checkpoints = activity.named(ops, lambda name: _CHECKPOINT in name.lower())
+    told = ~again | (_of(checkpoints.astype(np.int64), nodes) > 0)
+    makers = np.where(told, _of(timeline.forward_operators, nodes), NONE)
     rows = np.flatnonzero(makers != NONE)
     found = np.full(len(launches.time), NONE, dtype=np.int64)
     maker = makers[rows]
     found[rows] = ranges.nesting.innermost(ops.track[maker], ops.start[maker])
-    # A checkpoint's node runs the forward pass again: operators that make nodes, inside it.
-    numbered = nesting_of(ops, ops.sequence != NONE).innermost(launches.track, launches.time)
-    again = (ops.forward_thread[numbered] == 0) & (nodes != NONE) if len(ops) else nodes != NONE
     passes = np.where(again, PASSES.index(RECOMPUTE), PASSES.index(BACKWARD))
     return found, ints(passes)
 
