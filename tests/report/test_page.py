@@ -138,6 +138,22 @@ def test_a_page_of_eight_ranks_is_below_two_megabytes(tp2pp2: Analysis, spans: A
         assert len(render_html(of_many(analysis, 8)).encode()) < 2e6
 
 
+def test_kernels_with_names_of_thousands_of_characters_do_not_fill_the_page(
+    spans: Analysis,
+) -> None:
+    rank = spans.ranks[0]
+    rows = tuple(
+        replace(rank.kernels[0], name=f"kernel{n}<{'T, ' * 1000}>()", time_ns=10_000 - n)
+        for n in range(1000)
+    )
+    ranks = (replace(rank, kernels=rows), *spans.ranks[1:])
+    html = render_html(replace(spans, ranks=ranks, summary=summarise(ranks)))
+    found = read(html)
+    shown = len(found.tables["kernels"]) - 1
+    assert len(html.encode()) < 2e6
+    assert f"{len(summarise(ranks).kernels) - shown:,} more with" in found.text
+
+
 def test_of_1024_ranks_none_is_missing_in_five_megabytes(tp2pp2: Analysis) -> None:
     html = render_html(of_many(tp2pp2, 1024))
     found = read(html)

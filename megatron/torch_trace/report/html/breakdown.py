@@ -39,6 +39,7 @@ class Slim:
     ends: tuple[float, ...] | None
     told: str
     sort: tuple[float, ...]
+    at: At | None
 
 
 def section(analysis: Analysis) -> Section:
@@ -121,7 +122,9 @@ def _part(ns: int | None, length: int) -> Cell:
 def _slim(rank: RankResult) -> Slim:
     everywhere = " ".join(f"{k}{v}" for k, v in rank.coordinates.items())
     if rank.breakdown is None or not rank.window_ns:
-        return Slim(rank.rank, everywhere, None, f"rank {rank.rank}: unknown", (0.0,) * 4)
+        return Slim(
+            rank.rank, everywhere, None, f"rank {rank.rank}: unknown", (0.0,) * 4, whole(rank)
+        )
     shares = [getattr(rank.breakdown, name) / rank.window_ns for name in PARTS]
     ends = tuple(round(100 * sum(shares[: n + 1]), 1) for n in range(3))
     told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
@@ -131,6 +134,7 @@ def _slim(rank: RankResult) -> Slim:
         ends,
         f"rank {rank.rank} ({everywhere}): {told}" if everywhere else f"rank {rank.rank}: {told}",
         tuple(round(one, 4) for one in shares),
+        whole(rank),
     )
 
 

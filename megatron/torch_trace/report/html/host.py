@@ -47,6 +47,7 @@ def section(analysis: Analysis) -> Section:
         "syncs": _syncs(analysis),
         "loading": _loading(analysis),
         "python": _python(analysis),
+        "compiled": _compiled(analysis),
     }
     return Section("host", "CPU side", data=data)
 
@@ -200,6 +201,24 @@ def _python(analysis: Analysis) -> Table | None:
     )
     caption = f"Python's own time on the training loop's thread, rank {rank.rank}"
     return Table("python", caption, columns, rows, _more(rank.host.python))
+
+
+def _compiled(analysis: Analysis) -> Table | None:
+    found = [
+        (rank.rank, name, times)
+        for rank in analysis.ranks
+        for name, times in rank.compile.items()
+        if times
+    ]
+    if not found:
+        return None
+    columns = (Column("what", number=False), Column("rank"), Column("times"))
+    rows = tuple(
+        Row((text(name.replace("_", " ")), number(rank, str(rank)), number(times, count(times))))
+        for rank, name, times in found[:_MOST]
+    )
+    caption = "What torch.compile did again in the window, and fused kernels that refused"
+    return Table("compiled", caption, columns, rows, _more(found))
 
 
 def _more(rows: object) -> str:

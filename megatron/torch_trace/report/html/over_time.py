@@ -9,29 +9,16 @@ from dataclasses import dataclass
 from megatron.torch_trace.analysis.course import Course
 from megatron.torch_trace.analysis.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.moments import Moment
-from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.html.breakdown import used_dimensions, where
-from megatron.torch_trace.report.html.parts import (
-    At,
-    Cell,
-    Column,
-    Row,
-    Section,
-    Table,
-    at,
-    ms,
-    number,
-    share,
-    text,
-)
-from megatron.torch_trace.report.words import UNKNOWN, duration, milliseconds
+from megatron.torch_trace.report.html.parts import At, Section
+from megatron.torch_trace.report.words import duration, milliseconds
 
 WIDTH, HEIGHT = 1000, 24
 """Of a lane, in units of its drawing; a page scales it to its own width."""
 
 _MOST_LANES = 16
-_MOST_STEPS = 256
+_MOST_BLOCKS = 3000
 _LEAST_LABEL = 14
 _DECIMALS = 1
 
@@ -81,7 +68,8 @@ def section(analysis: Analysis) -> Section:
     ends = [rank.course.edges_ns[-1] + shifts[rank.rank] for rank in shown if rank.course]
     span = Span(min(starts), max(ends))
     used = used_dimensions(analysis)
-    lanes = [_lane(rank, where(rank, used), shifts[rank.rank], span) for rank in shown]
+    drawn = _steps_drawn(shown)
+    lanes = [_lane(rank, where(rank, used), shifts[rank.rank], span, drawn) for rank in shown]
     more = len(analysis.ranks) - len(shown)
     stages = len({rank.coordinates.get("pp", 0) for rank in analysis.ranks}) > 1
     chosen = "the lowest rank of each stage" if stages else "the least and the most idle"
@@ -93,7 +81,14 @@ def section(analysis: Analysis) -> Section:
         "width": WIDTH,
         "height": HEIGHT,
         "aligned": len(shown) > 1 and all(c.offset_ns is not None for c in analysis.clocks),
-        "rest": f"Of {len(analysis.ranks):,} ranks {chosen} are shown." if more else "",
+        "rest": " ".join(
+            (
+                f"Of {len(analysis.ranks):,} ranks {chosen} are shown." if more else "",
+                "Micro-batches of the first steps only are drawn; there are too many for a figure."
+                if any(row.step not in drawn for rank in shown for row in rank.microbatches)
+                else "",
+            )
+        ).strip(),
         "slice": duration((shown[0].window_ns if shown else 0) / _slices(shown[0].course)),
     }
     return Section("over_time", title, data=data)
@@ -126,12 +121,31 @@ def _shifts(analysis: Analysis) -> dict[int, int]:
     return {rank.rank: rank.base_ns - first + offsets.get(rank.rank, 0) for rank in analysis.ranks}
 
 
-def _lane(rank: RankResult, place: str, shift: int, span: Span) -> Lane:
+def _steps_drawn(shown: Sequence[RankResult]) -> frozenset[int | None]:
+    """Steps whose micro-batches are drawn: the first ones, as many as a page can hold."""
+    counts: dict[int | None, int] = {}
+    for rank in shown:
+        for row in rank.microbatches:
+            counts[row.step] = counts.get(row.step, 0) + 2
+    steps: set[int | None] = set()
+    left = _MOST_BLOCKS
+    for step, count in counts.items():
+        left -= count
+        if left < 0:
+            break
+        steps.add(step)
+    return frozenset(steps)
+
+
+def _lane(
+    rank: RankResult, place: str, shift: int, span: Span, drawn: frozenset[int | None]
+) -> Lane:
     assert rank.course is not None
     label = f"rank {rank.rank}" + (f" {place}" if place else "")
     blocks = tuple(
         _block(row, direction, moment, rank.rank, shift, span)
         for row in rank.microbatches
+        if row.step in drawn
         for direction, moment in (
             ("forward", row.forward_on_gpu),
             ("backward", row.backward_on_gpu),
@@ -203,78 +217,3 @@ def _ticks(span: Span) -> list[tuple[float, str]]:
         (span.x(span.start + time), f"{milliseconds(time) if time else '0'} ms")
         for time in range(0, int(0.95 * length), unit)
     ]
-
-
-def pipeline(analysis: Analysis) -> Section:
-    """Each stage's bubble in each step."""
-    title = "Pipeline"
-    entries = [(rank, one) for rank in analysis.ranks for one in rank.pipeline]
-    if not entries:
-        return Section("pipeline", title, "the traces hold no pipeline communication")
-    entries.sort(key=lambda entry: (entry[1].stage or 0, entry[0].rank, entry[1].step))
-    columns = (
-        Column("stage"),
-        Column("rank"),
-        Column("step"),
-        Column("micro-batches"),
-        Column("length ms", hint="from the first to the last micro-batch"),
-        Column("compute ms"),
-        Column("send/recv ms", hint="exposed: nothing computes beside it"),
-        Column("idle ms"),
-        Column("bubble", hint="exposed send/recv and idle, of the length"),
-        Column("1F1B ideal", hint="(p-1)/(m+p-1) for stages of equal cost"),
-    )
-    if len(entries) > _MOST_STEPS:
-        entries = sorted(entries, key=lambda entry: -entry[1].bubble_ns)
-    rows = tuple(_pipeline_row(rank, one) for rank, one in entries[:_MOST_STEPS])
-    more = len(entries) - len(rows)
-    rest = f"The largest bubbles; {more:,} rows more are in analyze --json." if more else ""
-    table = Table("stages", "Each stage in each step", columns, rows, rest)
-    places = _places(analysis)
-    return Section("pipeline", title, data={"table": table, "places": places})
-
-
-def _pipeline_row(rank: RankResult, one: PipelineStep) -> Row:
-    stage = UNKNOWN if one.stage is None else f"{one.stage} of {one.stages}"
-    count = UNKNOWN if one.microbatches is None else str(one.microbatches)
-    cells = (
-        Cell(stage, sort=one.stage),
-        number(rank.rank, str(rank.rank)),
-        number(one.step, str(one.step)),
-        Cell(count, sort=one.microbatches),
-        ms(one.end_ns - one.start_ns),
-        ms(one.compute_ns),
-        ms(one.exposed_pipeline_ns),
-        ms(one.idle_ns),
-        share(None if rank.unknown else one.bubble_share, "idle"),
-        share(one.ideal_share),
-    )
-    return Row(cells, at(rank.rank, Moment(one.start_ns, one.end_ns - one.start_ns)))
-
-
-def _places(analysis: Analysis) -> Table | None:
-    """The bubble by place in 1F1B, where spans of micro-batches tell it."""
-    rows = [
-        Row(
-            (
-                number(rank.rank, str(rank.rank)),
-                text(row.place),
-                number(row.microbatches, str(row.microbatches)),
-                ms(row.bubble_ns),
-            )
-        )
-        for rank in analysis.ranks
-        for row in rank.bubble
-    ]
-    if not rows:
-        return None
-    columns = (
-        Column("rank"),
-        Column("in 1F1B", number=False),
-        Column("micro-batches", hint="forwards and backwards"),
-        Column("bubble ms"),
-    )
-    more = len(rows) - _MOST_STEPS
-    rest = f"{more:,} rows more are in analyze --json." if more > 0 else ""
-    caption = "The bubble before and inside the micro-batches of each place"
-    return Table("places", caption, columns, tuple(rows[:_MOST_STEPS]), rest)

@@ -29,8 +29,7 @@ class Cell:
         text: what is read.
         sort: what it is sorted by, where that is not the text.
         full: the whole of a text that is shortened.
-        bar: parts of a bar behind a share, (colour, 0 to 1).
-        depth: of the row in a tree, in the cell that shows it.
+        bar: parts of a bar beside a share, (colour, 0 to 1).
     """
 
     text: str

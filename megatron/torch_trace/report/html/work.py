@@ -24,7 +24,8 @@ from megatron.torch_trace.report.html.parts import (
 from megatron.torch_trace.report.words import count, duration
 from megatron.torch_trace.report.work import shape_in_words
 
-_MOST = 400
+_LEAST, _MOST = 50, 400
+_MOST_CHARACTERS = 150_000
 _LONGEST = 72
 
 
@@ -62,13 +63,24 @@ def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> 
         Column("mean us"),
         *((Column("longest us"),) if first != "family" else ()),
     )
-    lines = tuple(_row(row, first) for row in rows[:_MOST])
-    left = rows[_MOST:]
+    count_ = _fitting(rows)
+    lines = tuple(_row(row, first) for row in rows[:count_])
+    left = rows[count_:]
     rest = ""
     if left:
         time = sum(row.time_ns for row in left)
         rest = f"{len(left):,} more with {duration(time)} together are in analyze --json."
     return Table(name, caption, columns, lines, rest)
+
+
+def _fitting(rows: Sequence[WorkSummary]) -> int:
+    """How many rows: of kernels with names of thousands of characters fewer."""
+    length = 0
+    for number_, row in enumerate(rows[:_MOST]):
+        length += len(row.name) + len(row.detail)
+        if length > _MOST_CHARACTERS and number_ >= _LEAST:
+            return number_
+    return min(len(rows), _MOST)
 
 
 def _row(row: WorkSummary, first: str) -> Row:

@@ -189,6 +189,8 @@
       finding.classList.toggle("gone", !hit);
       found += hit;
     }
+    // What was found in a folded part is worth seeing.
+    if (wanted.length) for (const part of all("details")) if (one("tbody tr:not(.gone)", part)) part.open = true;
     for (const block of all(".block")) block.classList.toggle("gone", wanted.length > 0 && !one("tbody tr:not(.gone)", block));
     one("#nothing").hidden = !wanted.length || found > 0;
   };

@@ -118,7 +118,7 @@
     event.preventDefault();
   });
   // One stop of the Tab key for each table or row of blocks; arrows move inside.
-  const groups = "tbody, .blocks, .columns";
+  const groups = "tbody, .blocks, .columns, .slim";
   for (const element of document.querySelectorAll("[data-start]")) {
     const group = element.closest(groups);
     if (!element.closest(".tree")) element.tabIndex = group && group.querySelector("[data-start]") !== element ? -1 : 0;
