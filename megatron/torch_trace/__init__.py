@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.analyse import analyze
+    from megatron.torch_trace.analysis.comparison import compare
 
-__all__ = ["analyze"]
+__all__ = ["analyze", "compare"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +23,8 @@ def __getattr__(name: str) -> Any:
         from megatron.torch_trace.analysis.analyse import analyze
 
         return analyze
+    if name == "compare":
+        from megatron.torch_trace.analysis.comparison import compare
+
+        return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,6 +28,7 @@ from megatron.torch_trace.analysis.comparison_statistics import (
 )
 from megatron.torch_trace.commands.compare import command
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.report.comparison_sections import sections
 
 MS = 1_000_000
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -354,3 +355,18 @@ def test_text_is_plain_and_fits_and_json_has_no_nan(folders: tuple[str, str]) ->
     assert text.isascii()
     assert [line for line in text.splitlines() if len(line) > 100] == []
     json.loads(run(*paths, "--json").output, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_of_many_ranks_those_that_changed_most_are_shown(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder, odd in ((a, 4), (b, 7)):
+        for rank in range(18):
+            window(tmp_path / "one", (odd if rank == 17 else 4,), ranks=1)
+            trace = json.loads((tmp_path / "one" / "rank-0.json").read_text())
+            trace["distributedInfo"] = {"rank": rank, "world_size": 18}
+            folder.mkdir(exist_ok=True)
+            (folder / f"rank-{rank}.json").write_text(json.dumps(trace))
+    (ranks,) = [one for one in sections(comparison(a, b), top=3) if one.heading == "Ranks"]
+    assert [row[0] for row in ranks.rows] == [str(rank) for rank in range(2, 18)]
+    assert ranks.rows[-1][:5] == ("17", "10.0 > 10.0", "0.000", "4.00 > 7.00", "+3.00")
+    assert ranks.more == 2

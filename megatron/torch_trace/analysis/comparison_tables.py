@@ -136,10 +136,13 @@ def _amounts(
 ) -> dict[Key, dict[int, Amounts]]:
     """key -> rank -> amounts of an iteration; a rank that lacks a key of another has zeros."""
     found: dict[Key, dict[int, Amounts]] = {}
+    nothing = {rank.rank: (0.0, 0.0) for rank in side.ranks}
     for rank in side.ranks:
         steps = steps_of(rank)
         for key, (calls, time) in rows_of(rank):
-            by = found.setdefault(key, {one.rank: (0.0, 0.0) for one in side.ranks})
+            if key not in found:
+                found[key] = nothing.copy()
+            by = found[key]
             by[rank.rank] = (by[rank.rank][0] + calls / steps, by[rank.rank][1] + time / steps)
     return found
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.comparison import Comparison
+from megatron.torch_trace.analysis.comparison import Comparison, RankDifference
 from megatron.torch_trace.analysis.comparison_statistics import Difference
 from megatron.torch_trace.analysis.comparison_tables import CommunicationDifference, WorkDifference
 from megatron.torch_trace.analysis.names import short_name
@@ -127,25 +127,34 @@ def _matters(part: Difference) -> bool:
     return max(part.before or 0, part.after or 0) >= _LEAST_NS
 
 
+_OF_RANKS = ("iteration", "compute", "exposed_communication", "idle")
+
+
 def _ranks(comparison: Comparison, most: int) -> Section:
-    names = ("iteration", "compute", "exposed_communication", "idle")
-    rows = []
-    for rank in comparison.ranks:
-        cells = [str(rank.rank)]
-        for name in names:
-            before, after = rank.before.get(name), rank.after.get(name)
-            cells.append(f"{milliseconds(before)} > {milliseconds(after)}")
-            cells.append(change(Difference(before, after)))
-        rows.append(tuple(cells))
-    if len(rows) < 2:
-        rows = []
+    """Of more than `most` ranks those that changed most, in their order."""
+    ranks = comparison.ranks if len(comparison.ranks) > 1 else ()
+    if len(ranks) > most:
+        ranks = tuple(sorted(sorted(ranks, key=_most_change)[-most:], key=lambda one: one.rank))
     return Section(
         "Ranks",
         "ms an iteration, A > B",
         ("rank", "iteration", "", "compute", "", "exposed comm", "", "idle", ""),
-        tuple(rows[:most]),
-        more=max(0, len(rows) - most),
+        tuple(_rank(one) for one in ranks),
+        more=len(comparison.ranks) - len(ranks) if ranks else 0,
     )
+
+
+def _rank(one: RankDifference) -> tuple[str, ...]:
+    cells = [str(one.rank)]
+    for name in _OF_RANKS:
+        before, after = one.before.get(name), one.after.get(name)
+        cells.append(f"{milliseconds(before)} > {milliseconds(after)}")
+        cells.append(change(Difference(before, after)))
+    return tuple(cells)
+
+
+def _most_change(one: RankDifference) -> float:
+    return max(abs(one.after.get(name, 0.0) - one.before.get(name, 0.0)) for name in _OF_RANKS)
 
 
 def _stragglers(comparison: Comparison, most: int) -> Section:
