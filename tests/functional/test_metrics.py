@@ -11,17 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launches import MODEL, Launch, Run
+from launches import MODEL, WHEELS, Launch, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-# Log intervals end in iterations 5 and 10; the last two iterations are never logged.
+from megatron.torch_profile.compile_watch import COUNTS
+
+# Log intervals end in iterations 5 and 10; the last two iterations are never logged. Of a flag that
+# is given twice the later one counts.
 TRAIN = (
     f"{MODEL.replace('--log-interval 1 ', '')} --log-interval 5 --global-batch-size 8 "
     "--train-iters 12 --timing-log-level 1 --logging-level 20"
 )
 WANDB = "--log-timers-to-wandb --wandb-project project --wandb-exp-name name --wandb-save-dir"
 
-Numbers = dict[int, dict[str, float]]
+Numbers = dict[int, dict[str, Any]]
 """Iteration -> key -> value."""
 
 
@@ -31,20 +34,26 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wandb_numbers(folder: Path) -> Numbers:
-    """The history of the offline run in a folder, as its transaction log has it."""
-    from wandb.proto import wandb_internal_pb2
-
-    (file,) = folder.rglob("run-*.wandb")
+    """The history of the offline run in a folder."""
     numbers: Numbers = {}
-    for data in records(file.read_bytes()):
-        record: Any = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for record in wandb_records(folder):
         if record.WhichOneof("record_type") == "history":
             items = {"/".join(i.nested_key) or i.key: i for i in record.history.item}
             numbers.setdefault(record.history.step.num, {}).update(
                 {key: json.loads(item.value_json) for key, item in items.items()}
             )
     return numbers
+
+
+def wandb_records(folder: Path) -> Iterator[Any]:
+    """What the transaction log of the offline run in a folder holds."""
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = folder.rglob("run-*.wandb")
+    for data in records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        yield record
 
 
 def records(log: bytes) -> Iterator[bytes]:
@@ -122,25 +131,40 @@ def plain(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.parametrize("version", WHEELS)
 def test_every_sink_has_what_megatron_prints_and_the_loss_is_the_same(
-    launch: Launch, plain: Run, tmp_path: Path
+    launch: Launch, plain: Run, tmp_path: Path, version: str
 ) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SLOW_RANK_1)
     run = launch(
         f"{TRAIN} {WANDB} {tmp_path}/wandb --log-timers-to-tensorboard --tensorboard-dir "
-        f"{tmp_path}/events --torch-profile --torch-profile-iterations 8 --torch-profile-ranks 1 "
-        f"--torch-profile-dir {tmp_path}/traces --log-gpu-stats-interval 1",
+        f"{tmp_path}/events --timing-log-level 2 --torch-profile --torch-profile-iterations 8 "
+        f"--torch-profile-ranks 0 --torch-profile-dir {tmp_path}/traces --log-gpu-stats-interval 1 "
+        "--torch-profile-summary always --torch-profile-wandb-artifacts",
+        version=version,
         processes=2,
+        script=str(script),
     )
     assert run.status == 0, run.output
-    assert run.losses == plain.losses
+    if version == WHEELS[-1]:  # as `plain`
+        assert run.losses == plain.losses
 
-    numbers = json_numbers(tmp_path)
+    numbers = ours(json_numbers(tmp_path))
     assert list(numbers) == [1, 5, 10]
     assert ours(wandb_numbers(tmp_path)) == numbers
     assert ours(event_numbers(tmp_path / "events")) == as_float32(numbers)
     # Before training it prints two more blocks, of its start.
     assert printed_milliseconds(run)[-3:] == [timer_times(of) for of in numbers.values()]
     assert all("forward-backward" in timer_times(of) for of in numbers.values())
+
+    key = "timers/forward-compute-time"
+    for of, iterations in zip(numbers.values(), [1, 5, 5], strict=True):
+        assert of[f"{key}/slowest_rank"] == 1
+        assert of[key] > LATE / iterations
+        assert of[f"{key}/mean"] == pytest.approx((of[f"{key}/min"] + of[key]) / 2)
+        assert of[f"{key}/imbalance"] == pytest.approx(of[key] / of[f"{key}/mean"])
+        assert {name: of[f"compile/{name}"] for name in COUNTS} == dict.fromkeys(COUNTS, 0)
 
     assert [of["train/profiled_iterations"] for of in numbers.values()] == [0, 0, 3]
     # Another rank's line may follow on the same line of the log.
@@ -153,6 +177,23 @@ def test_every_sink_has_what_megatron_prints_and_the_loss_is_the_same(
     # This machine may or may not have NVML; without, one line says so.
     told = any(key.startswith("gpu/") for key in numbers[5])
     assert sum("no GPU telemetry" in line for line in run.said) == (0 if told else 1)
+    what_the_trace_says_is_in_every_sink(run, tmp_path)
+
+
+def what_the_trace_says_is_in_every_sink(run: Run, folder: Path) -> None:
+    """The last rank, which is not profiled, tells of rank 0's window when it is analysed."""
+    window = json_numbers(folder)[8]
+    assert list(window) == ["profile/ranks", "profile/iteration_ms"], "there is no GPU"
+    assert event_numbers(folder / "events")[8].items() >= as_float32({8: window})[8].items()
+    (told,) = (of for of in wandb_numbers(folder).values() if "profile/iteration" in of)
+    assert {key: told[key] for key in window} == window
+    assert told["profile/iteration"] == 8
+    assert told["profile/findings/_type"] == "table-file"
+    assert told["profile/breakdown_by_rank/nrows"] == 1
+    assert "iterations 8: no GPU work in the traces (1 rank(s); 1 finding(s))" in run.said
+    (artifact,) = (r.artifact for r in wandb_records(folder) if r.artifact.type == "torch-profile")
+    (entry,) = artifact.manifest.contents
+    assert entry.path == "iter-0000008/rank-0.pt.trace.json.gz"
 
 
 def test_wandb_needs_no_tensorboard_and_a_resume_counts_the_iterations_it_ran(
@@ -161,13 +202,14 @@ def test_wandb_needs_no_tensorboard_and_a_resume_counts_the_iterations_it_ran(
     folder: Path = plain.folder  # type: ignore[attr-defined]
     (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("8")
     run = launch(
-        f"{TRAIN} {WANDB} {tmp_path}/wandb --load {folder}/checkpoints --ckpt-format torch",
+        f"{TRAIN} {WANDB} {tmp_path}/wandb --load {folder}/checkpoints --ckpt-format torch "
+        "--log-interval 7 --train-iters 16 --override-opt_param-scheduler",
         processes=2,
     )
     assert run.status == 0, run.output
     numbers = ours(wandb_numbers(tmp_path))
-    # 9 is the first of this process; 10 covers 9 and 10, where Megatron would divide by 5.
-    assert list(numbers) == [9, 10]
+    # 9 is the first of this process; 14 covers 9 to 14, where Megatron would divide by 7.
+    assert list(numbers) == [9, 14]
     assert printed_milliseconds(run)[-2:] == [timer_times(of) for of in numbers.values()]
     for of in numbers.values():
         # One timer spans nearly all of an iteration, so a wrong divisor would show.
@@ -180,7 +222,8 @@ def test_a_wandb_that_fails_ends_nothing(launch: Launch, plain: Run, tmp_path: P
     script = tmp_path / "train.py"
     script.write_text(BROKEN_WANDB)
     run = launch(
-        f"{TRAIN} {WANDB} {tmp_path}/wandb --torch-profile --torch-profile-dir {tmp_path}/traces",
+        f"{TRAIN} {WANDB} {tmp_path}/wandb --torch-profile --torch-profile-dir {tmp_path}/traces "
+        "--log-interval 1",
         processes=2,
         script=str(script),
     )
@@ -189,8 +232,27 @@ def test_a_wandb_that_fails_ends_nothing(launch: Launch, plain: Run, tmp_path: P
     assert [line for line in run.said if "no more metrics" in line] == [
         "warning: no more metrics to W&B: ConnectionError: W&B is down"
     ]
-    assert list(json_numbers(tmp_path)) == [1, 5, 10]
+    assert list(json_numbers(tmp_path)) == list(range(1, 13))
 
+
+LATE = 1.0
+"""Seconds that rank 1 is late, once in each interval: in iterations 1 and 6, of 4 micro-batches."""
+
+SLOW_RANK_1 = f"""
+import itertools, os, runpy, sys, time
+from megatron.core.models.gpt import GPTModel
+
+forward, calls = GPTModel.forward, itertools.count()
+
+def slow(self, *args, **kwargs):
+    if os.environ["RANK"] == "1" and next(calls) in (0, 20):
+        time.sleep({LATE})
+    return forward(self, *args, **kwargs)
+
+GPTModel.forward = slow
+sys.argv[0] = "pretrain_gpt.py"
+runpy.run_path("pretrain_gpt.py", run_name="__main__")
+"""
 
 # Megatron's own calls nobody could save, so only ours fail.
 BROKEN_WANDB = """
