@@ -75,7 +75,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return losses(output)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_in_the_middle_of_a_window_leaves_a_partial_trace(
     number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from slurm_cluster import CPUS, Cluster, Job, until
 
@@ -28,11 +29,15 @@ TINY = {
     "PYTHON": sys.executable,
     "PYTHONPATH": str(ROOT),
     "PYTHONWARNINGS": "ignore",
+    "TORCHDYNAMO_DISABLE": "1",  # the CPU compiles nothing; this spares its import
+    "TORCH_COMPILE_DISABLE": "1",
 }
 _WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-warmup", "0")
 _WINDOWS += ("--torch-profile-active", "5", "--torch-profile-repeat", "0")
 _STARTED_SECONDS = 300.0
-_AT_A_TIME = 3
+_AT_A_TIME = 4
+_PREEMPTION = Lock()
+"""Whoever takes nodes takes them from whom SLURM chooses: so one victim at a time."""
 
 
 @dataclass(frozen=True)
@@ -154,23 +159,34 @@ def _minutes(run_time: str) -> int:
 
 def _preempted(submit: _Submit) -> _Result:
     """A job of higher rank takes the nodes; this one is requeued, trains again, to the end."""
+    with _PREEMPTION:
+        job, seconds = _requeued(submit)
+        until(lambda: job.field("JobState") == "PENDING", "queue")
+        # SLURM would wait two minutes.
+        job.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
+        return job, seconds, job.wait(_STARTED_SECONDS)
+
+
+def _requeued(submit: _Submit) -> tuple[Job, float]:
     job = submit(
         "--partition=low",
         "--requeue",
-        cpus=CPUS - 64,
+        cpus=CPUS // 2 + 10,
         TRAIN_ITERS="21",
         PROFILE_RANKS={"torchrun": "tp=0", "srun": "per-node"}[submit.style],
     )
     until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
     began = time.monotonic()
-    take = [f"--cpus-per-task={CPUS - 64}", "--nodes=2", "--partition=high", "--output=/dev/null"]
+    # So many that they fit only once this job has gone.
+    take = [
+        f"--cpus-per-task={CPUS // 2 + 10}",
+        "--nodes=2",
+        "--partition=high",
+        "--output=/dev/null",
+    ]
     job.cluster.run("sbatch", *take, "--wrap=true")
     until(lambda: job.field("Restarts") == "1", "requeue")
-    seconds = time.monotonic() - began
-    until(lambda: job.field("JobState") == "PENDING", "queue")
-    # SLURM would wait two minutes.
-    job.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
-    return job, seconds, job.wait(_STARTED_SECONDS)
+    return job, time.monotonic() - began
 
 
 def _killed(submit: _Submit) -> _Result:

@@ -320,6 +320,20 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
     )
 
 
+def test_a_window_that_is_called_off_waits_for_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "host_memory", lambda: HostMemory(1, 1))
+    exporter = Exporter("background", 60)
+    exporter.last, exporter.last_iterations = Written("", 10**9, 1, 1, 0, 0), 1
+    with monkeypatch.context() as slow:
+        slow_save(1.0, slow)
+        hand_over(exporter, what(tmp_path))
+    exporter.make_room(lambda: True)
+    assert exporter.in_flight == 1, "it did not wait until there was room"
+    exporter.wait()
+
+
 def test_a_child_whose_parent_is_gone_ends_and_does_not_go_on_training(tmp_path: Path) -> None:
     reached = tmp_path / "reached"
     parent = os.fork()
