@@ -51,12 +51,7 @@ def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
     use = matched.symmetric
     offset, reference = _offsets(matched, use, first)
     aligned = matched.end + offset[matched.rank]
-    # The middle of each call's ends, of two the mean: as far from one as from the other.
-    order = np.lexsort((aligned, matched.call))
-    sizes = np.diff(np.append(first, len(aligned)))
-    low, high = first + (sizes - 1) // 2, first + sizes // 2
-    middle = (aligned[order][low] + (aligned[order][high] - aligned[order][low]) // 2)[matched.call]
-    distance = np.abs(aligned - middle)
+    distance = np.abs(aligned - _middles(aligned, first)[matched.call])
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
     clocks = []
     for position, rank in enumerate(matched.ranks):
@@ -106,6 +101,19 @@ def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> 
             reached = _extend(ints(matched.rank[rows]), apart, offset)
             reference[reached] = origin
     return offset, reference
+
+
+def _middles(values: Ints, first: Ints) -> Ints:
+    """The middle of each call's values, of two the mean: as far from one as from the other."""
+    sizes = np.diff(np.append(first, len(values)))
+    found = np.empty(len(first), dtype=np.int64)
+    # Calls of as many ranks are a matrix, and sorting its rows is fast.
+    for size in np.unique(sizes).tolist():
+        calls = np.flatnonzero(sizes == size)
+        rows = np.sort(values[first[calls][:, None] + np.arange(size)], axis=1)
+        low, high = rows[:, (size - 1) // 2], rows[:, size // 2]
+        found[calls] = low + (high - low) // 2
+    return found
 
 
 def _rows_of_calls(calls: Ints, first: Ints, sizes: Ints) -> Ints:

@@ -245,18 +245,22 @@ def _work(
     ranks: Sequence[RankResult], rows_of: Callable[[RankResult], list[_Row]]
 ) -> tuple[WorkSummary, ...]:
     totals: dict[tuple[str, str], list[float]] = {}
-    moments: dict[tuple[str, str], list[tuple[int, Moment | None]]] = {}
+    longest_of: dict[tuple[str, str], tuple[int, Moment]] = {}
     for rank in ranks:
         for name, detail, pieces, time_ns, moment in rows_of(rank):
-            entry = totals.setdefault((name, detail), [0, 0, 0.0])
+            key = (name, detail)
+            entry = totals.setdefault(key, [0, 0, 0.0])
             entry[0] += pieces
             entry[1] += time_ns
             entry[2] += time_ns / rank.window_ns
-            moments.setdefault((name, detail), []).append((rank.rank, moment))
+            if moment is not None:
+                best = longest_of.get(key)
+                if best is None or moment.duration_ns > best[1].duration_ns:
+                    longest_of[key] = (rank.rank, moment)
     count = len(ranks)
     found = []
     for key, (calls, time, share) in sorted(totals.items(), key=lambda one: (-one[1][1], one[0])):
-        whose, longest = _longest(moments[key])
+        whose, longest = longest_of.get(key, (None, None))
         means = (calls / count, time / count, share / count, time / calls)
         found.append(WorkSummary(*key, *means, longest=longest, longest_rank=whose))
     return tuple(found)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,10 +27,10 @@ def document(analysis: Analysis) -> dict[str, Any]:
 
 def pieces(analysis: Analysis) -> Iterator[str]:
     """The document as text, rank by rank: a thousand of them at once would fill the memory."""
-    yield f'{{"schema": {SCHEMA}, "ranks": ['
+    yield f'{{"schema":{SCHEMA},"ranks":['
     for number, rank in enumerate(analysis.ranks):
-        yield (", " if number else "") + json.dumps(_rank(rank), allow_nan=False)
-    yield f"], {json.dumps(_of_all(analysis), allow_nan=False)[1:]}"
+        yield ("," if number else "") + msgspec.json.encode(_rank(rank)).decode()
+    yield f"],{msgspec.json.encode(_of_all(analysis)).decode()[1:]}"
 
 
 def asdict(row: Any) -> dict[str, Any]:
