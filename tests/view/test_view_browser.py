@@ -8,11 +8,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
+
+from megatron.torch_trace.viewing.preparation import READY, Preparation, Progress
+from megatron.torch_trace.viewing.server import Server
+from megatron.torch_trace.viewing.site import Site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
@@ -48,19 +55,19 @@ HARMLESS = {
 class Visit:
     """One page and what the browser told about it."""
 
-    page: object
+    page: Any
     address: str
     console: list[str] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def see(self, page: object) -> None:
+    def see(self, page: Any) -> None:
         page.on("console", self._note)
         page.on("pageerror", lambda error: self.console.append(f"uncaught: {error}"))
         page.on("requestfinished", lambda request: self.answered.add(request.url))
         page.on("requestfailed", lambda one: self.refused.update({one.url: one.failure}))
 
-    def _note(self, message: object) -> None:
+    def _note(self, message: Any) -> None:
         if message.type == "error":
             self.console.append(f"{message.text} ({message.location.get('url', '')})")
 
@@ -107,7 +114,7 @@ def address(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
+def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
         yield chromium
@@ -115,7 +122,7 @@ def browser() -> Iterator[object]:
 
 
 @pytest.fixture(scope="module")
-def visit(browser: object, address: str) -> Iterator[Visit]:
+def visit(browser: Any, address: str) -> Iterator[Visit]:
     """The report with the timeline beside it, loaded."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     made = Visit(page, address)
@@ -186,7 +193,7 @@ def test_the_page_is_as_wide_as_the_window(visit: Visit, width: int) -> None:
 
 
 def test_the_timeline_alone_opens_by_the_address_that_the_browser_used(
-    browser: object, visit: Visit
+    browser: Any, visit: Visit
 ) -> None:
     through_a_tunnel = visit.address.replace("127.0.0.1", "localhost")
     page = browser.new_page()
@@ -194,3 +201,23 @@ def test_the_timeline_alone_opens_by_the_address_that_the_browser_used(
     page.wait_for_url(f"{through_a_tunnel}ui/#!/viewer?url=*", wait_until="commit")
     assert "url=http%3A%2F%2Flocalhost%3A" in page.url
     page.close()
+
+
+def test_the_public_ui_is_asked_to_open_the_timeline(browser: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "rank-0.json"
+    trace.write_text("{}")
+    preparation = Preparation([trace], whole_folder=True, links=None)
+    preparation.timeline = Progress(READY, "", {0: 0})
+    server = Server(Site(preparation, {}), host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    page = browser.new_page()
+    page.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(body="the public UI"))
+    page.goto(f"http://localhost:{server.port}/timeline")
+    page.wait_for_url("https://ui.perfetto.dev/**")
+    timeline = quote(f"http://127.0.0.1:{server.port}/timeline.pftrace.gz", safe="")
+    assert page.url.startswith(f"https://ui.perfetto.dev/#!/?url={timeline}&")
+    page.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
