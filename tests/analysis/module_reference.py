@@ -14,6 +14,8 @@ from typing import Any
 Thread = tuple[Any, Any]
 Range = tuple[int, int, str, str]
 """Start, end, module, pass."""
+Node = tuple[int, int, int, int, bool]
+"""Start, end, number, number of the thread that made it, whether a gradient is added to its own."""
 
 _PASSES = {"": "forward", "(backward)": "backward", "(recompute)": "recompute"}
 
@@ -22,7 +24,8 @@ def work_by_module(path: Path) -> dict[tuple[str, str], int]:
     """Sums of GPU work by (module, pass), ns; modules of frames are classes without numbers."""
     events = _events(path)
     ranges = _spans(events) or _frames(events)
-    nodes: dict[Thread, list[tuple[int, int, int, int]]] = defaultdict(list)
+    nodes: dict[Thread, list[Node]] = defaultdict(list)
+    engine: list[dict[str, Any]] = []
     makers: dict[bool, list[tuple[int, int, Thread]]] = {True: [], False: []}
     launches: dict[int, tuple[Thread, int]] = {}
     for event in events:
@@ -30,14 +33,19 @@ def work_by_module(path: Path) -> dict[tuple[str, str], int]:
             sequence, maker = event["args"]["Sequence number"], event["args"]["Fwd thread id"]
             thread = _thread(event)
             if maker:
-                nodes[thread].append((event["ts"], event["ts"] + event["dur"], sequence, maker))
+                nodes[thread].append(
+                    (event["ts"], event["ts"] + event["dur"], sequence, maker, False)
+                )
             else:
                 # The main thread's id is that of the process.
                 makers[thread[0] == thread[1]].append((sequence, event["ts"], thread))
+        elif event["name"].startswith("autograd::engine::evaluate_function: "):
+            engine.append(event)
         elif event["cat"] in ("cuda_runtime", "cuda_driver"):
             launches.setdefault(event["args"].get("correlation"), (_thread(event), event["ts"]))
     for of_main in makers.values():
         of_main.sort()
+    _add_unnumbered(engine, nodes)
     sums: dict[tuple[str, str], int] = defaultdict(int)
     for event in events:
         if event["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset"):
@@ -46,7 +54,7 @@ def work_by_module(path: Path) -> dict[tuple[str, str], int]:
         here = _innermost(ranges[thread], time)
         there = None
         node = max((one for one in nodes[thread] if one[0] <= time < one[1]), default=None)
-        if node:
+        if node and not (node[4] and "nccl" in event["name"]):
             # Torch's thread 1 is the main one.
             made = makers[node[3] == 1]
             at = bisect_left(made, (node[2] + 1,)) - 1
@@ -56,6 +64,16 @@ def work_by_module(path: Path) -> dict[tuple[str, str], int]:
         elif here:
             sums[here[2:]] += event["dur"]
     return dict(sums)
+
+
+def _add_unnumbered(engine: list[dict[str, Any]], nodes: dict[Thread, list[Node]]) -> None:
+    numbered = {thread: sorted(found) for thread, found in nodes.items()}
+    for event in engine:
+        thread, start, end = _thread(event), event["ts"], event["ts"] + event["dur"]
+        adds = event["name"].endswith("AccumulateGrad")
+        at = bisect_left(numbered[thread], (start,)) - adds
+        if 0 <= at < len(numbered[thread]) and (adds or numbered[thread][at][0] < end):
+            nodes[thread].append((start, end, *numbered[thread][at][2:4], adds))
 
 
 def _innermost(ranges: list[Range], time: int) -> Range | None:

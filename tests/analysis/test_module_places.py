@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, LOOP, TraceBuilder
+from analysis_builder import BACKWARD, GEMM, LOOP, NCCL, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +129,29 @@ def test_nodes_that_an_operator_in_place_makes_beside_its_own_are_its_too(tmp_pa
     builder.op("AddBackward0", 240, 250, tid=BACKWARD, args=runs(8))
     builder.gpu(GEMM, 600, 602, launch=245, tid=BACKWARD)
     assert times(look_at_modules(builder.timeline(tmp_path))) == {"a": (0, 1, 0)}
+
+
+def test_a_finished_gradient_is_added_for_the_module_whose_node_made_it(tmp_path: Path) -> None:
+    builder = two_layers(trace().annotation("a: A", 0, 100).annotation("a.b: B", 25, 50))
+    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    builder.op(name, 260, 280, tid=BACKWARD).gpu(GEMM, 1300, 1340, launch=265, tid=BACKWARD)
+    # What it sets off is of all parameters of a bucket.
+    builder.gpu(NCCL, 1400, 1480, launch=270, tid=BACKWARD)
+    found = look_at_modules(builder.timeline(tmp_path))
+    assert times(found) == {"a": (1, 20, 0), "a.b": (2, 10 + 40, 0)}
+    assert found.account is not None
+    assert found.account.unattributed_ns == 80
+
+
+def test_what_the_engine_does_around_a_node_is_of_the_node_inside(tmp_path: Path) -> None:
+    builder = two_layers(trace().annotation("a: A", 0, 100).annotation("a.b: B", 25, 50))
+    # Behind MmBackward0, which ends at 240, and within what runs it, which ends at 250.
+    builder.gpu(GEMM, 1300, 1340, launch=245, tid=BACKWARD)
+    # Nothing in here has a number.
+    builder.op("autograd::engine::evaluate_function: Other", 400, 450, tid=BACKWARD)
+    builder.gpu(GEMM, 1400, 1480, launch=420, tid=BACKWARD)
+    found = look_at_modules(builder.timeline(tmp_path))
+    assert times(found) == {"a": (1, 20, 0), "a.b": (2, 10 + 40, 0)}
 
 
 def test_a_node_made_before_the_trace_leads_nowhere(tmp_path: Path) -> None:

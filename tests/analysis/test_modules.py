@@ -129,13 +129,13 @@ def test_each_kernel_is_in_the_module_that_a_plain_search_finds(sample: str) -> 
 
 
 def test_the_unattributed_share_within_micro_batches_is_known(stages: list[RankResult]) -> None:
-    # The last stage is above the 2 % aimed at: its loss is computed outside of any module's span.
+    # The last stage is above 2 %: recorded before the model itself had a span, its loss is in none.
     shares = [
         account.microbatch_unattributed_ns / account.microbatch_ns
         for account in (rank.module_account for rank in stages)
         if account and account.microbatch_ns and account.microbatch_unattributed_ns is not None
     ]
-    assert [round(share, 4) for share in shares] == [0.0225, 0.1466]
+    assert [round(share, 4) for share in shares] == [0.0058, 0.1466]
 
 
 def test_all_work_of_the_layers_is_in_modules_on_every_stage(stages: list[RankResult]) -> None:

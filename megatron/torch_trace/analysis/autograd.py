@@ -18,11 +18,14 @@ import re
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from megatron.torch_trace.analysis.activity import NONE, Activity, Ops
 from megatron.torch_trace.analysis.intervals import Ints, ints
 
 _BACKWARD = re.compile(r"backward\d*$")
+_ENGINE = "autograd::engine::evaluate_function: "
+_ACCUMULATE = "AccumulateGrad"
 
 
 @lru_cache(maxsize=1 << 14)
@@ -32,17 +35,28 @@ def stem(name: str) -> str:
     return _BACKWARD.sub("", plain)
 
 
-def runs_backward(ops: Ops) -> np.ndarray:
-    """Which rows of `ops` run a node of the backward pass and say which."""
-    found: np.ndarray = (ops.sequence != NONE) & (ops.forward_thread > 0)
+def runs_backward(activity: Activity) -> npt.NDArray[np.bool_]:
+    """Which rows of `activity.ops` run a node of the backward pass."""
+    ops = activity.ops
+    engine = activity.named(ops, lambda name: name.startswith(_ENGINE))
+    found: npt.NDArray[np.bool_] = engine | ((ops.sequence != NONE) & (ops.forward_thread > 0))
     return found
 
 
+def accumulates(name: str) -> bool:
+    """Whether an operator adds a finished gradient to that of a parameter."""
+    return name.startswith(_ENGINE) and name.endswith(_ACCUMULATE)
+
+
 def forward_operators(activity: Activity) -> Ints:
-    """For each row of `activity.ops`, the row that made the node it runs; NONE if unknown."""
+    """For each row of `activity.ops`, the row that made the node it runs; NONE if unknown.
+
+    What adds up the gradient of a parameter has no number of its own. It runs right after the node
+    that made the gradient, before all that waits, and counts as that node's.
+    """
     ops = activity.ops
     found = np.full(len(ops), NONE, dtype=np.int64)
-    backward = np.flatnonzero(runs_backward(ops))
+    backward = np.flatnonzero((ops.sequence != NONE) & (ops.forward_thread > 0))
     made = np.flatnonzero((ops.sequence != NONE) & (ops.forward_thread == 0))
     if not len(backward) or not len(made):
         return found
@@ -58,7 +72,23 @@ def forward_operators(activity: Activity) -> Ints:
                 best, agreeing = makers, same
         if best is not None:
             found[rows] = best
+    _add_unnumbered(activity, backward, found)
     return found
+
+
+def _add_unnumbered(activity: Activity, numbered: Ints, found: Ints) -> None:
+    """Makers for what the engine runs without a number: of the node inside, or just before."""
+    ops = activity.ops
+    engine = activity.named(ops, lambda name: name.startswith(_ENGINE)) & (ops.sequence == NONE)
+    after = activity.named(ops, accumulates)
+    for track in np.unique(ops.track[numbered]).tolist():
+        nodes = numbered[ops.track[numbered] == track]
+        rows = np.flatnonzero(engine & (ops.track == track))
+        following = np.searchsorted(ops.start[nodes], ops.start[rows], side="left")
+        at = np.where(after[rows], following - 1, following)
+        node = nodes[np.clip(at, 0, len(nodes) - 1)]
+        belongs = np.where(after[rows], at >= 0, ops.start[node] < ops.end[rows])
+        found[rows] = np.where(belongs & (at < len(nodes)), found[node], NONE)
 
 
 def _stems(activity: Activity) -> Ints:

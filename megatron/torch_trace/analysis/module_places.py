@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.activity import NONE
-from megatron.torch_trace.analysis.autograd import runs_backward
+from megatron.torch_trace.analysis.autograd import accumulates, runs_backward
 from megatron.torch_trace.analysis.intervals import Ints, ints
 from megatron.torch_trace.analysis.module_ranges import ModuleRanges
 from megatron.torch_trace.analysis.span_names import BACKWARD, PASSES, RECOMPUTE
@@ -47,7 +47,9 @@ def place_work(timeline: Timeline, ranges: ModuleRanges) -> Places:
     """The module and the pass of each row of `timeline.activity.gpu`."""
     ops, launches = timeline.activity.ops, timeline.launches
     around = ranges.nesting.innermost(launches.track, launches.time)
-    nodes = nesting_of(ops, runs_backward(ops)).innermost(launches.track, launches.time)
+    nodes = nesting_of(ops, runs_backward(timeline.activity)).innermost(
+        launches.track, launches.time
+    )
     made, direction = _makers(timeline, ranges, nodes)
     here, there = _of(ranges.module, around), _of(ranges.module, made)
     # A range inside the node is a module that the node runs again, and knows better.
@@ -70,6 +72,9 @@ def _makers(timeline: Timeline, ranges: ModuleRanges, nodes: Ints) -> tuple[Ints
     again = (_of(ops.forward_thread, numbered) == 0) & (nodes != NONE)
     checkpoints = activity.named(ops, lambda name: _CHECKPOINT in name.lower())
     told = ~again | (_of(checkpoints.astype(np.int64), nodes) > 0)
+    # A reduction that a finished gradient sets off is of many parameters, of other modules too.
+    added = activity.named(ops, accumulates)
+    told &= ~(timeline.is_communication & (_of(added.astype(np.int64), nodes) > 0))
     makers = np.where(told, _of(timeline.forward_operators, nodes), NONE)
     rows = np.flatnonzero(makers != NONE)
     found = np.full(len(launches.time), NONE, dtype=np.int64)

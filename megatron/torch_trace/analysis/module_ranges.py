@@ -158,8 +158,8 @@ def _from_frames(timeline: Timeline) -> ModuleRanges | None:
     chosen = _chosen(frames, rows)
     module, holders, of = _tree(chosen)
     types = [classes[code][0] for code in of]
-    ops = activity.ops
-    around = nesting_of(ops, runs_backward(ops)).innermost(chosen.track, chosen.start)
+    nodes = nesting_of(activity.ops, runs_backward(activity))
+    around = nodes.innermost(chosen.track, chosen.start)
     again, first = PASSES.index(RECOMPUTE), PASSES.index(FORWARD)
     direction = ints(np.where(around != NONE, again, first))
     order = [classes[code][1] for code in of]

@@ -57,7 +57,8 @@ class ModuleRow:
         flops, backward_flops, recompute_flops: of matrix products and attention, modules below
             included (`flops.py` has the formulas); None if unknown: without shapes in the trace, or
             with a product that has no formula.
-        tflops: all FLOPs / total_ns, in TFLOP/s; None if unknown or if there are none.
+        tflops: all FLOPs / total_ns without communication, which may run beside, in TFLOP/s; None
+            if unknown or if there are none.
         peak_share: of the GPU's dense bf16 peak; None if that is unknown.
         longest: its longest span on the CPU, of whichever pass.
     """
@@ -184,9 +185,12 @@ def _row(
         (calls[n], own[n][TIME], total[n][TIME], total[n][KERNELS]) for n in range(len(calls))
     )
     work = sum(one[TIME] for one in total)
+    communication = sum(one[COMMUNICATION] for one in total)
     flops = [one[FLOPS] if scale.has_flops and not one[UNKNOWN] else None for one in total]
     known = sum(one for one in flops if one is not None)
-    tflops = known / work * _PER_TERA if known and work and None not in flops else None
+    tflops = None
+    if known and work > communication and None not in flops:
+        tflops = known / (work - communication) * _PER_TERA
     return ModuleRow(
         *name,
         *forward,
@@ -195,7 +199,7 @@ def _row(
         total_ns=work,
         exposed_communication_ns=sum(one[EXPOSED] for one in total),
         share=work / scale.gpu_ns if scale.gpu_ns else 0.0,
-        communication_ns=sum(one[COMMUNICATION] for one in total),
+        communication_ns=communication,
         flops=flops[0],
         backward_flops=flops[1],
         recompute_flops=flops[2],

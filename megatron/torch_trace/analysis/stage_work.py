@@ -143,7 +143,7 @@ def _tflops(rows: list[ModuleRow]) -> float | None:
         if None in passes:
             return None
         flops += sum(one or 0 for one in passes)
-        time += row.total_ns
+        time += _computing(row)
     return flops / time * _PER_TERA if flops and time else None
 
 

@@ -73,14 +73,15 @@ class ModuleNode:
 
     @property
     def tflops(self) -> float | None:
-        """FLOPs of all passes / total_ns, in TFLOP/s; None if unknown or if there are none."""
+        """As in `ModuleRow`, of all modules."""
         flops = [
             one for row in self.rows for one in (row.flops, row.backward_flops, row.recompute_flops)
         ]
         known = [one for one in flops if one is not None]
-        if len(known) < len(flops) or not sum(known) or not self.total_ns:
+        computing = self.total_ns - self.sum("communication_ns")
+        if len(known) < len(flops) or not sum(known) or computing <= 0:
             return None
-        return sum(known) / self.total_ns * _PER_TERA
+        return sum(known) / computing * _PER_TERA
 
 
 def module_nodes(rows: tuple[ModuleRow, ...]) -> list[ModuleNode]:

@@ -38,7 +38,7 @@ _COLUMNS = (
     Column("backward ms"),
     Column("total ms", hint="sum of GPU work, modules below included"),
     Column("own ms", hint="in no module below"),
-    Column("TFLOP/s", hint="FLOPs of matrix products and attention / total ms"),
+    Column("TFLOP/s", hint="FLOPs of matrix products and attention / total without communication"),
     Column("share", hint="of all GPU work in the window"),
     Column("exposed comm ms"),
 )
