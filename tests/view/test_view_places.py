@@ -44,6 +44,17 @@ def test_beside_traces_that_nobody_may_write_the_users_cache_is_used(
     assert file.parent.is_dir()
 
 
+def test_without_any_place_to_write_to_there_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = window(tmp_path / "window")
+    for name in ("window/artifacts", "cache"):
+        (tmp_path / name).write_text("a file, so that it cannot be a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(TorchTraceError, match="neither can be written"):
+        timeline_file(traces, whole_folder=True)
+
+
 def test_a_timeline_is_used_again_until_a_trace_changes(tmp_path: Path) -> None:
     traces = window(tmp_path)
     file = timeline_file(traces, whole_folder=True)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import ARTIFACTS, TEMPORARY_SUFFIX
 
 FORMAT = 1
@@ -32,6 +33,9 @@ def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
     Args:
         traces: at least one.
         whole_folder: the user named the folder, not some of its traces.
+
+    Raises:
+        TorchTraceError: there is no such folder.
     """
     folder = traces[0].absolute().parent
     whole_folder = whole_folder and all(one.absolute().parent == folder for one in traces)
@@ -42,7 +46,13 @@ def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
         return here / name
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     there = cache / "torch-trace" / key
-    there.mkdir(parents=True, exist_ok=True)
+    try:
+        there.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TorchTraceError(
+            f"{here} and {there}: neither can be written, so there is no place for the timeline; "
+            "set XDG_CACHE_HOME to a folder that can."
+        ) from error
     return there / name
 
 

@@ -91,7 +91,7 @@ class Preparation:
         """Leave what is half done, and wait a moment until it is cleaned up."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=10)
 
     def _run(self) -> None:
         for work in self._work:
