@@ -112,6 +112,12 @@ def test_what_the_stages_compute_stands_below_their_trees(tmp_path: Path) -> Non
     ]
 
 
+def test_of_many_stages_the_text_shows_the_first(tmp_path: Path) -> None:
+    for rank in range(18):
+        stage(rank).write(tmp_path / f"rank-{rank}.json")
+    assert modules.tree(analyze(tmp_path), 80, 1)[-1] == "  2 lines more: --json has them."
+
+
 def test_modules_of_stacks_are_named_by_their_classes(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 10_000 * US)
     for name, start, end in (("GPT_0", 0, 100), ("Layer_0", 10, 40), ("Layer_1", 50, 90)):

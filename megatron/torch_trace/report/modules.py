@@ -22,6 +22,7 @@ from megatron.torch_trace.report.words import (
 _DEPTH = 5
 _MOST_LAYERS = 12
 _MOST_OUTSIDE = 4
+_MOST_STAGES = 16
 _WIDE = 96
 _LEAST_OWN = 0.01
 """Share of GPU work from which a module's own part, besides its modules, is a line."""
@@ -162,7 +163,9 @@ def _stages(stages: tuple[StageWork, ...], width: int) -> list[str]:
         "other",
         "total",
     )
-    return [
+    found = [
         "STAGES (ms of GPU work of modules an iteration, without communication; means of ranks)",
-        *table(columns, lines, width),
+        *table(columns, lines[:_MOST_STAGES], width),
     ]
+    more = len(lines) - _MOST_STAGES
+    return [*found, f"  {more:,} lines more: --json has them."] if more > 0 else found
