@@ -40,6 +40,7 @@ from megatron.torch_trace.columns import (
     Track,
     columns_of,
 )
+from megatron.torch_trace.overruns import cut_overruns
 from megatron.torch_trace.reader import Damage, Event, Metadata, Trace
 from megatron.torch_trace.vocabulary import GPU_WORK
 
@@ -60,14 +61,16 @@ class OddTimes:
         far: starting, or lasting, absurdly far outside the trace, dropped.
         unfinished: negative duration; on the CPU taken to last to the end of the trace (torch
             writes -1 for what was still running), on the GPU set to 0.
+        overrunning: GPU work that went on long after the next one of its stream, cut there.
     """
 
     missing: int = 0
     far: int = 0
     unfinished: int = 0
+    overrunning: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.far or self.unfinished)
+        return bool(self.missing or self.far or self.unfinished or self.overrunning)
 
 
 @dataclass(slots=True)
@@ -193,4 +196,8 @@ class _Gathered:
             end = int((ts + np.maximum(dur, 0))[keep].max())
             gpu = on_gpu[numbers["category"]]
             dur[unfinished] = np.where(gpu, 0, end - ts)[unfinished]
+        work = np.flatnonzero(keep & on_gpu[numbers["category"]])
+        lengths = dur[work]
+        self.odd.overrunning = cut_overruns(numbers["track"][work], ts[work], lengths)
+        dur[work] = lengths
         return keep

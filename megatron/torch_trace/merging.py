@@ -82,10 +82,15 @@ class RankPlan:
 def own_id(identity: Identity, count: int) -> tuple[Identity, int]:
     """The inverse of `RankPlan.id_of`: (id in its own file, number of the rank)."""
     if isinstance(identity, int):
-        text, width = str(identity), len(str(_first_prefix(count)))
-        return int(text[width:]), int(text[:width]) - _first_prefix(count)
+        return own_number(identity, count)
     number, kind, text = str(identity).split(":", 2)
     return (int(text) if kind == "n" else text), int(number)
+
+
+def own_number(identity: int, count: int) -> tuple[int, int]:
+    """A number without the rank's prefix, and the number of the rank."""
+    text, width = str(identity), len(str(_first_prefix(count)))
+    return int(text[width:]), int(text[:width]) - _first_prefix(count)
 
 
 def _first_prefix(count: int) -> int:

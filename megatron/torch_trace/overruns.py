@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatron.torch_trace.lanes import Ints, LaneFinder, SliceSorter
 
@@ -42,17 +43,44 @@ def clip_overruns(pieces: Iterator[Ints]) -> Iterator[tuple[Ints, list[int]]]:
         yield _clipped(held, None)
 
 
+def cut_overruns(track: Ints, ts: Ints, dur: Ints) -> int:
+    """The same for whole columns of GPU work, in any order; cuts `dur` in place.
+
+    Returns:
+        How many were cut.
+    """
+    long = dur > IMPLAUSIBLE_NS
+    count = 0
+    for code in np.unique(track[long]).tolist():
+        mine = track == code
+        rows = np.flatnonzero(mine & long)
+        until_next, cut = _overruns(ts[rows], dur[rows], np.sort(ts[mine]))
+        dur[rows[cut]] = until_next[cut]
+        count += int(cut.sum())
+    return count
+
+
 def _clipped(piece: Ints, following: int | None) -> tuple[Ints, list[int]]:
     ts, dur = piece[1], piece[2]
-    starts = np.append(ts, np.iinfo(np.int64).max if following is None else following)
-    next_start = starts[np.searchsorted(ts, ts, side="right")]
-    cut = (next_start > ts) & (ts + dur > next_start) & (dur > IMPLAUSIBLE_NS)
-    cut[cut] = (ts + dur - next_start)[cut] > IMPLAUSIBLE_NS
-    positions: list[int] = np.flatnonzero(cut).tolist()
-    if positions:
+    starts = ts if following is None else np.append(ts, following)
+    until_next, cut = _overruns(ts, dur, starts)
+    if cut.any():
         piece = piece.copy()
-        piece[2, cut] = (next_start - ts)[cut]
-    return piece, positions
+        piece[2, cut] = until_next[cut]
+    return piece, np.flatnonzero(cut).tolist()
+
+
+def _overruns(ts: Ints, dur: Ints, starts: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Time to the next start on the track, and which slices go on too long after it.
+
+    Args:
+        starts: of all work of the track, sorted.
+    """
+    never = np.iinfo(np.int64).max
+    following = np.append(starts, never)[np.searchsorted(starts, ts, side="right")]
+    cut = (dur > IMPLAUSIBLE_NS) & (following < never)
+    cut[cut] = (ts + dur - following)[cut] > IMPLAUSIBLE_NS
+    return following - ts, cut
 
 
 class Assigned(NamedTuple):

@@ -112,8 +112,8 @@ class BlockMerger:
         event = decode_loosely(text, SlimEvent)
         raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         entries = {key: bytes(value) for key, value in raw.items()}
-        if "pid" in entries:
-            entries["pid"] = json.dumps(plan.pids.get(event.pid, event.pid)).encode()
+        # An event of no process gets one too: by it, it can be told whose event it is.
+        entries["pid"] = json.dumps(plan.pids[event.pid]).encode()
         if "tid" in entries and track:
             entries["tid"] = json.dumps(track[1]).encode()
         if event.id is not None:

@@ -13,7 +13,7 @@ import msgspec
 from megatron.torch_trace.filters import join_object
 from megatron.torch_trace.layout import TraceName
 from megatron.torch_trace.merge import merged_ranks
-from megatron.torch_trace.merging import own_id
+from megatron.torch_trace.merging import own_id, own_number
 from megatron.torch_trace.reader import SlimEvent, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.renumbering import LINKING_IDS
@@ -42,7 +42,10 @@ class _Rank:
             return None
         entries = _entries(text)
         pid, tid = own or (self.processes[event.pid], event.tid)
-        entries["pid"] = json.dumps(pid).encode()
+        if pid is None:
+            entries.pop("pid")
+        else:
+            entries["pid"] = json.dumps(pid).encode()
         if "tid" in entries:
             entries["tid"] = json.dumps(tid).encode()
         if event.id is not None:
@@ -59,8 +62,8 @@ class _Rank:
         entries = _entries(text)
         for key in LINKING_IDS:
             value = entries.get(key)
-            if value is not None and (value.isdigit() or value.startswith(b'"')):
-                entries[key] = json.dumps(own_id(json.loads(value), self.count)[0]).encode()
+            if value is not None and value.isdigit():
+                entries[key] = b"%d" % own_number(int(value), self.count)[0]
         return join_object(entries)
 
 

@@ -85,6 +85,40 @@ def test_ranks_are_named_sorted_and_share_no_number(tmp_path: Path) -> None:
     assert gemms[1]["args"]["correlation"] == 117
 
 
+def test_a_process_is_called_what_its_label_says(tmp_path: Path) -> None:
+    events = [
+        named("process_name", 42, 0, '"name": "python3"'),
+        named("process_labels", 42, 0, '"labels": "CPU"'),
+        event("mark", "5.000", "1.000", cat="gpu_user_annotation", pid=6, tid=7),
+        named("process_labels", 6, 0, '"labels": "GPU 6"'),
+        named("process_labels", 9, 0, '"labels": "GPU 9"'),
+        event("x"),
+    ]
+    document, _ = merged(tmp_path, text(*events, header=header(0)), text(*events, header=header(1)))
+    found = {
+        kind: sorted(
+            value
+            for e in document["traceEvents"]
+            if e["name"] == f"process_{kind}"
+            for value in e["args"].values()
+        )
+        for kind in ("name", "labels")
+    }
+    assert found == {
+        "name": ["rank 0 CPU", "rank 0 GPU 6", "rank 1 CPU", "rank 1 GPU 6"],
+        "labels": ["CPU", "CPU", "GPU 6", "GPU 6"],
+    }
+
+
+def test_ids_that_are_no_numbers_a_viewer_holds_stay_apart(tmp_path: Path) -> None:
+    ids = (str(1 << 60), '"0x1f"', "12")
+    events = [arrow("s", 1, "5.000").replace('"id": 1', f'"id": {one}') for one in ids]
+    document, _ = merged(tmp_path, text(*events, header=header(0)), text(*events, header=header(1)))
+    assert [e["id"] for e in document["traceEvents"] if e["ph"] == "s"] == [
+        f"0:n:{1 << 60}", "0:s:0x1f", 1012, f"1:n:{1 << 60}", "1:s:0x1f", 1112,
+    ]  # fmt: skip
+
+
 def test_coordinates_are_in_the_name(tmp_path: Path) -> None:
     groups = [
         {"pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": [0, 1]},

@@ -14,12 +14,13 @@ import megatron.torch_trace
 PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
-    "layout errors vocabulary accounts reader times columns events writer filters rewriting kinds "
-    "lanes overruns moves arrows slices tracks spool slimming slim sources repair surveying survey alignment "
-    "merging renumbering merge splitting recovery"
+    "layout errors vocabulary accounts reader times lanes overruns columns events writer filters "
+    "rewriting kinds moves arrows slices tracks spool slimming slim sources repair surveying "
+    "survey alignment merging renumbering merge splitting recovery"
 ).split()
 INSIDE_READER = (
-    "cores damage bytestream lenient event salvage cutter texts block metadata workers stripes trace"
+    "cores damage bytestream lenient event salvage cutter texts block metadata workers stripes "
+    "trace"
 ).split()
 
 

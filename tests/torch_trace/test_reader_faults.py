@@ -256,3 +256,15 @@ def test_a_launch_without_its_own_name_links_by_correlation(tmp_path: Path) -> N
         tmp_path / "t.json", text(launch("1.000", "2.000", 5), kernel("k", "4.000", "1.000", 5))
     )
     assert read_table(path).slices["correlation"].to_list() == [5, 5]
+
+
+def test_gpu_work_that_overruns_the_next_by_seconds_ends_there(tmp_path: Path) -> None:
+    work = [
+        kernel("too long", "0.000", "5000000.000", 1),
+        kernel("next", "10.000", "5.000", 2),
+        kernel("launched early", "14.000", "5.000", 3),
+        kernel("alone on its stream", "0.000", "5000000.000", 4, stream=9),
+    ]
+    table = read_table(write(tmp_path / "t.json", text(*work)))
+    assert table.slices["dur"].to_list() == [10_000, 5_000, 5_000, 5_000_000_000]
+    assert table.odd_times.overrunning == 1

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from trace_builder import strict
 
+from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.events import read_table
 from megatron.torch_trace.filters import Selection
 from megatron.torch_trace.merge import merge
@@ -97,6 +98,41 @@ def test_a_recorded_trace_survives_every_command(path: Path, tmp_path: Path) -> 
     assert (after.crossing, after.flows_with_one_end) == (0, 0)
     slim(path, tmp_path / "gpu.json", Selection().with_preset("overlap"))
     assert strict((tmp_path / "gpu.json").read_bytes())["traceEvents"]
+
+
+def folders_of_ranks() -> list[Any]:
+    """Folders with more than one rank; of the larger collection all but the large one."""
+    found = sorted({path.parent for path in (*KEPT, *SHARED.rglob("*.json.gz"))})
+    return [folder for folder in found if len(list(folder.glob("rank-*.json.gz"))) > 1]
+
+
+@pytest.mark.parametrize("folder", folders_of_ranks(), ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_the_ranks_of_a_folder_merge_into_a_file_that_every_command_knows(
+    folder: Path, tmp_path: Path
+) -> None:
+    traces = ranked(find_traces([folder]).traces)
+    # The first and the last: two ranks show all that four do, in half of the time.
+    traces = [traces[0], traces[-1]]
+    result = merge(traces, tmp_path / "all.json.gz", align=True)
+    assert not result.damage
+    assert None not in result.offsets_ns.values()
+    found = survey(tmp_path / "all.json.gz", crossing=True)
+    assert (found.damage.counts, found.crossing) == ({}, 0)
+    assert found.raw_bytes == result.written_bytes
+    merged = found.metadata.merged
+    assert merged is not None
+    assert [entry["rank"] for entry in merged["ranks"]] == [trace.rank for trace in traces]
+    own = [survey(trace.path) for trace in traces]
+    assert found.flows_with_one_end == sum(one.flows_with_one_end for one in own)
+    for kind in ("kernel", "cpu_op", "ac2g", "gpu_user_annotation"):
+        before = sum(one.account.get(kind, [0, 0])[0] for one in own)
+        assert found.account.get(kind, [0, 0])[0] == before
+    with pytest.raises(UsageError, match="holds several ranks already"):
+        ranked([tmp_path / "all.json.gz"])
+    slim(tmp_path / "all.json.gz", tmp_path / "one.json", Selection(ranks=frozenset({0})))
+    one = survey(tmp_path / "one.json")
+    assert one.gpu_events == own[0].gpu_events
+    assert one.gpu_events_without_launch == own[0].gpu_events_without_launch
 
 
 @needs_perfetto

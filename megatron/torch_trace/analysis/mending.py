@@ -7,6 +7,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.block_columns import GPU
 from megatron.torch_trace.analysis.intervals import Ints
+from megatron.torch_trace.overruns import cut_overruns
 
 # An event this many times the width of the trace away from its middle is not of this trace.
 _FAR = 20
@@ -17,7 +18,8 @@ def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
     """Durations to ends, absurd times out, rows sorted; how many were absurd, how many unfinished.
 
     A negative duration is torch's mark of what still ran: on the CPU to the end of the trace, on
-    the GPU for an unknown time, counted as none.
+    the GPU for an unknown time, counted as none. GPU work that overruns the next one of its stream
+    by more than a second, as ROCm's tracer writes it, is cut there: it would hide all idle time.
     """
     starts = np.concatenate([t["start"] for t in tables.values()])
     low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99]) if len(starts) else (0, 0, 0)
@@ -32,6 +34,8 @@ def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
                 table[column] = table[column][keep]
         if len(keep) and keep.any():
             last = max(last, int((table["start"] + np.maximum(table["dur"], 0)).max()))
+    work = tables[GPU]
+    odd += cut_overruns(work["track"], work["start"], work["dur"])
     for name, table in tables.items():
         start, dur = table["start"], table.pop("dur")
         end = start + np.maximum(dur, 0)
