@@ -105,7 +105,7 @@ def test_what_the_stages_compute_stands_below_their_trees(tmp_path: Path) -> Non
         trace.write(tmp_path / f"rank-{rank}.json")
     lines = modules.tree(analyze(tmp_path), 80, 5)
     assert lines[lines.index("") + 1 :][-4:] == [
-        "STAGES (ms of GPU work of modules an iteration, without communication; means of ranks)",
+        "STAGES (GPU work of modules, ms an iteration without communication)",
         "  stage  ranks  layers  one layer  all layers  embedding  other  total",
         "      0  0           2       2.50        5.00       0.25   1.00   6.25",
         "      1  1           3       3.00        9.00       0.25   1.00   10.2",

@@ -164,7 +164,7 @@ def _stages(stages: tuple[StageWork, ...], width: int) -> list[str]:
         "total",
     )
     found = [
-        "STAGES (ms of GPU work of modules an iteration, without communication; means of ranks)",
+        "STAGES (GPU work of modules, ms an iteration without communication)",
         *table(columns, lines[:_MOST_STAGES], width),
     ]
     more = len(lines) - _MOST_STAGES
