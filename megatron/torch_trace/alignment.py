@@ -14,13 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from megatron.torch_trace.reader import Event, EventBlock
+import msgspec
+
+from megatron.torch_trace.reader import Args, EventBlock
+from megatron.torch_trace.reader.event import Number, decode_loosely
 from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.vocabulary import category
 
 Key = tuple[str, str, int]
 """(process group, collective, sequence number or how many-th)."""
 
+_LIBRARIES = ("nccl", "rccl", "hccl", "mscclpp")
 _POINT_TO_POINT = ("send", "recv", "wait", "coalesced")
 _LEAST_MATCHES = 3
 
@@ -53,36 +57,50 @@ class CollectiveEnds:
         return ends
 
 
-def collective_ends(block: EventBlock[Event]) -> CollectiveEnds:
+class KernelEvent(msgspec.Struct, gc=False):
+    """An event whose arguments are still text: only those of collectives are of interest."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: Number = None
+    dur: Number = None
+    args: msgspec.Raw = msgspec.Raw()
+
+
+def collective_ends(block: EventBlock[KernelEvent]) -> CollectiveEnds:
     """The collectives among the kernels of a block, times in ns as in the file."""
     found = CollectiveEnds()
-    rows = [
-        index
-        for index, event in enumerate(block.events)
-        if event.ph == "X" and category(event.cat) == "kernel" and _communicates(event)
-    ]
+    rows: list[tuple[int, Args]] = []
+    for index, event in enumerate(block.events):
+        if event.ph == "X" and category(event.cat) == "kernel":
+            args = _arguments(event)
+            if args is not None and _ends_together(args.collective or event.name):
+                rows.append((index, args))
     if not rows:
         return found
     ts, dur = block_times(block)
-    for index in rows:
-        event, args = block.events[index], block.events[index].args
+    for index, args in rows:
         start, length = int(ts[index]), int(dur[index])
         if NO_TIME in (start, length):
             continue
-        if args is not None and args.collective is not None:
+        if args.collective is not None:
             group = f"{args.group_name}/{args.group_ranks}"
             found.named.append((start, start + length, group, args.collective, args.seq))
         else:
-            found.anonymous.append((start, start + length, event.name))
+            found.anonymous.append((start, start + length, block.events[index].name))
     return found
 
 
-def _communicates(event: Event) -> bool:
-    name = event.args.collective if event.args is not None else None
-    if name is None:
-        name = event.name
-        if not name.lower().startswith(("nccl", "rccl", "hccl", "mscclpp")):
-            return False
+def _arguments(event: KernelEvent) -> Args | None:
+    """Of a kernel that communicates, else None."""
+    text = bytes(event.args)
+    if b'"Collective name"' in text:
+        return decode_loosely(text, Args)
+    return Args() if event.name.lower().startswith(_LIBRARIES) else None
+
+
+def _ends_together(name: str) -> bool:
     folded = name.lower()
     return not any(word in folded for word in _POINT_TO_POINT)
 

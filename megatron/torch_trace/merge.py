@@ -15,10 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.alignment import CollectiveEnds, clock_offsets, collective_ends
+from megatron.torch_trace.alignment import (
+    CollectiveEnds,
+    KernelEvent,
+    clock_offsets,
+    collective_ends,
+)
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.merging import RankPlan, plan_rank
-from megatron.torch_trace.reader import Damage, Event, Trace
+from megatron.torch_trace.reader import Damage, Trace
 from megatron.torch_trace.reader.event import ProcessEvent
 from megatron.torch_trace.reader.metadata import OWN_KEY
 from megatron.torch_trace.renumbering import BlockMerger
@@ -162,7 +167,7 @@ def _align(
     for trace, plan in zip(traces, plans, strict=True):
         gathered = CollectiveEnds()
         file = Trace(trace.path, on_read=on_read)
-        for part in file.map(collective_ends, Event, workers=workers, small_results=True):
+        for part in file.map(collective_ends, KernelEvent, workers=workers, small_results=True):
             gathered.named += part.named
             gathered.anonymous += part.anonymous
         ends[trace.rank] = {k: end + plan.shift_ns for k, end in gathered.by_key().items()}

@@ -156,6 +156,13 @@ def test_decompress_writes_the_same_bytes_beside_the_file(clean: Path) -> None:
     assert run("decompress", clean, "--force").returncode == 0
 
 
+def test_decompress_leaves_damage_in_the_text_and_says_what_mends_it(broken: Path) -> None:
+    result = run("decompress", broken)
+    assert result.returncode == 0
+    assert broken.with_suffix("").read_bytes() == BROKEN
+    assert b"byte for byte (--repair mends what parsers refuse)." in result.stderr
+
+
 def test_decompress_saves_what_a_cut_file_holds(tmp_path: Path) -> None:
     many = text(*[event(f"op{i}", f"{i}.000") for i in range(5000)])
     path = tmp_path / "rank-0.json.gz"

@@ -37,7 +37,8 @@ def command(
     """Write traces as plain JSON, beside where they are.
 
     A file that is cut, corrupt or not UTF-8 is read event by event: every whole event is saved, and
-    the result is valid JSON. Exit status 3 then says that something was lost or mended.
+    the result is valid JSON. Exit status 3 then says that something was lost or mended. Other
+    damage, such as quotes in names or inf, stays as it is without --repair.
     """
     traces = [path for path in map(Path, paths) if path.is_file() or str(path) == "-"]
     folders = [path for path in paths if Path(path) not in traces]
@@ -61,7 +62,8 @@ def command(
                 on_read=on_read,
             )
         if str(target) != "-":
-            terminal.say(f"Wrote {target}: {terminal.size(result.written_bytes)} of JSON.")
+            how = "" if result.repaired else ", byte for byte (--repair mends what parsers refuse)"
+            terminal.say(f"Wrote {target}: {terminal.size(result.written_bytes)} of JSON{how}.")
         if result.damage:
             terminal.say(f"{path}: {result.damage.sentence()}.")
             damaged.append(path)
