@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from analysis_builder import GEMM, TraceBuilder
@@ -61,6 +63,31 @@ def test_one_bad_rank_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     reasons = {Path(one.file).name: one.reason for one in analysis.skipped_files}
     assert reasons["rank-1.json"] == "holds neither ProfilerStep marks nor GPU work."
     assert set(reasons) == {"rank-1.json", "rank-2.json.tmp", "notes.txt"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (OSError(errno.EIO, "Input/output error"), "cannot be read (Input/output error)."),
+        (RuntimeError("a reader died"), "cannot be analysed (RuntimeError: a reader died)."),
+    ],
+)
+def test_a_rank_that_fails_in_the_middle_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, reason: str
+) -> None:
+    for number in range(2):
+        rank(number).write(tmp_path / f"rank-{number}.json")
+    read = pool.analyse_rank
+
+    def failing(path: Path, **how: Any) -> Any:
+        if path.name == "rank-1.json":
+            raise fault
+        return read(path, **how)
+
+    monkeypatch.setattr(pool, "analyse_rank", failing)
+    analysis = analyze(tmp_path, jobs=1)
+    assert [one.rank for one in analysis.ranks] == [0]
+    assert [one.reason for one in analysis.skipped_files] == [reason]
 
 
 def test_a_damaged_rank_is_analysed_as_far_as_it_goes_and_says_so(tmp_path: Path) -> None:

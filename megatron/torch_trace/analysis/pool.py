@@ -69,7 +69,10 @@ def _attempt(
     except TorchTraceError as error:
         # Errors with arguments of their own do not survive the pipe between processes.
         return _plain(error)
-    except (MemoryError, RecursionError, ArithmeticError, LookupError, ValueError) as error:
+    except OSError as error:
+        return TorchTraceError(f"{path}: cannot be read ({error.strerror or error}).")
+    except Exception as error:
+        # Whatever is in one trace, and whatever befalls its readers, the others go on.
         return TorchTraceError(f"{path}: cannot be analysed ({type(error).__name__}: {error}).")
 
 
