@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.layout import ARTIFACTS, RUN_FILE, TEMPORARY_SUFFIX, TraceName
+from megatron.torch_trace.layout import (
+    ARTIFACTS,
+    METRICS_FILE,
+    RUN_FILE,
+    TEMPORARY_SUFFIX,
+    TraceName,
+)
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
 from megatron.torch_trace.reader.block import EventBlock
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.metadata import parse_members
 
+_OF_THE_RUN = (RUN_FILE, METRICS_FILE)
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:global_?rank|rank|worker)[-_. ]?(\d+)(?!\d)", re.I)
 
 
@@ -56,7 +63,7 @@ def _search(folder: Path, sources: Sources) -> None:
     found = []
     for path in sorted(folder.rglob("*"), key=by_folder_and_rank):
         relative = path.relative_to(folder)
-        if not path.is_file() or ARTIFACTS in relative.parts[:-1] or path.name == RUN_FILE:
+        if not path.is_file() or ARTIFACTS in relative.parts[:-1] or path.name in _OF_THE_RUN:
             continue
         reason = stranger(path)
         if reason:

@@ -112,6 +112,14 @@ def test_events_of_odd_types_go_the_slow_road_and_are_counted_all_the_same(tmp_p
     assert one.breakdown.compute == 590
 
 
+def test_what_a_run_keeps_beside_its_windows_is_no_stranger(tmp_path: Path) -> None:
+    rank(0).write(tmp_path / "iter-0000003" / "rank-0.pt.trace.json")
+    for name in ("run.json", "metrics.jsonl", "iter-0000003/artifacts/rank-0.stacks.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
+    assert analyze(tmp_path).skipped_files == ()
+
+
 def test_a_merged_trace_is_refused_with_a_sentence(tmp_path: Path) -> None:
     own = {"merged": {"ranks": [{"rank": 0}, {"rank": 1}]}}
     path = (
