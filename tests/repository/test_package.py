@@ -43,8 +43,8 @@ def test_the_wheel_holds_our_two_packages_and_nothing_of_megatrons(wheel: list[s
     assert "megatron/torch_trace/py.typed" in wheel
 
 
-def test_the_wheel_holds_every_module(wheel: list[str]) -> None:
-    source = {str(path.relative_to(ROOT)) for path in (ROOT / "megatron").rglob("*.py")}
+def test_the_wheel_holds_every_module_template_and_asset(wheel: list[str]) -> None:
+    source = {str(path.relative_to(ROOT)) for path in (ROOT / "megatron").rglob("*.*")}
     tracked = subprocess.run(
         ["git", "ls-files", "megatron"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
