@@ -276,6 +276,33 @@ def test_a_report_that_cannot_be_made_is_a_page_with_the_reason(
     assert b'http-equiv="refresh"' not in body
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("all.pftrace.gz", "a timeline, shown as it is."),
+        ("merged.json", "merged already, shown as it is."),
+    ],
+)
+def test_what_was_made_for_perfetto_is_shown_as_it_is(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text('{"traceEvents": [], "torch_profile": {"merged": {"ranks": [0, 1]}}}')
+    preparation = Preparation([file], whole_folder=False, links=None)
+    preparation.start()
+    preparation.wait_for_timeline()
+    running = Running(Site(preparation, {}))
+    try:
+        assert running.ask("/timeline.pftrace.gz")[1] == file.read_bytes()
+        assert json.loads(running.ask("/offsets")[1]) == {
+            "state": "ready",
+            "message": f"{file}: {text}",
+            "offset_ns": {},
+        }
+        assert b"There is no report" in running.ask("/")[1]
+    finally:
+        running.stop()
+        preparation.stop()
+
+
 def test_the_public_ui_gets_the_timeline_and_nothing_else(preparation: Preparation) -> None:
     running = Running(Site(preparation, {}))
     public = {"Origin": "https://ui.perfetto.dev"}

@@ -83,7 +83,7 @@ def command(
     from megatron.torch_trace.sources import find_traces
     from megatron.torch_trace.viewing import native, perfetto_ui, site
     from megatron.torch_trace.viewing.addresses import PUBLIC_PORT
-    from megatron.torch_trace.viewing.preparation import Preparation
+    from megatron.torch_trace.viewing.preparation import Preparation, is_timeline
     from megatron.torch_trace.viewing.server import Server
 
     public = ui == "public"
@@ -95,6 +95,7 @@ def command(
         terminal.say(f"Skipped {path}: {reason}.")
     traces = _of_ranks(one_window(sources.traces), set(ranks))
     _warn_of_size(traces, binary is not None)
+    perfetto = perfetto or is_timeline(traces)
     embedded = not public and binary is None
     preparation = Preparation(
         traces,

@@ -15,6 +15,8 @@ from megatron.torch_trace.viewing import cache
 if TYPE_CHECKING:
     from megatron.torch_trace.report.html import ViewLinks
 
+_TIMELINES = (".pftrace", ".pftrace.gz", ".perfetto-trace")
+
 WORKING, READY, FAILED = "converting", "ready", "failed"
 
 
@@ -31,6 +33,11 @@ class Progress:
     state: str
     message: str
     offset_ns: Mapping[int, int] = field(default_factory=dict)
+
+
+def is_timeline(traces: Sequence[Path]) -> bool:
+    """Whether the only one of them is a timeline already, such as `torch-trace convert` writes."""
+    return len(traces) == 1 and traces[0].name.endswith(_TIMELINES)
 
 
 class _StoppedError(Exception):
@@ -73,6 +80,12 @@ class Preparation:
     def start(self) -> None:
         """Begin; a timeline that is in the cache is ready at once."""
         offsets = cache.cached_offsets(self.file, self.traces)
+        if is_timeline(self.traces):
+            self.reporting = Progress(
+                FAILED, f"{self.traces[0]}: a timeline, of which no report can be made."
+            )
+            self._show_as_it_is("a timeline")
+            return
         if offsets is not None:
             self._finished(Progress(READY, "The timeline is in the cache.", offsets))
         self._thread.start()
@@ -133,14 +146,15 @@ class Preparation:
             self.timeline = Progress(WORKING, f"Converting the traces: {done:.0%} done.")
 
         try:
-            found = convert(
-                self.traces, self.file, force=True, sidecar=False, on_progress=on_progress
-            )
+            found = convert(self.traces, self.file, force=True, on_progress=on_progress)
             cache.remember(self.file, self.traces, found.offset_ns)
         except _StoppedError:
             return
         except TorchTraceError as error:
-            self._finished(Progress(FAILED, str(error)))
+            if len(self.traces) == 1 and _is_merged(self.traces[0]):
+                self._show_as_it_is("merged already")
+            else:
+                self._finished(Progress(FAILED, str(error)))
         except Exception as error:
             self._finished(Progress(FAILED, f"{type(error).__name__}: {error}"))
         else:
@@ -149,10 +163,24 @@ class Preparation:
                 Progress(READY, f"The timeline is ready: {size:.1f} MB.", found.offset_ns)
             )
 
+    def _show_as_it_is(self, why: str) -> None:
+        """The only trace was made for Perfetto, which tells by the content what it is."""
+        self.file = self.traces[0]
+        self._finished(Progress(READY, f"{self.file}: {why}, shown as it is."))
+
     def _finished(self, progress: Progress) -> None:
         self.timeline = progress
         self.timeline_done.set()
         self._on_event(progress.message)
+
+
+def _is_merged(trace: Path) -> bool:
+    from megatron.torch_trace.sources import read_metadata
+
+    try:
+        return read_metadata(trace).merged is not None
+    except TorchTraceError:
+        return False
 
 
 def _traces(count: int) -> str:
