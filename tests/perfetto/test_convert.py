@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +27,7 @@ from perfetto_builder import (
 from timeline_reader import Timeline, read_timeline, unpacked
 
 from megatron.torch_trace.errors import StrictError, UsageError
-from megatron.torch_trace.perfetto import convert, sidecar_of
+from megatron.torch_trace.perfetto import convert
 
 GROUP = {
     "Collective name": "allreduce",
@@ -250,10 +249,6 @@ def test_ranks_are_aligned_by_the_ends_of_collectives_and_begin_at_0(tmp_path: P
     assert result.ranks == [0, 1]
     assert result.clock_ns == {0: 0, 1: -1_000_000_500}
     assert result.offset_ns == {0: -100_000, 1: -1_000_100_500}
-    assert json.loads(sidecar_of(output).read_text())["offset_ns"] == {
-        "0": -100_000,
-        "1": -1_000_100_500,
-    }
     timeline = read_timeline(output)
     ends: dict[str, list[int]] = {}
     for one in timeline.slices:
@@ -280,8 +275,8 @@ def test_the_same_traces_give_the_same_file_with_one_process_or_two(tmp_path: Pa
 @pytest.mark.parametrize("suffix", [".pftrace.gz", ".pftrace.zst"])
 def test_the_name_says_how_a_timeline_is_compressed(suffix: str, tmp_path: Path) -> None:
     trace = rank(tmp_path, 0, 0)
-    convert(trace, tmp_path / "plain.pftrace", sidecar=False)
-    convert(trace, tmp_path / f"packed{suffix}", sidecar=False)
+    convert(trace, tmp_path / "plain.pftrace")
+    convert(trace, tmp_path / f"packed{suffix}")
     assert unpacked(tmp_path / f"packed{suffix}") == (tmp_path / "plain.pftrace").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         f"packed{suffix}", "plain.pftrace", "rank-0.json",
@@ -296,7 +291,7 @@ def test_what_cannot_work_is_said_and_leaves_nothing_behind(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="--args few: must be one of all, some, none"):
         convert(one, tmp_path / "out.pftrace", args="few")
     merged = write(tmp_path / "merged.json", op("a", 0, 1), torch_profile={"merged": {"ranks": []}})
-    with pytest.raises(UsageError, match="holds several ranks already"):
+    with pytest.raises(UsageError, match="several ranks"):
         convert(merged, tmp_path / "out.pftrace")
     cut = tmp_path / "cut.json"
     cut.write_bytes(one.read_bytes()[:-40])
@@ -310,6 +305,30 @@ def test_what_cannot_work_is_said_and_leaves_nothing_behind(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="exists already"):
         convert(one, kept)
     assert kept.read_text() == "mine"
+
+
+def test_a_process_that_reads_something_else_says_so(tmp_path: Path) -> None:
+    other = tmp_path / "rank-1.json"
+    other.write_text("no trace")
+    with pytest.raises(UsageError, match=r"rank-1\.json: no trace"):
+        convert([rank(tmp_path, 0, 0), other], tmp_path / "out.pftrace", jobs=2)
+
+
+def test_a_launch_of_many_kernels_has_an_arrow_to_each(tmp_path: Path) -> None:
+    call = launch(0, 5, 1)
+    work = [kernel("k", 10 + n, 0.5, 1) for n in range(600)]
+    ends = [arrow(1, call, one)[1] for one in work]
+    trace = write(tmp_path / "rank-0.json", call, work, arrow(1, call, work[0])[0], ends)
+    arrows = converted(trace).arrows()
+    assert [(a.name, b.ts) for a, b in arrows] == [
+        ("cudaLaunchKernel", (10 + n) * 1000) for n in range(600)
+    ]
+
+
+def test_a_trace_without_events_is_an_empty_timeline(tmp_path: Path) -> None:
+    result = convert(write(tmp_path / "rank-0.json"), tmp_path / "out.pftrace")
+    assert (result.slices, result.offset_ns) == (0, {0: 0})
+    assert read_timeline(tmp_path / "out.pftrace").slices == []
 
 
 def test_the_command_writes_what_is_whole_of_a_cut_trace_and_exits_with_3(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ def command(
             strict=strict,
             jobs=jobs,
             on_progress=on_progress,
-            sidecar=False,
         )
     for note in result.notes:
         terminal.say(note)

@@ -3,30 +3,30 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
-from megatron.torch_trace.perfetto.rank import RankJob, RankPart, convert_rank
+from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
 from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_timebase
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.repair import estimated_raw_bytes
 from megatron.torch_trace.sources import find_traces, rank_in_name
 from megatron.torch_trace.writer import STDOUT, OutputFile
 
 OnProgress = Callable[[float], None]
 """Called with the part that is done, 0 to 1."""
 
-SIDECAR_SUFFIX = ".json"
-
 _COPY_BYTES = 1 << 20
 _COMPRESSED = (".gz", ".zst")
+_SMALLER = 8
+"""How many times smaller than JSON a plain timeline and its parts are together, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,6 @@ class Conversion:
         return list(self.offset_ns)
 
 
-def sidecar_of(output: Path | str) -> Path:
-    """The file beside a timeline that holds its offsets: `all.pftrace.gz.json`."""
-    return Path(f"{output}{SIDECAR_SUFFIX}")
-
-
 def convert(
     paths: Path | str | Iterable[Path | str],
     output: Path | str,
@@ -78,7 +73,6 @@ def convert(
     force: bool = False,
     strict: bool = False,
     jobs: int | None = None,
-    sidecar: bool = True,
 ) -> Conversion:
     """Write the traces of one window, aligned in time, as one timeline for Perfetto.
 
@@ -90,7 +84,6 @@ def convert(
         force: replace an existing file.
         strict: raise StrictError at the first fault of a trace.
         jobs: processes; None for the cores that this job may use, at most 4.
-        sidecar: also write the offsets as JSON, to `sidecar_of(output)`.
 
     Raises:
         UsageError: a path does not exist, two traces are of one rank, or the output exists.
@@ -99,8 +92,8 @@ def convert(
         raise UsageError(f"--args {args}: must be one of {', '.join(CHOICES)}.")
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
-    sink = OutputFile(output, force=force, compressed=True)
-    beside = OutputFile(sidecar_of(output), force=True) if sidecar else None
+    expected = sum(map(estimated_raw_bytes, sources.traces)) // _SMALLER
+    sink = OutputFile(output, force=force, expected_bytes=expected, compressed=True)
     to_stdout = Path(output) == STDOUT
     with tempfile.TemporaryDirectory(
         prefix=f".{Path(output).name}.",
@@ -117,7 +110,7 @@ def convert(
             _append(sink, _clock_file(Path(folder), suffix, parts, timebase))
             for part in parts:
                 _append(sink, part.job.part)
-    conversion = Conversion(
+    return Conversion(
         output=Path(output),
         offset_ns=timebase.offset_ns,
         clock_ns=timebase.clock_ns,
@@ -134,32 +127,26 @@ def convert(
             *timebase.notes,
         ),
     )
-    if beside:
-        with beside:
-            beside.write(
-                json.dumps(
-                    {"offset_ns": timebase.offset_ns, "clock_ns": timebase.clock_ns}
-                ).encode()
-            )
-    return conversion
 
 
 def _jobs_of(
     paths: Sequence[Path], folder: Path, suffix: str, args: str, strict: bool
 ) -> list[RankJob]:
+    """Numbered by rank, as far as names tell it, so that processes' numbers are in order too."""
     named = [rank_in_name(path.name) for path in paths]
     free = iter(sorted(set(range(len(paths))) - set(named)))
+    ranks = [next(free) if rank is None else rank for rank in named]
     return [
         RankJob(
             number=number,
-            fallback=rank if rank is not None else next(free),
+            fallback=rank,
             path=path,
             part=folder / f"{number}{suffix}",
             args=args,
             strict=strict,
             workers=1,
         )
-        for number, (path, rank) in enumerate(zip(paths, named, strict=True))
+        for number, (rank, path) in enumerate(sorted(zip(ranks, paths, strict=True)))
     ]
 
 
@@ -174,11 +161,18 @@ def _convert_ranks(
         for job in work:
             yield convert_rank(job.with_workers(count), progress.add)
         return
-    for (_, part), size in zip(
-        Workers(min(count, len(work)), convert_rank).map(work), sizes, strict=True
-    ):
-        progress.add(size)
-        yield part
+    done = 0
+    try:
+        for _, part in Workers(min(count, len(work)), attempt_rank).map(work):
+            if isinstance(part, TorchTraceError):
+                raise part
+            progress.add(sizes[done])
+            done += 1
+            yield part
+    except RuntimeError as error:
+        raise TorchTraceError(
+            f"{work[done].path}: the process that read it died; it may lack memory: try -j 1."
+        ) from error
 
 
 class _Progress:

@@ -16,6 +16,11 @@ from megatron.torch_trace.perfetto.blocks import BlockEvents, Ints
 
 NO_ARGUMENTS = -1
 
+_COLUMNS = {
+    "events": ("ts", "dur", "name", "track", "category", "instant", "schema", "schema_row"),
+    "arrows": ("ts", "track", "category", "id", "end"),
+    "memory": ("ts", "device", "allocated", "reserved"),
+}
 _WIDE = {"ts", "dur", "id", "allocated", "reserved"}
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000
@@ -123,8 +128,9 @@ class Gathered:
         tables: dict[str, dict[str, NDArray[Any]]] = {}
         for table, columns in self.parts.items():
             tables[table] = {}
-            for column in list(columns):
-                tables[table][column] = np.concatenate(columns.pop(column))
+            for column in _COLUMNS[table]:
+                parts = columns.pop(column, [np.empty(0, dtype=np.int64)])
+                tables[table][column] = np.concatenate(parts)
         values = {key: list(codes.codes) for key, codes in self.codes.items()}
         found = RankEvents(
             events=tables["events"],

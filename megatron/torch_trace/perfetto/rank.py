@@ -17,9 +17,10 @@ import numpy as np
 from megatron.torch_trace.analysis.activity import NONE, _Gathered
 from megatron.torch_trace.analysis.collectives import attribute
 from megatron.torch_trace.analysis.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.steps import MergedTraceError
 from megatron.torch_trace.analysis.timeline import Timeline, place
 from megatron.torch_trace.columns import Track
-from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.blocks import LookForTimeline, TimelineEvent
 from megatron.torch_trace.perfetto.emission import Emitter
@@ -110,7 +111,7 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
             main = timeline.activity.tracks[timeline.window.track]
     metadata = trace.metadata
     if metadata.merged is not None:
-        raise UsageError(f"{job.path}: holds several ranks already; name the files it was made of.")
+        raise MergedTraceError(job.path)
     rank = job.fallback if metadata.rank is None else metadata.rank
     title = RankTitle(rank, metadata.world_size or 0, metadata.coordinates, main)
     planner = Planner(job.number, title, found, labels)
@@ -132,6 +133,15 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
         damage=trace.damage,
         notes=tuple(_notes(job, found)),
     )
+
+
+def attempt_rank(job: RankJob) -> RankPart | TorchTraceError:
+    """The same in another process: errors with arguments of their own do not survive the way."""
+    try:
+        return convert_rank(job)
+    except TorchTraceError as error:
+        kinds = (StrictError, UsageError, TorchTraceError)
+        return next(kind for kind in kinds if isinstance(error, kind))(str(error))
 
 
 class _PartWriter:

@@ -37,6 +37,7 @@ class Slot(NamedTuple):
 Parts = list[bytes | Slot]
 
 _SHORT = 1 << 14
+_LARGEST_MATRIX = 1 << 25
 
 
 def size_of(parts: Parts) -> int:
@@ -108,6 +109,12 @@ def interleave(forms: NDArray[np.intp], shapes: Sequence[Shape], columns_of: Col
     """
     widths = np.array([shape.width for shape in shapes], dtype=np.int64)[forms]
     widest = int(widths.max(initial=0))
+    if len(forms) > 1 and widest * len(forms) > _LARGEST_MATRIX:
+        # One launch of a graph may have a thousand arrows, and its packet be as wide.
+        half = len(forms) // 2
+        return interleave(forms[:half], shapes, columns_of) + interleave(
+            forms[half:], shapes, lambda form, rows: columns_of(form, rows + half)
+        )
     rows = np.empty((len(forms), widest), dtype=np.uint8)
     for form in np.flatnonzero(np.bincount(forms, minlength=len(shapes))).tolist():
         positions = np.flatnonzero(forms == form)
