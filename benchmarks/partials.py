@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,10 +25,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.analyze import measured
 from benchmarks.read_side import TOOL
 from megatron.torch_trace.analysis import partials
 from megatron.torch_trace.analysis.collectives import CollectiveKind
+from megatron.torch_trace.analysis.communication import CommunicationRow
 from megatron.torch_trace.analysis.matching import RankCalls
 from megatron.torch_trace.analysis.rank import RankOutcome, analyse_rank
 from megatron.torch_trace.layout import TraceName
@@ -131,6 +133,31 @@ def calls_of(rank: int, plan: list[Call], rng: np.random.Generator) -> RankCalls
     )
 
 
+def communication(calls: RankCalls) -> tuple[CommunicationRow, ...]:
+    """The table of a rank's calls, as the analysis of its trace would have made it."""
+    rows = []
+    for code, kind in enumerate(calls.kinds):
+        mine = calls.kind == code
+        time_ns, size = int((calls.end - calls.start)[mine].sum()), int(calls.bytes[mine].sum())
+        rows.append(
+            CommunicationRow(
+                dimension=kind.dimension,
+                group=kind.group,
+                collective=kind.collective,
+                calls=int(mine.sum()),
+                time_ns=time_ns,
+                exposed_ns=time_ns // 2,
+                wait_ns=None,
+                share=0.1,
+                bytes=size,
+                algbw_gbps=size / time_ns,
+                busbw_gbps=size / time_ns,
+                bandwidth_time_ns=time_ns,
+            )
+        )
+    return tuple(rows)
+
+
 def generate(folder: Path, sample: Path, *, with_traces: bool) -> None:
     """Partials of `WORLD` ranks, with stubs for traces or without."""
     recorded = [analyse_rank(path) for path in sorted(sample.glob("*.json.gz"))]
@@ -138,8 +165,10 @@ def generate(folder: Path, sample: Path, *, with_traces: bool) -> None:
     for rank in range(WORLD):
         tp, dp, pp = coordinates(rank)
         model = recorded[pp * len(recorded) // PP]
+        calls = calls_of(rank, plan, rng)
         result = replace(
             model.result,
+            communication=communication(calls),
             rank=rank,
             coordinates={"tp": tp, "dp": dp, "pp": pp},
             world_size=WORLD,
@@ -150,10 +179,27 @@ def generate(folder: Path, sample: Path, *, with_traces: bool) -> None:
         )
         trace = folder / str(TraceName(rank, WORLD))
         trace.write_text('{"traceEvents": [\n]}')
-        outcome = RankOutcome(rank, result, calls_of(rank, plan, rng), "20261127-221810")
+        outcome = RankOutcome(rank, result, calls, "20261127-221810")
         partials.write(outcome, trace, partials.identify(trace))
         if not with_traces:
             trace.unlink()
+
+
+def measured(label: str, command: list[str], times: int) -> str:
+    """A line of the table: wall time of the best and the worst run, CPU of the best, memory."""
+    runs = []
+    for _ in range(times):
+        began = time.perf_counter()
+        # One process, so the kernel's own account of its memory is exact.
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if status:
+            raise SystemExit(f"{label}: exit status {process.returncode}")
+        seconds = time.perf_counter() - began
+        runs.append((seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
+    (best, cpu, _), worst, peak = min(runs), max(runs)[0], max(run[2] for run in runs)
+    return f"| {label} | {best:.1f} to {worst:.1f} | {cpu:.1f} | {peak:,.0f} |"
 
 
 def main() -> None:
@@ -181,6 +227,8 @@ def main() -> None:
         analyze = [*TOOL, "analyze", str(folder)]
         print(measured("torch-trace analyze", analyze, arguments.times))
         print(measured("torch-trace analyze --json", [*analyze, "--json"], arguments.times))
+        page = [*TOOL, "report", str(folder), "--force", "-o", str(Path(name) / "report.html")]
+        print(measured("torch-trace report", page, arguments.times))
 
 
 if __name__ == "__main__":

@@ -248,6 +248,14 @@ def test_keeping_again_analyses_only_what_is_new(window: Path) -> None:
     assert kept.fresh == 2
 
 
+def test_nothing_is_left_to_keep_of_traces_that_are_gone(window: Path) -> None:
+    keep([window])
+    for path in window.glob("*.json"):
+        path.unlink()
+    kept = keep([window])
+    assert (len(kept.traces), kept.written, kept.fresh, kept.skipped) == (2, [], 2, [])
+
+
 def test_every_window_of_a_run_is_kept(window: Path) -> None:
     trace(0).write(window.parent / "iter-0000009" / "rank-0.pt.trace.json")
     kept = keep([window.parent])

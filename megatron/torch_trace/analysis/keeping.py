@@ -9,13 +9,12 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis import partials
 from megatron.torch_trace.analysis.choosing import of_ranks, windows_of
-from megatron.torch_trace.analysis.gathering import is_fresh
+from megatron.torch_trace.analysis.gathering import find, is_fresh
 from megatron.torch_trace.analysis.pool import analyse_ranks
 from megatron.torch_trace.analysis.results import SkippedFile
 from megatron.torch_trace.analysis.sharding import Shard
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import partial_of
-from megatron.torch_trace.sources import find_traces
 
 
 @dataclass(slots=True)
@@ -57,11 +56,11 @@ def keep(
         ranks, jobs, strict, on_start, on_done: see `analyse.analyze`.
 
     Raises:
-        UsageError: a path does not exist, or holds no trace.
+        UsageError: a path does not exist, or holds neither a trace nor a partial.
         StrictError: see `strict`.
         TorchTraceError: a partial cannot be written.
     """
-    traces = of_ranks(find_traces(paths).traces, None if ranks is None else set(ranks))
+    traces = of_ranks(find(paths).traces, None if ranks is None else set(ranks))
     result = Kept(traces, windows_of(traces))
     # Divided with those that are done already: other shares may look later, and see more of them.
     mine = shard.of(traces) if shard else traces
