@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron.torch_trace.analysis.activity import NONE, _Gathered
+from megatron.torch_trace.analysis.activity import NONE, GatheredActivity
 from megatron.torch_trace.analysis.collectives import attribute
 from megatron.torch_trace.analysis.matching import RankCalls, rank_calls
 from megatron.torch_trace.analysis.steps import MergedTraceError
@@ -93,7 +93,7 @@ class RankPart:
 def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> RankPart:
     """Read a trace and write its part."""
     trace = Trace(job.path, strict=job.strict, on_read=on_read)
-    gathered, activity = Gathered(), _Gathered()
+    gathered, activity = Gathered(), GatheredActivity()
     look = LookForTimeline(job.args)
     for block in trace.map(look, TimelineEvent, workers=job.workers, small_results=True):
         gathered.add(block)
