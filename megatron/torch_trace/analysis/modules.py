@@ -148,6 +148,7 @@ def _longest(timeline: Timeline, ranges: ModuleRanges) -> dict[int, Moment | Non
     begun = np.flatnonzero(timeline.begins_inside(start, end))
     order = begun[np.argsort(ranges.module[begun], kind="stable")]
     modules, first = np.unique(ranges.module[order], return_index=True)
+    # Of nothing this is still one part, which belongs to no module.
     parts = np.split(order, first[1:])
     return {
         module: longest(start[part], end[part])
