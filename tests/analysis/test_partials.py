@@ -174,6 +174,20 @@ def test_a_field_more_in_any_table_is_another_version() -> None:
     assert RankResult in partials.nested(partials.RankOutcome)
 
 
+def test_a_checkout_that_is_not_installed_keeps_partials_too(
+    window: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(partials, "_PACKAGE", "megatron-torch-profile-of-nobody")
+    partials.version.cache_clear()
+    try:
+        keep([window])
+        assert partials.version().startswith("0+")
+        analyze(window)
+        assert lines(caplog) == []
+    finally:
+        partials.version.cache_clear()
+
+
 def test_the_partial_of_another_rank_does_not_stand_in(
     window: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from megatron.torch_trace.analysis.sharding import Shard
 from megatron.torch_trace.commands.analyze import command
+from megatron.torch_trace.commands.keeping import cores_of_task
 from megatron.torch_trace.errors import UsageError
 
 
@@ -81,6 +82,11 @@ def test_a_task_of_a_slurm_step_knows_its_share(
     environment: dict[str, str], share: Shard | None
 ) -> None:
     assert Shard.of_step(environment) == share
+
+
+@pytest.mark.parametrize(("given", "cores"), [({}, 1), ({"SLURM_CPUS_PER_TASK": "4"}, 4)])
+def test_a_task_uses_the_cores_that_it_was_given(given: dict[str, str], cores: int) -> None:
+    assert cores_of_task(given) == cores
 
 
 def test_shares_together_give_the_direct_answer(tmp_path: Path) -> None:

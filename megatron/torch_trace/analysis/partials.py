@@ -107,7 +107,11 @@ def version() -> str:
     """Package version, and a hash of every field that a partial can hold."""
     fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in nested(RankOutcome))
     digest = hashlib.sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
-    return f"{metadata.version(_PACKAGE)}+{_REVISION}.{digest[:16]}"
+    try:
+        package = metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:  # a checkout that was not installed
+        package = "0"
+    return f"{package}+{_REVISION}.{digest[:16]}"
 
 
 def nested(kind: Any) -> set[type]:

@@ -51,7 +51,7 @@ def keep(
     if share and as_json:
         raise UsageError(f"--json: share {share} prints no analysis; ask when all are through.")
     if share and not shard and jobs is None:
-        jobs = _cores_of_task(os.environ)
+        jobs = cores_of_task(os.environ)
     began = time.monotonic()
     kept = keep_all(
         paths,
@@ -75,7 +75,7 @@ def keep(
     return None
 
 
-def _cores_of_task(environment: Mapping[str, str]) -> int:
+def cores_of_task(environment: Mapping[str, str]) -> int:
     """What SLURM gives a task, by default one core: its neighbours on the node do the same."""
     given = environment.get("SLURM_CPUS_PER_TASK", "1")
     return max(1, int(given)) if given.isdecimal() else 1
