@@ -100,6 +100,11 @@ def printed_milliseconds(run: Run) -> list[dict[str, str]]:
     return [dict(re.findall(timer, block)) for block in blocks]
 
 
+def grad_norms(run: Run) -> dict[int, str]:
+    """Iteration -> the digits of its gradient norm."""
+    return {iteration: digits.split()[1] for iteration, digits in run.losses.items()}
+
+
 def ours(numbers: Numbers) -> Numbers:
     prefixes = ("timers/", "train/", "gpu/", "memory/", "compile/")
     kept = {
@@ -124,7 +129,9 @@ def plain(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Without a flag of ours; leaves a checkpoint of iteration 8."""
     folder = tmp_path_factory.mktemp("plain")
     run = launch(
-        f"{TRAIN} --save {folder}/checkpoints --save-interval 8 --ckpt-format torch", processes=2
+        f"{TRAIN} --log-interval 1 --save {folder}/checkpoints --save-interval 8 "
+        "--ckpt-format torch",
+        processes=2,
     )
     assert run.status == 0, run.output
     run.folder = folder  # type: ignore[attr-defined]
@@ -147,8 +154,8 @@ def test_every_sink_has_what_megatron_prints_and_the_loss_is_the_same(
         script=str(script),
     )
     assert run.status == 0, run.output
-    if version == WHEELS[-1]:  # as `plain`
-        assert run.losses == plain.losses
+    if version == WHEELS[-1]:  # as `plain`; losses are printed as means of the interval
+        assert grad_norms(run) == {i: grad_norms(plain)[i] for i in (1, 5, 10)}
 
     numbers = ours(json_numbers(tmp_path))
     assert list(numbers) == [1, 5, 10]
