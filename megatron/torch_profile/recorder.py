@@ -236,13 +236,15 @@ class Recorder:
         stop_seconds = time.monotonic() - began
         _release(profiler)
         self._pace.window_closed()
-        complete = recorded == list(range(window.first, window.last + 1))
+        # A signal comes in the middle of an iteration.
+        complete = not self._hurry and recorded == list(range(window.first, window.last + 1))
         if not complete:
             logger.warning(
-                "rank %d: the window of iterations %s holds only %s",
+                "rank %d: the window of iterations %s holds only %s%s",
                 self.rank,
                 window,
                 ", ".join(map(str, recorded)),
+                " (the last in part)" if self._hurry else "",
             )
         config = self._plan.config
         what = Export(

@@ -144,6 +144,22 @@ def test_a_window_cut_short_is_exported_and_marked_partial(
     assert warned == ["rank 0: the window of iterations 3-5 holds only 3, 4"]
 
 
+def test_a_signal_in_the_last_iteration_of_a_window_leaves_a_partial_trace(
+    tmp_path: Path, warned: list[str]
+) -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: None)  # somebody's, so that the process goes on
+    recorder = make(tmp_path)
+    train(recorder, range(1, 4))
+    signal.raise_signal(signal.SIGUSR1)
+    train(recorder, range(4, 6))
+    end(recorder)
+    assert traces(tmp_path) == ["iter-0000003/rank-0.partial.pt.trace.json.gz"]
+    assert warned == [
+        "rank 0 received SIGUSR1: saving what is recorded",
+        "rank 0: the window of iterations 3 holds only 3 (the last in part)",
+    ]
+
+
 def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
     tmp_path: Path, warned: list[str]
 ) -> None:
