@@ -122,6 +122,23 @@ def test_arrivals_closer_than_the_noise_blame_nobody(tmp_path: Path) -> None:
     assert [s.last_arrivals for s in find_stragglers(match(found)).stragglers] == [0, 0]
 
 
+def test_a_bad_clock_hides_nobody_in_other_groups(tmp_path: Path) -> None:
+    found = {}
+    for rank, group, late, jitter in ((0, 0, 0, 0), (1, 0, LATE, 0), (2, 2, 0, 0), (3, 2, 0, 900)):
+        groups = [
+            {"pg_name": "dp", "pg_desc": "DATA_PARALLEL_GROUP_WITH_CP", "ranks": [group, group + 1]}
+        ]
+        trace = TraceBuilder(rank, 4, groups=groups).step(1, 0, 100_000 * US)
+        for number in range(1, 8):
+            at = number * 10_000 * US
+            off = jitter * US * (number % 3)
+            trace.collective(at - 2 * LATE + late + off, at + off)
+        found[rank] = calls(trace, tmp_path / str(rank))
+    waits = find_stragglers(match(found))
+    assert max(clock.error_ns or 0 for clock in waits.clocks) > LATE / 3
+    assert {one.rank: one.last_arrivals for one in waits.stragglers} == {0: 0, 1: 7, 2: 0, 3: 0}
+
+
 def test_missing_ranks_are_no_reason_to_stop(tmp_path: Path) -> None:
     found = ranks(tmp_path, late=[2, 2, 0])
     del found[1]

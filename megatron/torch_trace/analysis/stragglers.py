@@ -130,11 +130,13 @@ def _stragglers(
     clocks: tuple[Clock, ...],
     bases: Mapping[int, int],
 ) -> tuple[Straggler, ...]:
-    error = max((clock.error_ns or 0 for clock in clocks), default=0)
+    errors = ints([clock.error_ns or 0 for clock in clocks])
     start = matched.start + offset[matched.rank]
     earliest = np.minimum.reduceat(start, first)
     latest = np.maximum.reduceat(start, first)
-    counts = matched.symmetric[first] & (latest - earliest > max(_NOISE_NS, 3 * error))
+    # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
+    error = np.maximum.reduceat(errors[matched.rank], first)
+    counts = matched.symmetric[first] & (latest - earliest > np.maximum(_NOISE_NS, 3 * error))
     counted_rows = counts[matched.call]
     last = (start == latest[matched.call]) & counted_rows
     total = np.add.reduceat(wait, first)
