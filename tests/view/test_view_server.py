@@ -37,6 +37,7 @@ def preparation(tmp_path: Path) -> Preparation:
     trace.write_text("{}")
     (tmp_path / "secret").write_text("secret")
     made = Preparation([trace], whole_folder=True, links=None)
+    made.file.parent.mkdir()
     made.file.write_bytes(TIMELINE)
     made.timeline = Progress(READY, "Ready.", {0: -5_000_000_000_000_000_001})
     made.report, made.reporting = "<p>the report</p>", Progress(READY, "Ready.")

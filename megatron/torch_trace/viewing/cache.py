@@ -28,7 +28,7 @@ _SUFFIX = ".pftrace.gz"
 
 
 def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
-    """The file for the timeline of `traces`, in a folder that exists and can be written.
+    """The file for the timeline of `traces`, in a folder that can be made and written.
 
     Args:
         traces: at least one.
@@ -46,22 +46,24 @@ def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
         return here / name
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     there = cache / "torch-trace" / key
-    try:
-        there.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TorchTraceError(
-            f"{here} and {there}: neither can be written, so there is no place for the timeline; "
-            "set XDG_CACHE_HOME to a folder that can."
-        ) from error
-    return there / name
+    if _can_write(there):
+        return there / name
+    raise TorchTraceError(
+        f"{here} and {there}: neither can be written, so there is no place for the timeline; set "
+        "XDG_CACHE_HOME to a folder that can."
+    )
 
 
 def _can_write(folder: Path) -> bool:
+    """By trying, since rights do not tell it on every file system; nothing is left behind."""
+    is_new = not folder.exists()
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".{_NAME}.{os.getpid()}{TEMPORARY_SUFFIX}"
         probe.touch()
         probe.unlink()
+        if is_new:
+            folder.rmdir()
     except OSError:
         return False
     return True

@@ -146,6 +146,7 @@ class Preparation:
             self.timeline = Progress(WORKING, f"Converting the traces: {done:.0%} done.")
 
         try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             found = convert(self.traces, self.file, force=True, on_progress=on_progress)
             cache.remember(self.file, self.traces, found.offset_ns)
         except _StoppedError:
