@@ -94,13 +94,9 @@ class ByteStream:
         broken: Any = igzip_lib.IsalError
 
         while True:
-            # Between members some writers pad with zeros (tapes, mgzip, block devices).
-            piece = piece.lstrip(b"\0")
-            while not piece:
-                piece = self._read(file)
-                if not piece:
-                    return
-                piece = piece.lstrip(b"\0")
+            piece = self._behind_padding(file, piece)
+            if not piece:
+                return
             if not _may_be_gzip(piece):
                 self.damage.add("corrupt_stream", self.produced)
                 return
@@ -122,6 +118,16 @@ class ByteStream:
                     yield output
             piece = member.unused_data
 
+    def _behind_padding(self, file: IO[bytes], piece: bytes) -> bytes:
+        """The first piece of the next member: some writers pad with zeros (tapes, mgzip)."""
+        piece = piece.lstrip(b"\0")
+        while not piece:
+            piece = self._read(file)
+            if not piece:
+                break
+            piece = piece.lstrip(b"\0")
+        return piece
+
     def _gzip_up_to_fault(self) -> Iterator[bytes]:
         """What lies between the last whole piece and the fault, which igzip does not hand out.
 
@@ -139,12 +145,9 @@ class ByteStream:
         import zstandard
 
         while True:
-            piece = piece.lstrip(b"\0")
-            while not piece:
-                piece = self._read(file)
-                if not piece:
-                    return
-                piece = piece.lstrip(b"\0")
+            piece = self._behind_padding(file, piece)
+            if not piece:
+                return
             frame = zstandard.ZstdDecompressor().decompressobj()
             while not frame.eof:
                 if not piece:

@@ -16,17 +16,41 @@ Number = int | float | str | None
 Identity = int | str | None
 
 
-class Args(Struct, gc=False):
+class SlimArgs(Struct, gc=False):
+    """The arguments that deciding what to keep needs."""
+
+    correlation: int | None = None
+    stream: int | None = None
+    external_id: int | None = field(default=None, name="External id")
+
+
+class SlimEvent(Struct, gc=False):
+    """An event as far as filters look at it; faster to decode than `Event`.
+
+    Args:
+        ts, dur: as decoded, in microseconds; floats from 2**43 on have lost digits. Take times
+            from `times.block_times()`, which knows when to go back to the text.
+    """
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Identity = None
+    tid: Identity = None
+    ts: Number = None
+    dur: Number = None
+    id: Identity = None
+    args: SlimArgs | None = None
+
+
+class Args(SlimArgs, gc=False):
     """The arguments of an event that some analysis reads; all others stay in the text.
 
     Sizes are in bytes or elements as torch writes them. Lists stay what they are in the file:
     Kineto writes rank lists and split sizes as text, and cuts them after 30 entries.
     """
 
-    correlation: int | None = None
-    stream: int | None = None
     device: int | None = None
-    external_id: int | None = field(default=None, name="External id")
     ev_idx: int | None = field(default=None, name="Ev Idx")
     sequence_number: int | None = field(default=None, name="Sequence number")
     fwd_thread_id: int | None = field(default=None, name="Fwd thread id")
@@ -48,45 +72,10 @@ class Args(Struct, gc=False):
     python_parent_id: int | None = field(default=None, name="Python parent id")
 
 
-class Event(Struct, gc=False):
-    """An event with the arguments of `Args`.
+class Event(SlimEvent, gc=False):
+    """An event with the arguments of `Args`."""
 
-    Args:
-        ts, dur: as decoded, in microseconds; floats from 2**43 on have lost digits. Take times
-            from `EventBlock.times()`, which knows when to go back to the text.
-    """
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: Identity = None
-    tid: Identity = None
-    ts: Number = None
-    dur: Number = None
-    id: Identity = None
     args: Args | None = None
-
-
-class SlimArgs(Struct, gc=False):
-    """The arguments that deciding what to keep needs."""
-
-    correlation: int | None = None
-    stream: int | None = None
-    external_id: int | None = field(default=None, name="External id")
-
-
-class SlimEvent(Struct, gc=False):
-    """An event as far as filters look at it; faster to decode than `Event`."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: Identity = None
-    tid: Identity = None
-    ts: Number = None
-    dur: Number = None
-    id: Identity = None
-    args: SlimArgs | None = None
 
 
 class BareEvent(Struct, gc=False):
