@@ -212,8 +212,7 @@ def _ticks(span: Span) -> list[tuple[float, str]]:
         unit = candidate
         if length / candidate <= 8:
             break
-    # The last one would stand out of the figure.
     return [
         (span.x(span.start + time), f"{milliseconds(time) if time else '0'} ms")
-        for time in range(0, int(0.95 * length), unit)
+        for time in range(0, length + 1, unit)
     ]
