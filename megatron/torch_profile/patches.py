@@ -126,7 +126,9 @@ def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     results = _following("window_results", "current")
     if results is not None:
         iteration, interval = _iteration(), _megatron_args().log_interval
-        results.end_iteration(iteration, logs=iteration % interval == 0)
+        # Logging a window takes W&B a moment, which is no part of the iteration.
+        logs = {"logs": iteration % interval == 0}
+        _metrics("pause")(results.end_iteration, None, (iteration,), logs)
     return _metrics("training_log")(wrapped, instance, args, kwargs)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from logging_megatron import Writer
 
-from megatron.torch_profile import wandb_artifacts, window_results
+from megatron.torch_profile import patches, session, wandb_artifacts, window_results
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.patches import PATCHES
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.ranks import Layout
 from megatron.torch_profile.schedule import Schedule, Span
@@ -377,3 +378,47 @@ def test_an_end_that_may_come_from_the_scheduler_waits_only_briefly(
     window_results.current.finish()
     assert now == pytest.approx(15.0, abs=0.2)
     assert programs[0].killed
+
+
+class Told:
+    """Stands in for whatever follows training, and keeps the order of what it is told."""
+
+    def __init__(self, name: str, said: list[str]) -> None:
+        self._name = name
+        self._said = said
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: self._said.append(f"{self._name}.{method}")
+
+
+@pytest.mark.parametrize(
+    ("planned", "before"),
+    [(None, []), ("a plan", ["recorder.close", "results.hurry"])],
+    ids=["after training", "inside it"],
+)
+def test_a_wandb_run_does_not_end_before_what_traces_say_is_in_it(
+    planned: str | None, before: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(session, "planned", planned)
+    monkeypatch.setattr(session, "current", Told("recorder", order))
+    monkeypatch.setattr(window_results, "current", Told("results", order))
+    (finish,) = (patch for patch in PATCHES if patch.name == "finish")
+    finish.wrapper(lambda: order.append("finished"), None, (), {})
+    assert order == [*before, "results.finish", "finished"]
+    monkeypatch.setattr(window_results, "current", None)
+    finish.wrapper(lambda: order.append("finished again"), None, (), {})
+    assert order[-1] == "finished again"
+
+
+def test_windows_are_followed_by_the_global_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    results = SimpleNamespace(end_iteration=lambda *args, **kwargs: told.append((args, kwargs)))
+    monkeypatch.setattr(window_results, "current", results)
+    monkeypatch.setattr(
+        patches, "_megatron_args", lambda: SimpleNamespace(curr_iteration=9, log_interval=5)
+    )
+    (training_log,) = (patch for patch in PATCHES if patch.name == "training_log")
+    assert training_log.wrapper(lambda: "flag", None, (), {}) == "flag"
+    assert told == [((10,), {"logs": True})]
+    monkeypatch.setattr(window_results, "current", None)
