@@ -15,10 +15,10 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatron.torch_profile.announcements import say_lost, say_progress, say_written
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.export import Export
@@ -62,6 +62,8 @@ class Exporter:
         self.last: Written | None = None
         """The newest finished trace, from which the next one's size is estimated."""
         self.last_iterations = 1
+        self.hurried = False
+        """Whether the process may be killed any moment."""
         self._partials = Partials(exit_timeout)
         atexit.register(self.wait)  # what is registered last is called first
 
@@ -69,6 +71,11 @@ class Exporter:
     def in_flight(self) -> int:
         """Traces that are not on disk yet."""
         return len(self._flights) + len(self._at_exit)
+
+    def hurry(self) -> None:
+        """The process may be killed any moment: only traces count, not what is made of them."""
+        self.hurried = True
+        self._partials.abandon()
 
     def hand_over(
         self,
@@ -91,7 +98,7 @@ class Exporter:
         try:
             placed = with_room(what, expected_mb, writers)
         except OSError as error:
-            _say_lost(what, "trace", str(error))
+            say_lost(what, "trace", str(error))
             return
         if placed is None:
             return
@@ -102,7 +109,7 @@ class Exporter:
             try:
                 process = save_and_compress(profiler, what)
             except SAVE_ERRORS as error:
-                _say_lost(what, "trace", str(error))
+                say_lost(what, "trace", str(error))
                 return
             profiler = None
         held = time.monotonic() - began
@@ -154,7 +161,7 @@ class Exporter:
                 self._conclude(flight, ended)
             elif time.monotonic() - flight.spoke >= _PROGRESS_SECONDS:
                 flight.spoke = time.monotonic()
-                _say_progress(flight)
+                say_progress(flight.what, flight.started)
                 self._give_up_if_stuck(flight)
 
     def wait(self, seconds: float | None = None) -> None:
@@ -224,11 +231,11 @@ class Exporter:
         if ended:
             self.last = Written(**ended)
             self.last_iterations = max(1, len(what.recorded))
-            _say_written(flight, self.last)
+            say_written(flight.what, self.last, flight.started, flight.held_seconds)
             self._partials.begin(what, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
-            _say_lost(what, "artifacts" if ended else "trace", error)
+            say_lost(what, "artifacts" if ended else "trace", error)
         elif died:
             self._save_instead(flight, died)
 
@@ -254,47 +261,6 @@ class Exporter:
         try:
             process = save_and_compress(flight.profiler, what)
         except SAVE_ERRORS as error:
-            _say_lost(what, "trace", str(error))
+            say_lost(what, "trace", str(error))
             return
         self._flights.append(_Flight(what, None, flight.held_seconds, process))
-
-
-def _say_lost(what: Export, part: str, why: str) -> None:
-    logger.warning(
-        "rank %d could not write the %s of iterations %s: %s", what.rank, part, what.window, why
-    )
-
-
-def _say_progress(flight: _Flight) -> None:
-    size = 0
-    with suppress(OSError):
-        size = flight.what.raw.stat().st_size
-    logger.info(
-        "rank %d still writes the trace of iterations %s: %.0f s, %.0f MB raw so far",
-        flight.what.rank,
-        flight.what.window,
-        time.monotonic() - flight.started,
-        size / MB,
-    )
-
-
-def _say_written(flight: _Flight, written: Written) -> None:
-    logger.info(
-        "rank %d wrote %s: %.1f MB (%.1f MB raw, %d events) in %.1f s, of which training was held "
-        "%.0f ms",
-        flight.what.rank,
-        written.path,
-        written.file_bytes / MB,
-        written.raw_bytes / MB,
-        written.events,
-        time.monotonic() - flight.started,
-        flight.held_seconds * 1e3,
-    )
-    if written.launches and not written.kernels:
-        logger.warning(
-            "rank %d: %d kernel launches and not one kernel in the trace, so it tells nothing of "
-            "the GPU; another profiler (nsys, DCGM) may hold CUPTI, or the user may lack the "
-            "privilege to read GPU events",
-            flight.what.rank,
-            written.launches,
-        )

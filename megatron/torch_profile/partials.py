@@ -92,6 +92,10 @@ class Partials:
         while self._running is not None and time.monotonic() < deadline:
             self.poll()
             time.sleep(_POLL_SECONDS if self._running is not None else 0)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Drop what is under way and what was to come; any later analysis does without it."""
         self._waiting.clear()
         if self._running is not None:
             self._running[1].kill()

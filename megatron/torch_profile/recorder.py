@@ -91,7 +91,6 @@ class Recorder:
         self.rank = plan.topology.rank
         self.failed = False
         self.busy = False
-        self._hurry = False
         self.signals = FlushOnSignal(self._flush)
         self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
         self._plan = plan
@@ -161,7 +160,7 @@ class Recorder:
         if self._recorded or self.exporter.in_flight:
             name, after = signal.Signals(number).name, ", then ending" if dies else ""
             logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
-        self._hurry = True
+        self.exporter.hurry()
         self._end_of_training(dies)
         return True
 
@@ -237,14 +236,15 @@ class Recorder:
         _release(profiler)
         self._pace.window_closed()
         # A signal comes in the middle of an iteration.
-        complete = not self._hurry and recorded == list(range(window.first, window.last + 1))
+        cut = self.exporter.hurried
+        complete = not cut and recorded == list(range(window.first, window.last + 1))
         if not complete:
             logger.warning(
                 "rank %d: the window of iterations %s holds only %s%s",
                 self.rank,
                 window,
                 ", ".join(map(str, recorded)),
-                " (the last in part)" if self._hurry else "",
+                " (the last in part)" if cut else "",
             )
         config = self._plan.config
         what = Export(
@@ -257,7 +257,7 @@ class Recorder:
             key_averages=config.key_averages,
             partials=config.partials,
             stacks=config.stacks,
-            urgent=self._hurry,
+            urgent=cut,
         )
         self.exporter.hand_over(
             profiler,

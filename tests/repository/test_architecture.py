@@ -36,6 +36,7 @@ CAPTURE_ORDER = (
     "host_memory",
     "limits",
     "placement",
+    "announcements",
     "partials",
     "background",
     "signals",

@@ -123,6 +123,7 @@ def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
         recorder.begin_step(iteration)
         seen[iteration] = recorder._profiler is not None
     assert seen == {1: False, 2: False, 3: True, 4: True, 5: False, 6: False, 7: False}
+    end(recorder)
 
 
 def test_the_last_iteration_of_training_is_exported_at_its_end(tmp_path: Path) -> None:
