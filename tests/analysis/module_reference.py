@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ def work_by_module(path: Path) -> dict[tuple[str, str], int]:
     for of_main in makers.values():
         of_main.sort()
     _add_unnumbered(engine, nodes)
+    for found in (*ranges.values(), *nodes.values()):
+        found.sort(key=lambda one: (one[0], -one[1]))
     sums: dict[tuple[str, str], int] = defaultdict(int)
     for event in events:
         if event["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset"):
@@ -53,7 +56,7 @@ def work_by_module(path: Path) -> dict[tuple[str, str], int]:
         thread, time = launches[event["args"]["correlation"]]
         here = _innermost(ranges[thread], time)
         there = None
-        node = max((one for one in nodes[thread] if one[0] <= time < one[1]), default=None)
+        node = _innermost(nodes[thread], time)
         if node and not (node[4] and "nccl" in event["name"]):
             # Torch's thread 1 is the main one.
             made = makers[node[3] == 1]
@@ -76,10 +79,12 @@ def _add_unnumbered(engine: list[dict[str, Any]], nodes: dict[Thread, list[Node]
             nodes[thread].append((start, end, *numbered[thread][at][2:4], adds))
 
 
-def _innermost(ranges: list[Range], time: int) -> Range | None:
+def _innermost(ranges: Sequence[Any], time: int) -> Any:
     """The innermost is the one that began last, of several that did the shorter one."""
-    around = [one for one in ranges if one[0] <= time < one[1]]
-    return max(around, key=lambda one: (one[0], -one[1]), default=None)
+    for at in range(bisect_right(ranges, time, key=lambda one: one[0]) - 1, -1, -1):
+        if time < ranges[at][1]:
+            return ranges[at]
+    return None
 
 
 def _spans(events: list[dict[str, Any]]) -> dict[Thread, list[Range]]:
