@@ -5,96 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logging_megatron import Writer
+from window_stand_ins import Program, Run, TextWriter, capture
 
-from megatron.torch_profile import patches, session, wandb_artifacts, window_results
-from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile import patches, session, window_results
 from megatron.torch_profile.patches import PATCHES
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.ranks import Layout
-from megatron.torch_profile.schedule import Schedule, Span
-from megatron.torch_profile.topology import Member, Topology
-from megatron.torch_profile.wandb_artifacts import TraceArtifacts, within_limits
 from megatron.torch_profile.window_results import WindowResults, training
-from megatron.torch_profile.window_summary import WindowSummary
-
-
-class Program:
-    """Stands in for the program beside training; ends when a test says so."""
-
-    started: list[Program]
-
-    def __init__(self, command: list[str]) -> None:
-        self.command = command
-        self.answer: dict[str, Any] | None = None
-        self.killed = False
-        Program.started.append(self)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.command[3])
-
-    def end(self, *missing: int, **answer: Any) -> None:
-        """Write the summary of iterations that the folder's name tells, and end."""
-        iterations = [int(part) for part in self.folder.name.split("-")[1:]]
-        summary = WindowSummary(
-            first=iterations[0],
-            last=iterations[-1],
-            scalars={"profile/idle_pct": 12.5},
-            ranks=[[0, None, None, None, None, 12.5, None]],
-            missing_ranks=list(missing),
-            findings=[["high", "code", "A fact.", "An advice."]],
-        )
-        (self.folder / "artifacts").mkdir(parents=True, exist_ok=True)
-        (self.folder / "artifacts" / "summary.json").write_text(json.dumps(asdict(summary)))
-        trace = self.folder / "rank-0.pt.trace.json"
-        trace.write_text("{}")
-        self.answer = {"traces": [str(trace)], "summary": True} | answer
-
-    def poll(self) -> dict[str, Any] | None:
-        return self.answer
-
-    def kill(self) -> None:
-        self.killed = True
-
-
-class Run:
-    """A W&B run, or the module, which has it as `run`."""
-
-    id = "abc"
-
-    def __init__(self) -> None:
-        self.run = self
-        self.logged: list[tuple[int, dict[str, Any]]] = []
-        self.axes: dict[str, str | None] = {}
-        self.artifacts: list[tuple[Any, list[str]]] = []
-
-    def define_metric(self, name: str, step_metric: str | None = None) -> None:
-        self.axes[name] = step_metric
-
-    def log(self, values: dict[str, Any], step: int) -> None:
-        self.logged.append((step, values))
-
-    def log_artifact(self, artifact: Any, aliases: list[str]) -> None:
-        self.artifacts.append((artifact, aliases))
-
-
-class TextWriter(Writer):
-    """A SummaryWriter."""
-
-    text = ""
-
-    def add_text(self, key: str, text: str, iteration: int) -> None:
-        self.text = text
-
-    def flush(self) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -113,16 +33,6 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     here: dict[str, Any] = {}
     monkeypatch.setattr(window_results, "megatrons", lambda name: lambda: here.get(name))
     return here
-
-
-def capture(folder: Path, *, rank: int = 1, device: str = "H100", **flags: Any) -> CapturePlan:
-    """Rank 0 of two is recorded in iterations 3 and 4, and again in 6 and 7."""
-    config = TorchProfileConfig(
-        enabled=True, iterations=["3-4", "6-7"], **{"exit_timeout": 5, **flags}
-    )
-    members = [Member(number, "node", 1, 0, device) for number in range(2)]
-    topology = Topology(rank, Layout(2, {}), members)
-    return CapturePlan(config, topology, (0,), Schedule(config, Span(1, 10)), folder)
 
 
 @pytest.fixture
@@ -316,39 +226,6 @@ def test_traces_become_an_artifact_of_the_run_that_is_here(
     assert aliases == ["latest", "iter-0000003-0000004"]
     assert list(artifact.manifest.entries) == ["iter-0000003-0000004/rank-0.pt.trace.json"]
     assert run.logged == [], "no summary was wanted"
-
-
-def test_what_is_too_large_for_an_artifact_is_named_and_left_out(
-    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wandb_artifacts, "MB", 1)
-    monkeypatch.setattr(wandb_artifacts, "MOST_MB", 5)
-    monkeypatch.setattr(wandb_artifacts, "MOST_MB_TOTAL", 10)
-    files = []
-    for index, size in enumerate([4, 6, 5, 4, 1]):
-        files.append(tmp_path / f"rank-{index}")
-        files[-1].write_bytes(b"x" * size)
-    assert within_limits(files) == [files[0], files[2], files[4]]
-    run = Run()
-    artifacts = TraceArtifacts(lambda: run)
-    artifacts.begin("iter-0000003", files)
-    artifacts.begin("iter-0000004", files[1:2])
-    while artifacts.busy:
-        artifacts.pick_up()
-    ((artifact, _),) = run.artifacts
-    assert [Path(path).name for path in artifact.manifest.entries] == [
-        f"rank-{index}" for index in (0, 2, 4)
-    ]
-    left_out = "left out of the W&B artifact, larger than 5 MB or than 10 MB together: "
-    assert warned == [f"{left_out}{files[1]}, {files[3]}", f"{left_out}{files[1]}"]
-
-
-def test_an_artifact_that_is_under_way_when_the_run_ends_is_dropped(tmp_path: Path) -> None:
-    run = Run()
-    artifacts = TraceArtifacts(lambda: run)
-    run.run = None  # type: ignore[assignment]
-    artifacts.begin("iter-0000003", [tmp_path / "rank-0"])
-    assert not artifacts.busy
 
 
 def test_an_end_that_may_come_from_the_scheduler_waits_only_briefly(

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces as a W&B artifact: what is too large, and a run that ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from window_stand_ins import Run
+
+from megatron.torch_profile import wandb_artifacts
+from megatron.torch_profile.wandb_artifacts import TraceArtifacts, within_limits
+
+
+def test_what_is_too_large_for_an_artifact_is_named_and_left_out(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_artifacts, "MB", 1)
+    monkeypatch.setattr(wandb_artifacts, "MOST_MB", 5)
+    monkeypatch.setattr(wandb_artifacts, "MOST_MB_TOTAL", 10)
+    files = []
+    for index, size in enumerate([4, 6, 5, 4, 1]):
+        files.append(tmp_path / f"rank-{index}")
+        files[-1].write_bytes(b"x" * size)
+    assert within_limits(files) == [files[0], files[2], files[4]]
+    run = Run()
+    artifacts = TraceArtifacts(lambda: run)
+    artifacts.begin("iter-0000003", files)
+    artifacts.begin("iter-0000004", files[1:2])
+    while artifacts.busy:
+        artifacts.pick_up()
+    ((artifact, _),) = run.artifacts
+    assert [Path(path).name for path in artifact.manifest.entries] == [
+        f"rank-{index}" for index in (0, 2, 4)
+    ]
+    left_out = "left out of the W&B artifact, larger than 5 MB or than 10 MB together: "
+    assert warned == [f"{left_out}{files[1]}, {files[3]}", f"{left_out}{files[1]}"]
+
+
+def test_an_artifact_that_is_under_way_when_the_run_ends_is_dropped(tmp_path: Path) -> None:
+    run = Run()
+    artifacts = TraceArtifacts(lambda: run)
+    run.run = None  # type: ignore[assignment]
+    artifacts.begin("iter-0000003", [tmp_path / "rank-0"])
+    assert not artifacts.busy
