@@ -3,8 +3,8 @@
 
 Only the rank that has a sink does this, profiled or not, and no rank waits for it: a program
 beside training (`window_summary.py`) waits for the traces and analyses them, one window at a time.
-Its result is picked up when Megatron logs, or, with a bound, when training has ended. At a log it is
-written before the all-gathers, after which rank 0 writes its line: so no two ranks append to
+Its result is picked up when Megatron logs, or, with a bound, when training has ended. At a log it
+is written before the all-gathers, after which rank 0 writes its line: so no two ranks append to
 `metrics.jsonl` at once, which NFS would not survive.
 """
 
