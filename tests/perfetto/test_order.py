@@ -50,11 +50,10 @@ def test_slices_that_nest_come_back_as_they_were(slices: list[tuple[int, int]]) 
 def test_lanes_hold_every_slice_once_and_none_cross_on_them(slices: list[tuple[int, int]]) -> None:
     ts, end = columns(slices)
     lanes = lanes_of(ts, end)
-    assert sorted(np.concatenate(lanes).tolist()) == list(range(len(ts)))
+    assert sorted(np.concatenate([lane.places for lane in lanes]).tolist()) == list(range(len(ts)))
     for lane in lanes:
-        assert played(ts[lane], end[lane]) == list(
-            zip(ts[lane].tolist(), end[lane].tolist(), strict=True)
-        )
+        own, own_end = ts[lane.places], end[lane.places]
+        assert played(own, own_end) == list(zip(own.tolist(), own_end.tolist(), strict=True))
 
 
 def test_an_end_stands_before_a_begin_of_the_same_time() -> None:

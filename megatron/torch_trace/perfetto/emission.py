@@ -42,9 +42,8 @@ class Emitter:
     Args:
         write: takes bytes.
         sequence: the rank's number of Perfetto's packet sequences.
-        found: the rank's events, sorted by row and start.
+        found: the rank's events, sorted by row and start. Its clock shows 0 at the first one.
         arrows: by event.
-        zero_ns: what its clock counts from.
         largest_uuid: of its rows.
     """
 
@@ -54,13 +53,12 @@ class Emitter:
         sequence: int,
         found: RankEvents,
         arrows: Arrows,
-        zero_ns: int,
         largest_uuid: int,
     ) -> None:
         self._write, self._sequence = write, sequence
-        self._found, self._arrows, self._zero = found, arrows, zero_ns
+        self._found, self._arrows, self._zero = found, arrows, found.first_ns
         events, values = found.events, found.values
-        last = int((events["ts"] + events["dur"]).max(initial=zero_ns)) - zero_ns
+        last = int((events["ts"] + events["dur"]).max(initial=self._zero)) - self._zero
         keys = [key for schema in found.schemas for key, _ in schema]
         self._keys = {key: iid for iid, key in enumerate(dict.fromkeys(keys), 1)}
         self._widths = Widths(
@@ -72,7 +70,7 @@ class Emitter:
             text=wire.width_of(len(values["text"])),
         )
         self._arrow_base = sequence << 40
-        self._named = np.array([bool(name) for name in values["category"]], dtype=np.int64)
+        self._named = np.array([bool(name) for name in values["category"]], dtype=np.int8)
         self._forms, self._form_of = self._choose_forms()
         self.packets = 0
 
@@ -81,27 +79,27 @@ class Emitter:
         """In the order of the numbers that packets have for them."""
         return list(self._keys)
 
-    def _choose_forms(self) -> tuple[list[Shape], NDArray[np.intp]]:
+    def _choose_forms(self) -> tuple[list[Shape], NDArray[np.int32]]:
         """The form of each event's first packet; the last form is that of all ends."""
         events = self._found.events
-        key = np.stack(
-            [
-                events["instant"],
-                self._named[events["category"]],
-                events["schema"],
-                self._arrows.begins.count,
-                self._arrows.finishes.count,
-            ]
+        keys = (
+            events["instant"],
+            self._named[events["category"]],
+            events["schema"],
+            self._arrows.begins.count,
+            self._arrows.finishes.count,
         )
         # One number each: sorting rows would take many times as long.
-        code = np.zeros(key.shape[1], dtype=np.int64)
-        for row in key:
-            code = code * (int(row.max(initial=0)) + 2) + row + 1
+        code = np.zeros(len(events["ts"]), dtype=np.int64)
+        for key in keys:
+            code *= int(key.max(initial=0)) + 2
+            code += key + 1
         _, first, form_of = np.unique(code, return_index=True, return_inverse=True)
-        self._kinds = [tuple(one) for one in key[:, first].T.tolist()]
+        del code
+        self._kinds = [tuple(int(key[row]) for key in keys) for row in first.tolist()]
         forms = [self._begin(*kind) for kind in self._kinds]
         forms.append(Shape(self._packet([*_type(_END), *self._track()])))
-        return forms, form_of.ravel()
+        return forms, form_of.ravel().astype(np.int32)
 
     def _track(self) -> Parts:
         return shapes.number(_TRACK, self._widths.track)

@@ -21,7 +21,17 @@ _COLUMNS = {
     "arrows": ("ts", "track", "category", "id", "end"),
     "memory": ("ts", "device", "allocated", "reserved"),
 }
-_WIDE = {"ts", "dur", "id", "allocated", "reserved"}
+# There are millions of them.
+_NARROW: dict[str, Any] = {
+    "name": np.int32,
+    "track": np.int32,
+    "category": np.int32,
+    "instant": np.int8,
+    "end": np.int8,
+    "schema": np.int32,
+    "schema_row": np.int32,
+    "device": np.int32,
+}
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000
 """As the analysis judges: a time further out than 20 widths of the trace is not of this trace."""
@@ -98,8 +108,8 @@ class Gathered:
         ):
             for column, array in columns.items():
                 coded = maps[column][array] if column in ("name", "track", "category") else array
-                narrow = np.int64 if column in _WIDE else np.int32
-                self.parts[table].setdefault(column, []).append(coded.astype(narrow, copy=False))
+                narrow = coded.astype(_NARROW.get(column, np.int64), copy=False)
+                self.parts[table].setdefault(column, []).append(narrow)
         self.thread_names |= block.thread_names
         self.left_out += block.left_out
         self.without_start += block.without_start
@@ -138,14 +148,22 @@ class Gathered:
             memory=tables["memory"],
             values=values,
             schemas=list(self.schemas),
-            columns=[[np.concatenate(parts) for parts in schema] for schema in self.columns],
+            columns=[_joined(schema) for schema in self.columns],
             thread_names=self.thread_names,
             left_out=self.left_out,
             without_start=self.without_start,
         )
-        self.columns = []
         _mend(found, np.array([c in on_gpu for c in values["category"]], dtype=bool))
         return found
+
+
+def _joined(columns: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Each argument's pieces as one array; the pieces are let go one after the other."""
+    joined = []
+    for number in range(len(columns)):
+        parts, columns[number] = columns[number], []
+        joined.append(np.concatenate(parts))
+    return joined
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:

@@ -29,14 +29,15 @@ class Ends:
         arrow: numbers of arrows.
     """
 
-    count: Ints
-    first: Ints
+    count: NDArray[np.int32]
+    first: NDArray[np.int32]
     arrow: Ints
 
     @classmethod
     def of(cls, slices: Ints, total: int) -> Ends:
-        count = np.bincount(slices, minlength=total)
-        return cls(count, np.cumsum(count) - count, np.argsort(slices, kind="stable"))
+        count = np.bincount(slices, minlength=total).astype(np.int32)
+        first = (np.cumsum(count) - count).astype(np.int32)
+        return cls(count, first, np.argsort(slices, kind="stable"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,11 +60,31 @@ def order_of(ts: Ints, end: Ints) -> Order | None:
     return Order(slices, is_end) if (np.diff(times) >= 0).all() else None
 
 
-def lanes_of(ts: Ints, end: Ints) -> list[Ints]:
-    """Positions of the slices of each lane, so that none cross; only as many lanes as needed."""
-    if order_of(ts, end) is not None:
-        return [np.arange(len(ts))]
-    lane = np.zeros(len(ts), dtype=np.int64)
-    for position, number in LaneFinder().lanes(ts, end - ts).items():
-        lane[position] = number
-    return [np.flatnonzero(lane == number) for number in range(int(lane.max()) + 1)]
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Slices that nest.
+
+    Args:
+        places: of the slices among all that were given.
+        order: of these slices.
+    """
+
+    places: Ints
+    order: Order
+
+
+def lanes_of(ts: Ints, end: Ints) -> list[Lane]:
+    """Slices on as many lanes as it takes for none to cross; arguments as for `order_of`."""
+    whole = order_of(ts, end)
+    if whole is not None:
+        return [Lane(np.arange(len(ts)), whole)]
+    number = np.zeros(len(ts), dtype=np.int64)
+    for position, lane in LaneFinder().lanes(ts, end - ts).items():
+        number[position] = lane
+    lanes = []
+    for lane in range(int(number.max()) + 1):
+        places = np.flatnonzero(number == lane)
+        order = order_of(ts[places], end[places])
+        assert order is not None, "a lane is made of slices that nest"
+        lanes.append(Lane(places, order))
+    return lanes

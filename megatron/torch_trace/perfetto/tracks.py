@@ -28,7 +28,7 @@ from megatron.torch_trace.vocabulary import GPU_WORK
 _TRACKS_PER_RANK = 1 << 16
 _THREADS_PER_RANK = 10_000
 _LAST = 1 << 20
-_GPU_ANNOTATIONS = "gpu_user_annotation"
+GPU_ANNOTATIONS = "gpu_user_annotation"
 
 
 @dataclass(slots=True)
@@ -124,9 +124,14 @@ class Planner:
             )
         return self._next
 
+    @property
+    def largest_uuid(self) -> int:
+        """No number of this rank is larger."""
+        return (self.number + 2) * _TRACKS_PER_RANK - 1
+
     def lay_out(self) -> TrackPlan:
         work = self._time_by_track(set(GPU_WORK))
-        marks = self._time_by_track({_GPU_ANNOTATIONS})
+        marks = self._time_by_track({GPU_ANNOTATIONS})
         devices: dict[Any, list[int]] = defaultdict(list)
         cpu: dict[Any, list[int]] = defaultdict(list)
         used = set(np.unique(self.found.events["track"]).tolist())

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packets of one rank in the order in which they must stand: words, rows, what is on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from megatron.torch_trace.analysis.timeline import Timeline
+from megatron.torch_trace.perfetto import descriptors
+from megatron.torch_trace.perfetto.emission import Emitter
+from megatron.torch_trace.perfetto.events import RankEvents
+from megatron.torch_trace.perfetto.flows import Arrows, connect
+from megatron.torch_trace.perfetto.order import Ints, lanes_of
+from megatron.torch_trace.perfetto.streams import queue_depth
+from megatron.torch_trace.perfetto.tracks import GPU_ANNOTATIONS, Planner, Shown, TrackPlan
+
+
+class PartWriter:
+    """Writes the part of one rank.
+
+    Args:
+        sequence: the rank's number of Perfetto's packet sequences.
+        found: its events; sorted here.
+        planner: of its rows.
+        timeline: what the analysis makes of the rank; None if there is nothing to analyse.
+
+    Attributes:
+        packets, arrows, crossing: how many were written; slices that moved to lanes of their own.
+    """
+
+    def __init__(
+        self, sequence: int, found: RankEvents, planner: Planner, timeline: Timeline | None
+    ) -> None:
+        self._sequence, self._found = sequence, found
+        self._planner, self._timeline = planner, timeline
+        self.packets = self.arrows = self.crossing = 0
+
+    def write(self, write: Callable[[bytes], None]) -> None:
+        """Write everything.
+
+        Args:
+            write: takes bytes.
+        """
+        plan = self._planner.lay_out()
+        arrows, rows = self._sort(plan)
+        emitter = Emitter(write, self._sequence, self._found, arrows, self._planner.largest_uuid)
+        write(descriptors.beginning(self._sequence))
+        self._write_words(write, emitter)
+        for content in plan.descriptors:
+            write(descriptors.packet(self._sequence, content))
+        self._write_slices(write, emitter, plan, rows)
+        for ts, values, descriptor, uuid in self._counters(plan):
+            write(descriptors.packet(self._sequence, descriptor))
+            emitter.counter(ts, values, uuid)
+        self.packets, self.arrows = emitter.packets, arrows.count
+
+    def _sort(self, plan: TrackPlan) -> tuple[Arrows, Ints]:
+        """Sort the events by row, start, longest first, and connect arrows to them."""
+        found, events = self._found, self._found.events
+        is_mark = np.array([c == GPU_ANNOTATIONS for c in found.values["category"]], dtype=bool)
+        mark = is_mark[events["category"]]
+        rows = plan.row_of[events["track"], mark.astype(np.int64)]
+        order = np.lexsort((-events["dur"], events["ts"], rows))
+        for column in list(events):
+            events[column] = events[column][order]
+        rows = rows[order]
+        may_hold = ~mark[order] & (events["instant"] == 0)
+        own = plan.row_of[found.arrows["track"], 0]
+        ends = events["ts"] + events["dur"]
+        return connect(found, own, rows, events["ts"], ends, may_hold), rows
+
+    def _write_words(self, write: Callable[[bytes], None], emitter: Emitter) -> None:
+        values = self._found.values
+        for kind, words in (
+            (descriptors.CATEGORIES, values["category"]),
+            (descriptors.NAMES, values["name"]),
+            (descriptors.ARGUMENT_NAMES, emitter.argument_names),
+            (descriptors.ARGUMENT_TEXTS, values["text"]),
+        ):
+            for packet in descriptors.interned(self._sequence, kind, words):
+                write(packet)
+
+    def _write_slices(
+        self, write: Callable[[bytes], None], emitter: Emitter, plan: TrackPlan, rows: Ints
+    ) -> None:
+        ts, dur = self._found.events["ts"], self._found.events["dur"]
+        bounds = np.searchsorted(rows, np.arange(len(plan.rows) + 1)).tolist()
+        for shown, start, stop in zip(plan.rows, bounds, bounds[1:], strict=False):
+            lanes = lanes_of(ts[start:stop], ts[start:stop] + dur[start:stop])
+            for number, lane in enumerate(lanes):
+                uuid = shown.uuid
+                if number:
+                    uuid, descriptor = self._new_lane(shown, number)
+                    write(descriptors.packet(self._sequence, descriptor))
+                    self.crossing += len(lane.places)
+                emitter.lane(lane.places + start, lane.order, uuid)
+
+    def _new_lane(self, shown: Shown, number: int) -> tuple[int, bytes]:
+        uuid, name = self._planner.uuid(), f"{shown.name} crossing {number}"
+        return uuid, descriptors.child(uuid, name, shown.parent or shown.uuid, shown.order)
+
+    def _counters(self, plan: TrackPlan) -> Iterator[tuple[Ints, Ints, bytes, int]]:
+        """Times, values, and the row with its uuid."""
+        rank, memory, timeline = self._planner.title.short, self._found.memory, self._timeline
+        for device, root in plan.roots.items():
+            mine = np.flatnonzero(memory["device"] == device)
+            mine = mine[np.argsort(memory["ts"][mine], kind="stable")]
+            for what in ("allocated", "reserved") if len(mine) else ():
+                row = self._counter(root, f"{rank} memory {what}", descriptors.BYTES)
+                yield memory["ts"][mine], memory[what][mine], *row
+            if timeline is not None and timeline.devices.analysed == device:
+                ts, depth = queue_depth(timeline)
+                if len(ts):
+                    name = f"{rank} launched work waiting"
+                    yield ts, depth, *self._counter(root, name, descriptors.COUNT)
+
+    def _counter(self, root: int, name: str, unit: int) -> tuple[bytes, int]:
+        uuid = self._planner.uuid()
+        return descriptors.counter(uuid, name, root, uuid, unit), uuid
