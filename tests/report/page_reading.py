@@ -21,7 +21,7 @@ class Page(HTMLParser):
         tags: every element's name.
         links: what `src` and `href` name.
         titles: every `title` attribute.
-        text: all text outside of scripts and styles.
+        pieces: all text outside of scripts and styles.
     """
 
     sections: list[str] = field(default_factory=list)
@@ -31,12 +31,16 @@ class Page(HTMLParser):
     tags: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
         self._open: list[str] = []
         self._table: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         own = {name: value or "" for name, value in attrs}
@@ -72,7 +76,7 @@ class Page(HTMLParser):
         if inside == "script":
             self.scripts[-1] += data
         elif inside != "style":
-            self.text += data
+            self.pieces.append(data)
             if self._table and {"td", "th"} & set(self._open):
                 rows = self.tables[self._table]
                 rows[-1][-1] = (rows[-1][-1] + data).strip()
