@@ -110,7 +110,8 @@ def read_table(
     """
     trace = Trace(path, strict=strict)
     gathered = _Gathered()
-    for columns in trace.map(partial(columns_of, frozenset(without)), Event, workers=workers):
+    look = partial(columns_of, frozenset(without))
+    for columns in trace.map(look, Event, workers=workers, small_results=True):
         gathered.add(columns)
     return gathered.table(trace)
 
