@@ -41,6 +41,8 @@ FINDING_COLUMNS = ("severity", "code", "title", "advice")
 _POLL_SECONDS = 0.5
 _QUIET_SECONDS = 90.0
 """More than NFS takes to show that a file has grown, and than Kineto takes to stop."""
+_QUIET_PARTIALS_SECONDS = 20.0
+"""A rank's analysis takes about 5 s for a GB raw, and training may be waiting to end."""
 _MOST_JOBS = 4
 _CORES_PER_JOB = 8
 
@@ -186,7 +188,7 @@ def wait_for_partials(
     What is not there then is analysed here.
     """
     missing, since = len(traces) + 1, clock()
-    while missing and clock() < since + _QUIET_SECONDS:
+    while missing and clock() < since + _QUIET_PARTIALS_SECONDS:
         left = sum(not partial_of(trace).exists() for trace in traces)
         if left < missing:
             missing, since = left, clock()
