@@ -43,7 +43,6 @@ HARMLESS = {
     "directive 'navigate-to'": "the UI's own policy names a directive that Chromium has dropped",
     "is_internal_user.js": "the UI asks Google whether its user works there; our policy forbids it",
     "http://127.0.0.1:9001/": "the UI looks for a native trace_processor; our policy forbids it",
-    "violates the document's Content Security Policy": "the same, said a second time",
     "document not ready yet": "the UI answers the first PINGs of the page that embeds it",
     "live_reload": "the UI, built for developers, asks whether it is to be loaded anew",
     "LiveReload SSE error": "the same, said a second time",
@@ -129,8 +128,8 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
     made.see(page)
     page.goto(address)
     # The page is there at once, and becomes the report when that is made.
-    page.locator("iframe").wait_for(timeout=120_000)
-    page.frame_locator("iframe").locator(".pf-track").first.wait_for(timeout=120_000)
+    page.locator("iframe").wait_for(timeout=240_000)
+    page.frame_locator("iframe").locator(".pf-track").first.wait_for(timeout=240_000)
     yield made
     page.close()
 
