@@ -138,13 +138,13 @@ def test_each_ranks_own_analysis_is_waited_for_while_they_come(tmp_path: Path) -
     (tmp_path / "artifacts").mkdir()
     partials = [partial_of(trace) for trace in traces]
     partials[0].touch()
-    clock = Clock({80.0: partials[1].touch, 160.0: partials[2].touch})
+    clock = Clock({15.0: partials[1].touch, 30.0: partials[2].touch})
     window_summary.wait_for_partials(traces, clock.sleep, clock)
-    assert clock.now == 160.0
+    assert clock.now == 30.0
     partials[1].unlink()
     clock = Clock({})
     window_summary.wait_for_partials(traces, clock.sleep, clock)
-    assert clock.now == 90.0
+    assert clock.now == 20.0
 
 
 def test_traces_that_cannot_be_analysed_are_an_error_in_the_answer(
