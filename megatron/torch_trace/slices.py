@@ -60,13 +60,14 @@ class BlockSlices:
     replaced: list[int] = field(default_factory=list)
 
 
-def slices_of(block: EventBlock[Any]) -> BlockSlices:
+def slices_of(block: EventBlock[Any], times: tuple[Ints, Ints] | None = None) -> BlockSlices:
     """The slices of a block with the track each is on, and the names that tracks have.
 
     Args:
         block: of `TrackEvent`, or of events with more fields.
+        times: its `block_times`, if they are known.
     """
-    ts, dur = block_times(block)
+    ts, dur = times or block_times(block)
     keys, code = coded(list(map(_KEY, block.events)))
     found = BlockSlices(block=block.offset)
     tracks: dict[tuple[Track, bool], int] = {}

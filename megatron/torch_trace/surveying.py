@@ -62,7 +62,7 @@ class BlockLook:
         slices = np.flatnonzero(kinds.where("is_slice"))
         self._times(part, block, ts[slices], dur[slices], slices)
         if self.crossing:
-            part.slices = slices_of(block)
+            part.slices = slices_of(block, (ts, dur))
         return part
 
     def _links(self, part: SurveyPart, events: list[SlimEvent], kinds: BlockKinds) -> None:
