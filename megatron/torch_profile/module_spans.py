@@ -28,6 +28,8 @@ from megatron.torch_profile.backward_spans import BackwardSpans
 _WRAPPER_ATTRIBUTE = "module"
 # The model itself, which computes the loss outside of its parts.
 _ROOT = "model"
+# Megatron's and torch's placeholders for a part that a layer does not have: a tenth of all spans.
+_NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
 # Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
 _RECEIVED = "input_tensor"
 
@@ -49,6 +51,8 @@ class ModuleSpans:
         for index, chunk in enumerate(chunks):
             prefix = f"chunk{index}." if len(chunks) > 1 else ""
             for path, module in _unwrapped(chunk).named_modules():
+                if type(module).__name__ in _NOTHING:
+                    continue
                 if depth is None or path.count(".") < depth:
                     self._hook(
                         module, f"{prefix}{path or _ROOT}: {type(module).__name__}", not path
