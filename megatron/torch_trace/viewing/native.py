@@ -19,7 +19,7 @@ UI_PORT = 10000
 """A trace_processor answers pages of https://ui.perfetto.dev and of this port only."""
 
 BROWSER_BYTES = 2_000_000_000
-"""Of JSON. In Chromium 188 MB of it became 760 MiB of memory as a timeline with all arguments; the
+"""Of JSON. In Chromium 188 MB of it take 594 MiB as a compressed timeline with all arguments; the
 memory of its WebAssembly ends at 4 GiB, or 16 GiB where it has the 64-bit one."""
 
 
