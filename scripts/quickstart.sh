@@ -77,9 +77,10 @@ echo
 echo "Traces of this run (whole log: quickstart/train.log):"
 find "$RUN" -type f -printf '  %p  %k KiB\n' | sort
 echo
+WINDOW=$(find "$RUN" -maxdepth 1 -name 'iter-*' | sort | tail -n 1)
 echo "Look at them:"
 if ((GPUS > 0)); then
-  echo "  .venv/bin/torch-trace analyze $RUN"
+  echo "  .venv/bin/torch-trace analyze $WINDOW"
 fi
-echo "  .venv/bin/torch-trace info $RUN"
-echo "  or drop a .pt.trace.json.gz onto https://ui.perfetto.dev"
+echo "  .venv/bin/torch-trace view $WINDOW"
+echo "  .venv/bin/torch-trace info $WINDOW"
