@@ -21,7 +21,7 @@ from pathlib import Path
 
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12"}
 CPUS = 256
-KILL_WAIT_SECONDS = 10
+KILL_WAIT_SECONDS = 30  # as SLURM has it
 GRACE_SECONDS = 20
 _FREEZER = Path("/sys/fs/cgroup/freezer")
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "unshare")

@@ -35,7 +35,7 @@ TINY = {
 _WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-warmup", "0")
 _WINDOWS += ("--torch-profile-active", "5", "--torch-profile-repeat", "0")
 _STARTED_SECONDS = 300.0
-_AT_A_TIME = 4
+_AT_A_TIME = 3
 _PREEMPTION = Lock()
 """Whoever takes nodes takes them from whom SLURM chooses: so one victim at a time."""
 
@@ -131,7 +131,9 @@ def _ended(job: Job, began: float) -> _Result:
 
 
 def _has_traces(job: Job) -> bool:
-    return len(job.traces()) >= 2 or job.field("JobState") == "FAILED"
+    """Whether both chosen ranks have finished one, or never will."""
+    ranks = {Path(name).name for name in job.traces()}
+    return len(ranks) >= 2 or job.field("JobState") == "FAILED"
 
 
 def _cancelled(submit: _Submit) -> _Result:
