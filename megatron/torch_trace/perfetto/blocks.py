@@ -30,8 +30,8 @@ _PLACED = GPU_WORK | LAUNCHES | {"user_annotation"}
 _COMMUNICATION = "record_param_comms"
 _MEMORY = "[memory]"
 _LARGEST_ID = 1 << 62
-_GPU_DEVICES = (1, 20)
-"""torch's DeviceType of CUDA and of accelerators of other makers."""
+_CPU = 0
+"""torch's DeviceType of the CPU, whose allocations are no GPU's memory."""
 
 
 class TimelineEvent(SlimEventWithArgs, gc=False):
@@ -237,7 +237,7 @@ def _memory(events: list[TimelineEvent], columns: dict[str, Ints]) -> dict[str, 
     for row in np.flatnonzero(columns["instant"]).tolist():
         if events[row].name == _MEMORY:
             args = decode_loosely(bytes(events[row].args) or b"{}", MemoryArgs)
-            if args.device_type in _GPU_DEVICES and args.allocated is not None:
+            if args.device_type != _CPU and args.allocated is not None:
                 rows.append(row)
                 totals.append((args.device or 0, args.allocated, args.reserved or 0))
     table = np.array(totals, dtype=np.int64).reshape(-1, 3)
