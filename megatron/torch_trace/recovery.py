@@ -109,15 +109,13 @@ def recover(unfinished: Unfinished, on_read: OnRead | None = None) -> Recovered:
     """
     target = unfinished.target
     source = unfinished.source
-    if source.name.endswith(f".json{TEMPORARY_SUFFIX}") and not _ends_whole(source):
-        target = cut_short(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TorchTraceError(f"{target.parent}: cannot be made ({error.strerror}).") from error
     result = decompress(source, target, on_read=on_read)
     if result.damage:
-        return Recovered(target, result.damage.sentence())
+        return Recovered(target.rename(cut_short(target)), result.damage.sentence())
     for path in unfinished.files:
         path.unlink(missing_ok=True)
     _leave(source.parent)
@@ -139,12 +137,6 @@ def _destination(folder: Path, output: Path | None) -> Path:
         return folder
     window = Path(note.read_text().strip())
     return output / window.parent.name / window.name if output else window
-
-
-def _ends_whole(raw: Path) -> bool:
-    with raw.open("rb") as file:
-        file.seek(max(0, raw.stat().st_size - 16))
-        return file.read().rstrip().endswith(b"}")
 
 
 def _is_open(path: Path) -> bool:

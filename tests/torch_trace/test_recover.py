@@ -75,6 +75,19 @@ def test_text_that_was_cut_becomes_a_partial_trace_and_stays(scratch: Path, tmp_
     assert f"left as it is, {partial} is there" in again.output
 
 
+def test_a_compressed_file_that_was_cut_becomes_a_partial_trace(
+    scratch: Path, tmp_path: Path
+) -> None:
+    text = WHOLE[:-2] + "".join(f",{EVENT % n}" for n in range(10**6, 10**6 + 3000)) + "]}"
+    whole = gzip.compress(text.encode(), compresslevel=1)
+    (scratch / f"{TRACE}.4243.tmp").write_bytes(whole[: len(whole) // 2])
+    result = run(tmp_path / "node")
+    assert isinstance(result.exception, DamagedTraceError)
+    partial = tmp_path / "traces" / WINDOW / "rank-3.partial.pt.trace.json.gz"
+    assert 3 < events(partial) < 3003
+    assert files(tmp_path / "traces") == [f"{WINDOW}/{partial.name}"]
+
+
 def test_a_trace_that_is_there_is_never_overwritten(scratch: Path, tmp_path: Path) -> None:
     target = tmp_path / "traces" / WINDOW / TRACE
     target.parent.mkdir(parents=True)
