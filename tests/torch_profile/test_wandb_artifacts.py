@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def test_what_is_too_large_for_an_artifact_is_named_and_left_out(
     artifacts.begin("iter-0000003", files)
     artifacts.begin("iter-0000004", files[1:2])
     while artifacts.busy:
+        time.sleep(0.01)
         artifacts.pick_up()
     ((artifact, _),) = run.artifacts
     assert [Path(path).name for path in artifact.manifest.entries] == [
