@@ -115,9 +115,9 @@ class TorchProfileConfig:
         None,
         "Name in the trace what Megatron does: phases (micro-batches, timers, optimizer, logging, "
         "evaluation), modules (forward, backward and recomputation of each module, such as "
-        "'decoder.layers.3.mlp: MLP').",
+        "'decoder.layers.3.mlp: MLP'), sections (what Megatron marks for Nsight).",
         nargs="+",
-        choices=["phases", "modules"],
+        choices=["phases", "modules", "sections"],
     )
     spans_depth: int | None = _flag(
         None,

@@ -9,6 +9,7 @@ from typing import Any
 from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.module_spans import ModuleSpans, module_spans
 from megatron.torch_profile.phase_spans import Phases, phase_spans
+from megatron.torch_profile.section_spans import section_spans
 
 
 class Spans:
@@ -25,6 +26,8 @@ class Spans:
         self._modules: ModuleSpans | None = None
         if "phases" in config.wanted_spans:
             self._phases = self._stack.enter_context(phase_spans())
+        if "sections" in config.wanted_spans:
+            self._stack.enter_context(section_spans())
         if "modules" in config.wanted_spans:
             self._modules = self._stack.enter_context(module_spans(model, config.spans_depth))
 

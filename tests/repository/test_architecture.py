@@ -29,6 +29,7 @@ CAPTURE_ORDER = (
     "backward_spans",
     "module_spans",
     "phase_spans",
+    "section_spans",
     "spans",
     "compress",
     "export",
@@ -108,7 +109,7 @@ def test_only_the_recorder_and_spans_know_torch_profiler() -> None:
         for file in CAPTURE.rglob("*.py")
         if any(name.startswith("torch.profiler") for name in imports(file, top_level=False))
     }
-    assert users == {"recorder", "backward_spans", "module_spans", "phase_spans"}
+    assert users == {"recorder", "backward_spans", "module_spans", "phase_spans", "section_spans"}
 
 
 @pytest.mark.parametrize(

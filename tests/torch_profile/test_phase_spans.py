@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from recorded_spans import recorded
 
+from megatron.torch_profile import section_spans
 from megatron.torch_profile.config import PRESETS, TorchProfileConfig
 from megatron.torch_profile.phase_spans import Phases, Schedule, _NamedTimer
 
@@ -81,6 +85,45 @@ def test_timers_leave_spans_and_stay_what_they_were(tmp_path: Path) -> None:
     assert [name for name, _ in found] == ["optimizer", "forward-backward"]
     assert calls == ["stop", "start True", "stop", "start False", "start False"]
     assert _NamedTimer(timer, "x", phases).elapsed() == 3.5
+
+
+@pytest.fixture
+def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of Megatron's that marks sections, and the calls that reach Megatron's own marks."""
+    module = ModuleType("megatron.marks")
+    module.calls = []
+    exec(
+        "def nvtx_range_push(msg=None, suffix=None):\n    calls.append(('push', msg, suffix))\n"
+        "def nvtx_range_pop(msg=None, suffix=None):\n    calls.append(('pop', msg, suffix))\n"
+        "class Attention:\n"
+        "    def forward(self):\n"
+        "        nvtx_range_push(suffix='qkv')\n"
+        "        nvtx_range_push('rotary')\n"
+        "        nvtx_range_pop('rotary')\n"
+        "        nvtx_range_pop(suffix='qkv')\n"
+        "        nvtx_range_push(suffix='core')\n"
+        "        raise ValueError\n",
+        vars(module),
+    )
+    monkeypatch.setitem(sys.modules, "megatron.marks", module)
+    section_spans._patches.cache_clear()
+    yield module
+    section_spans._patches.cache_clear()
+
+
+def test_what_megatron_marks_for_nsight_leaves_spans_too(tmp_path: Path, marks: Any) -> None:
+    push = marks.nvtx_range_push
+    with recorded(tmp_path / "trace.json") as found, section_spans.section_spans():
+        marks.nvtx_range_pop()  # began before the window
+        with pytest.raises(ValueError):
+            marks.Attention().forward()
+    assert found == [
+        ("section Attention.forward.qkv", 0),
+        ("section rotary", 1),
+        ("section Attention.forward.core", 0),
+    ]
+    assert marks.nvtx_range_push is push
+    assert [call[0] for call in marks.calls] == ["pop", "push", "push", "pop", "pop", "push"]
 
 
 def test_kinds_of_spans_however_they_are_asked_for() -> None:
