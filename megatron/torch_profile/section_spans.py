@@ -4,8 +4,8 @@
     section Attention.forward.core_attention        the function that marks it, and its suffix
 
 Torch traces do not hold NVTX ranges. Megatron's own stay as they are, on or off: to switch them on
-would let a pop that does not match its push end training, so the calls are followed beside them. A layer
-has a dozen of them, most where a module has a span already: a kind of its own.
+would let a pop that does not match its push end training, so the calls are followed beside them.
+A layer has a dozen of them, most where a module has a span already: hence a kind of its own.
 """
 
 from __future__ import annotations
