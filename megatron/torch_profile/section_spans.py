@@ -79,7 +79,7 @@ def _pop(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _name(msg: str | None = None, suffix: str | None = None, **_: Any) -> str:
     """As Megatron names it, but for the module's path: the function that marks, and the suffix."""
     # The frames above are this function, `_push`, and whoever marks: wrapt's is in C.
-    where = msg or getattr(sys._getframe(2).f_code, "co_qualname", sys._getframe(2).f_code.co_name)
+    where = msg or str(sys._getframe(2).f_code.co_qualname)
     return f"{where}.{suffix}" if suffix else where
 
 
