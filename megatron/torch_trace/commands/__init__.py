@@ -34,6 +34,10 @@ SUBCOMMANDS: dict[str, str] = {
 }
 """Name -> the one-line help that `torch-trace --help` shows."""
 
+_SMALL_COLUMNS = ("analyze", "compare", "report")
+"""They read a small file of columns for each rank: the threads that polars would start, one for
+each core of a login node, cost more than they save."""
+
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -42,6 +46,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
             return None
+        if cmd_name in _SMALL_COLUMNS:
+            os.environ.setdefault("POLARS_MAX_THREADS", "1")
         module = import_module(f"{__name__}.{cmd_name}")
         command: click.Command = module.command
         return command
