@@ -218,6 +218,7 @@ def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> Non
         [op("a", ts, 0.5) for ts in range(100)], op("open", 95.5, -1), op("far", 1e13, 1),
         {"ph": "X", "cat": "cpu_op", "name": "never", "pid": CPU, "tid": MAIN},
         {"ph": "C", "name": "count", "pid": CPU, "ts": 3, "args": {"n": 1}},
+        arrow(4, op("a", 3, 1), op("nowhere", 3, 1, tid=99)),
     )  # fmt: skip
     result = convert(trace, tmp_path / "out.pftrace")
     timeline = read_timeline(tmp_path / "out.pftrace")
@@ -226,6 +227,7 @@ def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> Non
     assert result.notes == (
         f"{trace}: 1 of phase C are neither slices, instants nor arrows and were left out.",
         f"{trace}: 2 events without a time, or absurdly far off, were left out.",
+        f"{trace}: 1 arrows with an end on no slice were left out.",
     )
 
 
@@ -293,12 +295,17 @@ def test_what_cannot_work_is_said_and_leaves_nothing_behind(tmp_path: Path) -> N
     merged = write(tmp_path / "merged.json", op("a", 0, 1), torch_profile={"merged": {"ranks": []}})
     with pytest.raises(UsageError, match="a merged trace"):
         convert(merged, tmp_path / "out.pftrace")
+    for window in ("iter-0000003", "iter-0000005"):
+        (tmp_path / window).mkdir()
+        rank(tmp_path / window, 0, 0)
+    with pytest.raises(UsageError, match=r"holds 2 windows .* name one of these folders"):
+        convert(tmp_path, tmp_path / "out.pftrace")
     cut = tmp_path / "cut.json"
     cut.write_bytes(one.read_bytes()[:-40])
     with pytest.raises(StrictError):
         convert(cut, tmp_path / "out.pftrace", strict=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "copy.json", "cut.json", "merged.json", "rank-0.json",
+        "copy.json", "cut.json", "iter-0000003", "iter-0000005", "merged.json", "rank-0.json",
     ]  # fmt: skip
     kept = tmp_path / "out.pftrace"
     kept.write_text("mine")

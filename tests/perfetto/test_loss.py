@@ -54,11 +54,12 @@ def test_perfetto_finds_every_slice_and_arrow_of_every_rank(folder: str, tmp_pat
         sums, some = written(trace, f"rank 0{number}")
         expected |= sums
         arrows += some
-    by_rank, [[flows]], errors, [[first]] = ask(
-        output, BY_RANK, ARROWS, ERRORS, "select min(ts) from slice"
+    by_rank, [[flows]], errors, [[first, day]] = ask(
+        output, BY_RANK, ARROWS, ERRORS, "select min(ts), substr(abs_time_str(0), 1, 10) from slice"
     )
     assert {(rank, cat): (count, ns) for rank, cat, count, ns in by_rank} == expected
     assert (flows, errors, first) == (arrows, [], 0)
+    assert day == "2026-11-27"  # when these traces were recorded
 
 
 @needs_perfetto

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from megatron.torch_trace.analysis.activity import read_activity
+from megatron.torch_trace.analysis.choosing import one_window
 from megatron.torch_trace.analysis.collectives import attribute
 from megatron.torch_trace.analysis.intervals import ints
 from megatron.torch_trace.analysis.matching import RankCalls, match, rank_calls
@@ -102,13 +103,13 @@ def export(
         on_rank: called with each rank that has been read.
 
     Raises:
-        UsageError: see above; a rank is unknown, or held by two files.
+        UsageError: see above; traces are of several windows; a rank is unknown, or held by two.
     """
     target = Path(folder)
     _refuse(target, force)
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
-    traces = ranked(sources.traces)
+    traces = ranked(one_window(sources.traces))
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=TEMPORARY_SUFFIX, dir=target) as temporary:
         work = Path(temporary)

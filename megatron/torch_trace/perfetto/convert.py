@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from megatron.torch_trace.analysis.choosing import one_window
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
@@ -86,13 +87,15 @@ def convert(
         jobs: processes; None for the cores that this job may use, at most 4.
 
     Raises:
-        UsageError: a path does not exist, two traces are of one rank, or the output exists.
+        UsageError: a path does not exist, traces are of several windows, two are of one rank, or
+            the output exists.
     """
     if args not in CHOICES:
         raise UsageError(f"--args {args}: must be one of {', '.join(CHOICES)}.")
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
-    expected = sum(map(estimated_raw_bytes, sources.traces)) // _SMALLER
+    traces = one_window(sources.traces)
+    expected = sum(map(estimated_raw_bytes, traces)) // _SMALLER
     sink = OutputFile(output, force=force, expected_bytes=expected, compressed=True)
     to_stdout = Path(output) == STDOUT
     with tempfile.TemporaryDirectory(
@@ -101,7 +104,6 @@ def convert(
         dir=None if to_stdout else Path(output).absolute().parent,
     ) as folder:
         suffix = Path(output).suffix if Path(output).suffix in _COMPRESSED else ""
-        traces = sources.traces
         work = _jobs_of(traces, Path(folder), suffix, args, strict)
         parts = sorted(_convert_ranks(work, jobs, on_progress), key=lambda part: part.rank)
         _refuse_twins(parts)

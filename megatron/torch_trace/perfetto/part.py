@@ -28,6 +28,7 @@ class PartWriter:
 
     Attributes:
         packets, arrows, crossing: how many were written; slices that moved to lanes of their own.
+        lost_arrows: those of which an end is on no slice.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class PartWriter:
     ) -> None:
         self._sequence, self._found = sequence, found
         self._planner, self._timeline = planner, timeline
-        self.packets = self.arrows = self.crossing = 0
+        self.packets = self.arrows = self.crossing = self.lost_arrows = 0
 
     def write(self, write: Callable[[bytes], None]) -> None:
         """Write everything.
@@ -55,6 +56,7 @@ class PartWriter:
             write(descriptors.packet(self._sequence, descriptor))
             emitter.counter(ts, values, uuid)
         self.packets, self.arrows = emitter.packets, arrows.count
+        self.lost_arrows = arrows.lost
 
     def _sort(self, plan: TrackPlan) -> tuple[Arrows, Ints]:
         """Sort the events by row, start, longest first, and connect arrows to them."""

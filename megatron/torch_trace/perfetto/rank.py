@@ -126,7 +126,7 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
         raw_bytes=trace.raw_bytes,
         written_bytes=sink.written,
         damage=trace.damage,
-        notes=tuple(_notes(job, found)),
+        notes=tuple(_notes(job.path, found, writer.lost_arrows)),
     )
 
 
@@ -139,12 +139,14 @@ def attempt_rank(job: RankJob) -> RankPart | TorchTraceError:
         return next(kind for kind in kinds if isinstance(error, kind))(str(error))
 
 
-def _notes(job: RankJob, found: RankEvents) -> Iterator[str]:
+def _notes(path: Path, found: RankEvents, lost_arrows: int) -> Iterator[str]:
     if found.left_out:
         phases = ", ".join(
             f"{count:,} of phase {phase or '?'}" for phase, count in sorted(found.left_out.items())
         )
-        yield f"{job.path}: {phases} are neither slices, instants nor arrows and were left out."
+        yield f"{path}: {phases} are neither slices, instants nor arrows and were left out."
     lost = found.odd + found.without_start
     if lost:
-        yield f"{job.path}: {lost:,} events without a time, or absurdly far off, were left out."
+        yield f"{path}: {lost:,} events without a time, or absurdly far off, were left out."
+    if lost_arrows:
+        yield f"{path}: {lost_arrows:,} arrows with an end on no slice were left out."
