@@ -4,29 +4,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 
 import click
 
-from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands import options
+from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
 from megatron.torch_trace.commands.keeping import keep
-from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.errors import UsageError
 
 
 @click.command("analyze")
 @options.paths
 @options.as_json
-@click.option(
-    "--rank",
-    "ranks",
-    type=click.IntRange(min=0),
-    multiple=True,
-    metavar="R",
-    help="Only this rank; can be given several times.",
-)
-@click.option("--step", type=int, metavar="S", help="Only this step, by its number in the trace.")
+@options.ranks()
+@options.step()
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -35,12 +26,7 @@ from megatron.torch_trace.errors import DamagedTraceError, UsageError
     metavar="N",
     help="Rows in the tables of kernels, operators and shapes; phases and modules twice as many.",
 )
-@click.option(
-    "--model-flops",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="FLOPS",
-    help="FLOPs of the model in one iteration over all GPUs, for MFU, where the traces lack them.",
-)
+@options.model_flops
 @click.option(
     "--partials/--no-partials",
     "partials",
@@ -74,7 +60,6 @@ def command(
     by side; one that cannot be read is reported and the others go on.
     """
     from megatron.torch_trace.analysis.analyse import analyze
-    from megatron.torch_trace.analysis.choosing import listed
     from megatron.torch_trace.report.json_document import pieces
     from megatron.torch_trace.report.text import render
 
@@ -83,7 +68,7 @@ def command(
     if partials and step is not None:
         raise UsageError(f"--step {step}: --partials keeps whole windows; leave one of them out.")
     if partials:
-        with _Progress() as progress:
+        with Progress("analyze") as progress:
             instead = keep(
                 paths,
                 shard=shard,
@@ -97,7 +82,7 @@ def command(
         if instead:
             click.echo(instead)
             return
-    with _Progress() as progress:
+    with Progress("analyze") as progress:
         analysis = analyze(
             paths,
             ranks=ranks or None,
@@ -117,23 +102,4 @@ def command(
         click.echo(
             render(analysis, width=shutil.get_terminal_size((100, 24)).columns, top=top), nl=False
         )
-    damaged = [rank.file for rank in analysis.ranks if rank.damage]
-    skipped = [one.file for one in analysis.skipped_files]
-    if damaged or skipped:
-        parts = [f"damaged: {listed(damaged)}"] if damaged else []
-        parts += [f"skipped: {listed(skipped)}"] if skipped else []
-        raise DamagedTraceError("; ".join(parts) + ".")
-
-
-class _Progress(ExitStack):
-    """A bar over the files that are read, if any; on a terminal only."""
-
-    _advance: Callable[[int], None] | None = None
-
-    def start(self, files: list[Path]) -> None:
-        if files:
-            self._advance = self.enter_context(terminal.progress_of_many("analyze", files))
-
-    def done(self, file: Path) -> None:
-        if self._advance and file.is_file():
-            self._advance(file.stat().st_size)
+    raise_if_damaged(analysis)

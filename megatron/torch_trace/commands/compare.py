@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.errors import DamagedTraceError, TorchTraceError
+from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
+from megatron.torch_trace.errors import TorchTraceError
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.results import Analysis
 
 
 @click.command("compare")
@@ -26,15 +32,8 @@ from megatron.torch_trace.errors import DamagedTraceError, TorchTraceError
     help="Exit with status 1 if this holds: 'idle > +5%', 'iteration > +10ms', 'mfu < -2pp' (the "
     "change from A to B in %, pp, ms, us or s); can be given several times.",
 )
-@click.option(
-    "--rank",
-    "ranks",
-    type=click.IntRange(min=0),
-    multiple=True,
-    metavar="R",
-    help="Only this rank of both; can be given several times.",
-)
-@click.option("--step", type=int, metavar="S", help="Only this step of both.")
+@options.ranks("Only this rank of both; can be given several times.")
+@options.step("Only this step of both.")
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -68,7 +67,6 @@ def command(
     A and B are traces, or folders of a window with the traces of its ranks. All numbers are for an
     iteration and a rank, so that windows of different lengths can be compared.
     """
-    from megatron.torch_trace.analysis.analyse import analyze
     from megatron.torch_trace.analysis.comparison import compare
     from megatron.torch_trace.analysis.comparison_conditions import judge, parse
     from megatron.torch_trace.report.comparison_document import comparison_document
@@ -77,14 +75,16 @@ def command(
     from megatron.torch_trace.writer import OutputFile
 
     parsed = [parse(one) for one in conditions]
-    before, after = (
-        analyze(path, ranks=ranks or None, step=step, jobs=jobs, strict=strict) for path in (a, b)
-    )
-    comparison = compare(before, after)
     names = _short_names(a, b)
-    verdicts = [judge(one, comparison) for one in parsed]
-    if output:
-        with OutputFile(output, force=force) as file:
+    # The file first, because it refuses one that exists before minutes of work.
+    with OutputFile(output, force=force) if output else nullcontext() as file:
+        before, after = (
+            _analysed(path, ranks=ranks or None, step=step, jobs=jobs, strict=strict)
+            for path in (a, b)
+        )
+        comparison = compare(before, after)
+        verdicts = [judge(one, comparison) for one in parsed]
+        if file is not None:
             file.write(render_comparison_page(comparison, before, after, names).encode())
     if as_json:
         document = comparison_document(comparison, before, after, (a, b), verdicts)
@@ -101,10 +101,14 @@ def command(
         )
     if failed:
         raise click.exceptions.Exit(TorchTraceError.exit_status)
-    lost = [rank.file for side in (before, after) for rank in side.ranks if rank.damage]
-    lost += [one.file for side in (before, after) for one in side.skipped_files]
-    if lost:
-        raise DamagedTraceError(f"damaged or skipped: {', '.join(lost)}.")
+    raise_if_damaged(before, after)
+
+
+def _analysed(path: str, **options: Any) -> Analysis:
+    from megatron.torch_trace.analysis.analyse import analyze
+
+    with Progress("compare") as progress:
+        return analyze(path, on_start=progress.start, on_done=progress.done, **options)
 
 
 def _short_names(a: str, b: str) -> tuple[str, str]:

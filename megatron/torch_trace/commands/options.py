@@ -33,3 +33,23 @@ jobs: Decorator = click.option(
 def output(*, required: bool, help: str) -> Decorator:  # noqa: A002  (click's word)
     """`-o`, `--output`."""
     return click.option("-o", "--output", required=required, metavar="OUT", help=help)
+
+
+def ranks(help: str = "Only this rank; can be given several times.") -> Decorator:  # noqa: A002
+    """`--rank`, several times."""
+    return click.option(
+        "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="R", help=help
+    )
+
+
+def step(help: str = "Only this step, by its number in the trace.") -> Decorator:  # noqa: A002
+    """`--step`."""
+    return click.option("--step", type=int, metavar="S", help=help)
+
+
+model_flops: Decorator = click.option(
+    "--model-flops",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="FLOPS",
+    help="FLOPs of the model in one iteration over all GPUs, for MFU, where the traces lack them.",
+)

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
 from megatron.torch_trace.writer import OutputFile
 
 
@@ -24,21 +20,9 @@ from megatron.torch_trace.writer import OutputFile
     metavar="OUT",
     help="The page to write; - for stdout.",
 )
-@click.option(
-    "--rank",
-    "ranks",
-    type=click.IntRange(min=0),
-    multiple=True,
-    metavar="R",
-    help="Only this rank; can be given several times.",
-)
-@click.option("--step", type=int, metavar="S", help="Only this step, by its number in the trace.")
-@click.option(
-    "--model-flops",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="FLOPS",
-    help="FLOPs of the model in one iteration over all GPUs, for MFU, where the traces lack them.",
-)
+@options.ranks()
+@options.step()
+@options.model_flops
 @options.force
 @options.strict
 @options.jobs
@@ -64,10 +48,9 @@ def command(
     # First, because it refuses a file that exists before minutes of work.
     with OutputFile(output, force=force) as file:
         from megatron.torch_trace.analysis.analyse import analyze
-        from megatron.torch_trace.analysis.choosing import listed
         from megatron.torch_trace.report.html import render_html
 
-        with _Progress() as progress:
+        with Progress("report") as progress:
             analysis = analyze(
                 paths,
                 ranks=ranks or None,
@@ -82,23 +65,4 @@ def command(
         file.write(page)
     if output != "-":
         terminal.say(f"Wrote {output}: {terminal.size(len(page))}.")
-    damaged = [rank.file for rank in analysis.ranks if rank.damage]
-    skipped = [one.file for one in analysis.skipped_files]
-    if damaged or skipped:
-        parts = [f"damaged: {listed(damaged)}"] if damaged else []
-        parts += [f"skipped: {listed(skipped)}"] if skipped else []
-        raise DamagedTraceError("; ".join(parts) + ".")
-
-
-class _Progress(ExitStack):
-    """A bar over the files that are read, if any; on a terminal only."""
-
-    _advance: Callable[[int], None] | None = None
-
-    def start(self, files: list[Path]) -> None:
-        if files:
-            self._advance = self.enter_context(terminal.progress_of_many("report", files))
-
-    def done(self, file: Path) -> None:
-        if self._advance and file.is_file():
-            self._advance(file.stat().st_size)
+    raise_if_damaged(analysis)

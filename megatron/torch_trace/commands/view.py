@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("view")
 @options.paths
-@click.option(
-    "--rank",
-    "ranks",
-    type=click.IntRange(min=0),
-    multiple=True,
-    metavar="R",
-    help="Only this rank, by the names of the files; can be given several times.",
-)
+@options.ranks("Only this rank, by the names of the files; can be given several times.")
 @click.option(
     "--port",
     type=click.IntRange(min=1, max=65535),
