@@ -19,11 +19,13 @@ from megatron.torch_profile import arguments, cupti, plan, slurm
 from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.recorder import Recorder
+from megatron.torch_trace import __version__
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.layout import RUN_FILE
 
+_OURS = "megatron-torch-profile"
 _PACKAGES = (
-    "megatron-torch-profile",
+    _OURS,
     "megatron-core",
     "torch",
     "transformer-engine",
@@ -220,6 +222,8 @@ def _jsonable(value: Any) -> Any:
 
 
 def _version(package: str) -> str | None:
+    if package == _OURS:  # a checkout on the PYTHONPATH has no metadata
+        return __version__
     try:
         return packages.version(package)
     except packages.PackageNotFoundError:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from megatron.torch_trace.analysis.analyse import analyze
     from megatron.torch_trace.analysis.comparison import compare
 
-__all__ = ["analyze", "compare"]
+__all__ = ["__version__", "analyze", "compare"]
+
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -17,13 +17,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 
+from megatron.torch_trace import __version__
 from megatron.torch_trace.analysis.collectives import CollectiveKind
 from megatron.torch_trace.analysis.intervals import Ints
 from megatron.torch_trace.analysis.matching import RankCalls
@@ -35,7 +35,6 @@ from megatron.torch_trace.layout import TEMPORARY_SUFFIX, WindowName, partial_of
 _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
 )
-_PACKAGE = "megatron-torch-profile"
 _REVISION = 2
 """Raised when the same fields come to mean something else within a version of the package."""
 _EDGE_BYTES = 1 << 14
@@ -107,11 +106,7 @@ def version() -> str:
     """Package version, and a hash of every field that a partial can hold."""
     fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in nested(RankOutcome))
     digest = hashlib.sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
-    try:
-        package = metadata.version(_PACKAGE)
-    except metadata.PackageNotFoundError:  # a checkout that was not installed
-        package = "0"
-    return f"{package}+{_REVISION}.{digest[:16]}"
+    return f"{__version__}+{_REVISION}.{digest[:16]}"
 
 
 def nested(kind: Any) -> set[type]:

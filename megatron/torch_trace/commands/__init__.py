@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import click
 
+from megatron.torch_trace import __version__
 from megatron.torch_trace.errors import TorchTraceError
 
 SUBCOMMANDS: dict[str, str] = {
@@ -59,7 +60,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="megatron-torch-profile")
+@click.version_option(__version__)
 def cli() -> None:
     """Read, check, slim, merge and analyse torch.profiler traces.
 
