@@ -119,6 +119,14 @@ class Job:
         return self.field("JobState")
 
     @property
+    def end(self) -> str:
+        """What went wrong with it, for a person: SLURM's record and the ends of all its logs."""
+        shown = [self.cluster.run("scontrol", "show", "job", self.number)]
+        for path in sorted(path for path in self.folder.rglob("*.log") if path.is_file()):
+            shown += [f"==> {path}", path.read_text(errors="replace")[-1500:]]
+        return "\n".join(shown)
+
+    @property
     def log(self) -> str:
         """What all of it has written."""
         files = sorted(path for path in self.folder.rglob("*.log") if path.is_file())
