@@ -47,9 +47,9 @@ class Line:
 
 
 def telemetry(record: RunRecord | None) -> Section:
-    """Every metric of `metrics.jsonl` that is no spread of another one."""
+    """Every metric of `metrics.jsonl` that is no spread of another one and not on this page."""
     title = "Metrics"
-    series = [] if record is None else [s for s in record.metrics if not _is_spread(s.name)]
+    series = [] if record is None else [s for s in record.metrics if _is_told(s)]
     if not series:
         return Section(
             "telemetry",
@@ -71,8 +71,10 @@ def telemetry(record: RunRecord | None) -> Section:
     return Section("telemetry", title, data=data)
 
 
-def _is_spread(name: str) -> bool:
-    return name.endswith(_SPREADS)
+def _is_told(series: Series) -> bool:
+    # What a single window said is this page itself; that of several is a course.
+    said_here = series.name.startswith("profile/") and len(series.iterations) == 1
+    return not (said_here or series.name.endswith(_SPREADS))
 
 
 def _line(series: Series) -> Line:
