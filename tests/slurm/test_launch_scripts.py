@@ -69,6 +69,8 @@ def test_the_profiling_block_has_the_flags_that_users_know(script: Path) -> None
 
 
 def test_the_example_applies_and_is_a_script_that_shellcheck_likes(tmp_path: Path) -> None:
+    if shutil.which("patch") is None:
+        pytest.skip("patch is not installed (Debian: apt install patch)")
     shutil.copy(EXAMPLES / "train_gpt.sbatch", tmp_path)
     run("patch", "--directory", tmp_path, "--strip", "1", "--input", EXAMPLES / "before-after.diff")
     after = tmp_path / "train_gpt.sbatch"
