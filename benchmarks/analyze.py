@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -54,21 +53,15 @@ class Row:
 
 
 def measured(label: str, command: list[str], times: int) -> Row:
-    """The best of several runs of a command."""
-    runs = []
-    for _ in range(times):
-        before = _children_cpu()
-        one = measure(command)
+    """The best of several runs of a command, and its memory in one more."""
+    runs = [measure(command) for _ in range(times)]
+    sampled = measure(command, sample_seconds=0.02)
+    for one in (*runs, sampled):
         if one.status != 0:
             raise SystemExit(f"{label}: exit status {one.status}")
-        runs.append((one.seconds, _children_cpu() - before, one.peak_bytes))
-    best = min(runs)
-    return Row(label, best[0], max(runs)[0], best[1], max(run[2] for run in runs))
-
-
-def _children_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    best = min(runs, key=lambda run: run.seconds)
+    worst = max(run.seconds for run in runs)
+    return Row(label, best.seconds, worst, best.cpu_seconds, sampled.peak_bytes)
 
 
 def main() -> None:
