@@ -176,15 +176,18 @@ def test_all_arguments_come_back_with_their_types(tmp_path: Path) -> None:
 
 def test_without_asking_one_gets_the_arguments_that_tell_something(tmp_path: Path) -> None:
     args = {"External id": 4, "Record function id": 0}
-    trace = write(
-        tmp_path / "rank-0.json",
-        op("mm", 0, 10, args=args | {"Input Dims": [[2, 2]]}), op("relu", 20, 1, args=args),
-        kernel("k", 30, 1, 5, queued=0, grid=[1, 2, 3]),
-    )  # fmt: skip
+    comms = op("record_param_comms", 20, 1, args=args | GROUP)
+    work = kernel("k", 30, 1, 5, queued=0, grid=[1, 2, 3])
+    trace = write(tmp_path / "rank-0.json", op("mm", 0, 10, args=args), comms, work)
+    told = {"External id": 4, **GROUP}
+    of_work = {"stream": 7, "correlation": 5, "grid": "[1,2,3]"}
+    assert [one.args for one in converted(trace).slices] == [{}, told, of_work]
+
+    shapes = args | {"Input Dims": [[2, 2]]}
+    trace = write(tmp_path / "rank-0.json", op("mm", 0, 10, args=shapes), work)
     assert [one.args for one in converted(trace).slices] == [
         {"External id": 4, "Input Dims": "[[2,2]]"},
-        {},
-        {"stream": 7, "correlation": 5, "grid": "[1,2,3]"},
+        of_work,
     ]
     assert not any(one.args for one in converted(trace, args="none").slices)
 

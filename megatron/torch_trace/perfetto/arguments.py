@@ -6,14 +6,14 @@ In that form every argument of such a schema has a fixed place and width in its 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.analysis.event_arguments import SlimEventWithArgs
 from megatron.torch_trace.columns import Codes
 from megatron.torch_trace.kinds import coded
 from megatron.torch_trace.vocabulary import LAUNCHES
@@ -34,12 +34,14 @@ WORTH_READING = frozenset(
 )  # fmt: skip
 """What one looks for when one has clicked on a slice, and what links it to others."""
 
-_SELDOM = frozenset(
-    {"cpu_op", "user_annotation", "gpu_user_annotation", "python_function", "overhead"} | LAUNCHES
+_SILENT = frozenset(
+    {"user_annotation", "gpu_user_annotation", "python_function", "overhead"} | LAUNCHES
 )
-"""Categories whose arguments are mostly numbers of torch's own. What they say is told by arrows."""
+"""Categories whose arguments are numbers of torch's own; what they link is told by arrows."""
 
-_TELLING = re.compile(rb'"(?:Input Dims|Collective name)"')
+SHAPES = b'"Input Dims"'
+"""Is in the text of a block if shapes were recorded: of all its operators that have inputs."""
+
 _EMPTY = 2
 
 INTEGER, REAL, FLAG, TEXT = "integer", "real", "flag", "text"
@@ -73,13 +75,31 @@ class ArgumentReader:
     def __init__(self, choice: str) -> None:
         self.choice = choice
 
-    def wanted(self, category: str) -> Callable[[bytes], object] | None:
-        """A test for the argument text of an event of this category; None if all would fail."""
-        if self.choice == NONE:
-            return None
-        if self.choice == SOME and category in _SELDOM:
-            return _TELLING.search
-        return _is_not_empty
+    def chosen(
+        self,
+        category: str,
+        events: Sequence[SlimEventWithArgs],
+        rows: list[int],
+        *,
+        has_shapes: bool,
+    ) -> tuple[list[bytes], list[int]]:
+        """Those of the events of one category that have arguments worth decoding.
+
+        Args:
+            has_shapes: `SHAPES` is in their block.
+
+        Returns:
+            (their arguments as text, their rows).
+        """
+        if self.choice == NONE or (self.choice == SOME and category in _SILENT):
+            return [], []
+        if self.choice == SOME and category == "cpu_op" and not has_shapes:
+            rows = [row for row in rows if events[row].name == "record_param_comms"]
+        texts = [bytes(events[row].args) for row in rows]
+        if all(len(text) > _EMPTY for text in texts):
+            return texts, rows
+        places = [place for place, text in enumerate(texts) if len(text) > _EMPTY]
+        return [texts[place] for place in places], [rows[place] for place in places]
 
     def read(
         self, texts: Sequence[bytes], rows: Sequence[int], strings: Codes
@@ -106,10 +126,6 @@ class ArgumentReader:
                 mine = np.array([rows[place] for place in places], dtype=np.int64)
                 found += _typed(chosen, mine, strings)
         return found
-
-
-def _is_not_empty(text: bytes) -> bool:
-    return len(text) > _EMPTY
 
 
 def _decode(texts: Sequence[bytes]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from megatron.torch_trace.analysis.block_columns import BlockColumns, LookForAct
 from megatron.torch_trace.analysis.event_arguments import SlimEventWithArgs
 from megatron.torch_trace.columns import Codes, Track
 from megatron.torch_trace.kinds import coded
-from megatron.torch_trace.perfetto.arguments import ArgumentReader, ArgumentRows
+from megatron.torch_trace.perfetto.arguments import SHAPES, ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity, decode_loosely
 from megatron.torch_trace.times import NO_TIME, block_times
@@ -138,8 +138,7 @@ class LookForTimeline:
     def __call__(self, block: EventBlock[TimelineEvent]) -> BlockEvents:
         start, dur = block_times(block)
         dur[dur == NO_TIME] = 0
-        keys, code = coded([f"{event.ph}\0{event.cat}" for event in block.events])
-        kinds = [Kind.of(key) for key in keys]
+        kinds, tracks, code, track = _coded_kinds_and_tracks(block.events)
         timed = start != NO_TIME
         shown = _having(kinds, "is_shown")[code]
         rows = np.flatnonzero(shown & timed)
@@ -147,28 +146,27 @@ class LookForTimeline:
         ends = np.flatnonzero(_having(kinds, "is_arrow")[code] & timed)
         arrows = [block.events[row] for row in ends.tolist()]
         names, name = coded([event.name for event in events])
-        tracks, track = coded([(event.pid, event.tid) for event in [*events, *arrows]])
         strings, ids = Codes(), Codes()
         instant = _having(kinds, "is_instant")[code[rows]].astype(np.int64)
         columns = {
             "ts": start[rows],
             "dur": np.where(instant, 0, dur[rows]),
             "name": name.astype(np.int64),
-            "track": track[: len(rows)].astype(np.int64),
-            "category": code[rows].astype(np.int64),
+            "track": track[rows],
+            "category": code[rows],
             "instant": instant,
         }
         found = BlockEvents(
             events=columns,
             arrows={
                 "ts": start[ends],
-                "track": track[len(rows) :].astype(np.int64),
-                "category": code[ends].astype(np.int64),
+                "track": track[ends],
+                "category": code[ends],
                 "id": _ids([event.id for event in arrows], ids),
                 "end": _having(kinds, "is_finish")[code[ends]].astype(np.int64),
             },
             memory=_memory(events, columns),
-            arguments=self._arguments(events, kinds, columns["category"], strings),
+            arguments=self._arguments(block, events, kinds, columns["category"], strings),
             activity=self._activity(block, events, rows, kinds, columns["category"]),
             without_start=int((shown & ~timed).sum()),
             values={},
@@ -184,20 +182,23 @@ class LookForTimeline:
         return found
 
     def _arguments(
-        self, events: list[TimelineEvent], kinds: list[Kind], code: Ints, strings: Codes
+        self,
+        block: EventBlock[TimelineEvent],
+        events: list[TimelineEvent],
+        kinds: list[Kind],
+        code: Ints,
+        strings: Codes,
     ) -> list[ArgumentRows]:
+        has_shapes = block.text is None or SHAPES in block.text
         found: list[ArgumentRows] = []
         for number, kind in enumerate(kinds):
-            wanted = self._reader.wanted(kind.category)
-            if wanted is None or not kind.is_shown:
-                continue
-            rows: list[int] = np.flatnonzero(code == number).tolist()
-            texts = [bytes(events[row].args) for row in rows]
-            chosen = [place for place, text in enumerate(texts) if wanted(text)]
-            if len(chosen) < len(rows):
-                rows, texts = [rows[place] for place in chosen], [texts[place] for place in chosen]
-            if rows:
-                found += self._reader.read(texts, rows, strings)
+            if kind.is_shown:
+                places: list[int] = np.flatnonzero(code == number).tolist()
+                texts, rows = self._reader.chosen(
+                    kind.category, events, places, has_shapes=has_shapes
+                )
+                if rows:
+                    found += self._reader.read(texts, rows, strings)
         return found
 
     def _activity(
@@ -215,6 +216,25 @@ class LookForTimeline:
         places: list[int] = np.flatnonzero(mine).tolist()
         part = SomeEvents(block, rows[places].tolist(), [events[place] for place in places])
         return self._look(cast(EventBlock[SlimEventWithArgs], part))
+
+
+def _coded_kinds_and_tracks(
+    events: list[TimelineEvent],
+) -> tuple[list[Kind], list[Track], Ints, Ints]:
+    """Kinds and tracks that there are, and of each event its place in both lists."""
+    # One string for both, not two tuples: this is done for every event.
+    keys, code = coded([f"{e.ph}\0{e.cat}\0{e.pid!r}\0{e.tid!r}" for e in events])
+    first = np.zeros(len(keys), dtype=np.intp)
+    first[code[::-1]] = np.arange(len(events))[::-1]
+    examples = [events[row] for row in first.tolist()]
+    kinds, kind = coded([f"{event.ph}\0{event.cat}" for event in examples])
+    tracks, track = coded([(event.pid, event.tid) for event in examples])
+    return (
+        [Kind.of(one) for one in kinds],
+        tracks,
+        kind.astype(np.int64)[code],
+        track.astype(np.int64)[code],
+    )
 
 
 def _having(kinds: list[Kind], quality: str) -> NDArray[np.bool_]:
