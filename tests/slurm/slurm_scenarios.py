@@ -163,7 +163,7 @@ def _preempted(submit: _Submit) -> _Result:
     """A job of higher rank takes the nodes; this one is requeued, trains again, to the end."""
     with _PREEMPTION:
         job, seconds = _requeued(submit)
-        until(lambda: job.field("JobState") == "PENDING", "queue")
+        until(lambda: job.field("JobState") == "PENDING" and not job.processes(), "queue")
         # SLURM would wait two minutes.
         job.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
         return job, seconds, job.wait(_STARTED_SECONDS)
