@@ -10,6 +10,7 @@ from pathlib import Path
 
 from megatron.torch_trace.errors import StrictError
 from megatron.torch_trace.reader import ByteStream, Damage
+from megatron.torch_trace.reader.bytestream import PASSING_PIECE
 from megatron.torch_trace.writer import OutputFile, TraceWriter
 
 OnRead = Callable[[int], None]
@@ -80,7 +81,7 @@ def _copy(
     path: Path | str, sink: OutputFile, on_read: OnRead | None, *, whatever: bool = False
 ) -> DecompressResult | None:
     """The plain way; None if the text is damaged and must be read event by event."""
-    stream = ByteStream(path, on_read)
+    stream = ByteStream(path, on_read, piece_bytes=PASSING_PIECE)
     decoder = codecs.getincrementaldecoder("utf-8")()
     last = b""
     # Standard input can be read only once, and what is on standard output is gone.
