@@ -76,12 +76,11 @@ def main() -> None:
     # A batch job's end must run the clean-up that Ctrl-C runs.
     signal.signal(signal.SIGTERM, _end)
     try:
-        cli(prog_name="torch-trace", standalone_mode=False)
+        # Without its standalone mode click returns the status of an Exit instead of raising it.
+        sys.exit(cli(prog_name="torch-trace", standalone_mode=False) or 0)
     except TorchTraceError as error:
         click.echo(f"torch-trace: {error}", err=True)
         sys.exit(error.exit_status)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
