@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace view` as a command: what cannot be is one sentence, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from megatron.torch_trace.commands.view import command
+from megatron.torch_trace.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--ui", "public", "--port", "8000"], "the public UI fetches from port 9001 only"),
+        (["--ui", "public", "--host", "0.0.0.0"], "the public UI fetches from 127.0.0.1 only"),
+        (["--trace-processor", "no-such-program"], "no such program; give its path"),
+        (["--ui", "public", "--trace-processor", "x"], "goes with the packaged UI"),
+        (["nowhere"], "nowhere: no such file or folder."),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
+    error = CliRunner().invoke(command, [*arguments, "also-nowhere"]).exception
+    assert isinstance(error, UsageError)
+    assert sentence in str(error)
+
+
+def test_a_rank_without_a_trace_is_one_sentence(tmp_path: Path) -> None:
+    for rank in (0, 3):
+        (tmp_path / f"rank-{rank}.json").write_text('{"traceEvents": []}')
+    error = CliRunner().invoke(command, [str(tmp_path), "--rank", "2"]).exception
+    assert str(error) == "--rank 2: no file is named after it; there are 0, 3."
+
+
+def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    trace = tmp_path / "rank-0.json.gz"
+    trace.write_bytes(gzip.compress(b'{"traceEvents": [], "traceName": "empty"}'))
+    program = "from megatron.torch_trace.commands import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "view", str(tmp_path), "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"},
+        # As a terminal does it: Ctrl-C reaches the whole group, children and all.
+        start_new_session=True,
+        # A shell's background job ignores Ctrl-C; a test may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert "Error" not in err
+    assert not list(tmp_path.rglob("*.tmp"))
