@@ -23,7 +23,8 @@ from megatron.torch_profile.estimate import Estimate, estimate
 from megatron.torch_profile.schedule import Schedule, Span, Window
 from megatron.torch_profile.topology import CPU, Topology
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.layout import TEMPORARY_SUFFIX, RunName, TraceName, WindowName
+from megatron.torch_trace.layout import RunName, TraceName, WindowName
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _SHOWN_WINDOWS = 5
 _SEARCHED_RUNS = 20

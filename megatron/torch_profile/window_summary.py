@@ -21,14 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.layout import (
-    ARTIFACTS,
-    SUMMARY_FILE,
-    TEMPORARY_SUFFIX,
-    TraceName,
-    WindowName,
-    partial_of,
-)
+from megatron.torch_trace.layout import ARTIFACTS, SUMMARY_FILE, TraceName, WindowName, partial_of
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results import Analysis, RankResult

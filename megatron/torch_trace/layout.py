@@ -31,15 +31,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from megatron.torch_trace.suffixes import (
+    COMPRESSION_SUFFIXES,
+    PARTIAL_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TRACE_SUFFIX,
+)
+
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 ARTIFACTS = "artifacts"
 SUMMARY_FILE = "summary.json"
-TRACE_SUFFIX = ".pt.trace.json"
-COMPRESSION_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "none": ""}
-TEMPORARY_SUFFIX = ".tmp"
 DESTINATION_FILE = "destination.txt"
-PARTIAL_SUFFIX = ".partial.parquet"
 
 _RUN = re.compile(r"(?P<start>\d{8}-\d{6})(?:-j(?P<job>[\w.+-]+))?")
 _WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")

@@ -16,13 +16,13 @@ from pathlib import Path
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.layout import (
     DESTINATION_FILE,
-    TEMPORARY_SUFFIX,
     RunName,
     UnfinishedName,
     WindowName,
     cut_short,
 )
 from megatron.torch_trace.repair import OnRead, decompress
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _LIVING_SECONDS = 60.0
 """On a shared file system, a file written to more recently than this is still being written."""

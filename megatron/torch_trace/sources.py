@@ -10,18 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.layout import (
-    ARTIFACTS,
-    METRICS_FILE,
-    RUN_FILE,
-    TEMPORARY_SUFFIX,
-    TraceName,
-)
+from megatron.torch_trace.layout import ARTIFACTS, METRICS_FILE, RUN_FILE, TraceName
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
 from megatron.torch_trace.reader.block import EventBlock
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.metadata import parse_members
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _OF_THE_RUN = (RUN_FILE, METRICS_FILE)
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:global_?rank|rank|worker)[-_. ]?(\d+)(?!\d)", re.I)

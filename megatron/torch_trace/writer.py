@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.layout import TEMPORARY_SUFFIX
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 STDOUT = Path("-")
 _SEPARATOR = b",\n  "
@@ -61,6 +60,8 @@ class OutputFile:
         folder = self.path.parent
         if not folder.is_dir():
             raise UsageError(f"{folder}: no such folder; create it or choose another --output.")
+        import shutil
+
         free = shutil.disk_usage(folder).free
         if expected_bytes + _HEADROOM_BYTES > free:
             raise TorchTraceError(
@@ -92,8 +93,9 @@ class OutputFile:
         if isinstance(error, BrokenPipeError):
             return error
         if error.errno == errno.ENOSPC:
+            name = "standard output" if self.path == STDOUT else self.path
             return TorchTraceError(
-                f"{self.path}: the disk is full after {self.written / 1e9:.2f} GB; "
+                f"{name}: the disk is full after {self.written / 1e9:.2f} GB; "
                 "nothing was left behind."
             )
         return TorchTraceError(f"{self.path}: cannot be written ({error.strerror or error}).")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from trace_builder import HEADER, event, kernel, launch, strict, text, write
 
-from megatron.torch_trace.commands import main
+from megatron.torch_trace.commands import run as run_command
 
 ROOT = Path(__file__).parents[2]
 CLEAN = text(launch("1.000", "1.000", 1), kernel("k", "2.000", "1.000", 1))
@@ -47,7 +47,7 @@ def run(*args: object, stdin: bytes = b"") -> Ended:
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         try:
-            main()
+            status = run_command()
         except SystemExit as end:
             status = int(end.code or 0)
         finally:
@@ -196,6 +196,27 @@ def test_the_status_of_a_process_is_that_of_the_error(broken: Path) -> None:
     done = subprocess.run([*MAIN, "check", broken, "--strict"], capture_output=True)
     assert done.returncode == 4
     assert last_line(done.stderr) == f"torch-trace: 1 of 1 traces have faults: {broken}."
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["info"], ["check", "--json"], ["decompress", "-o", "-"]]
+)
+def test_output_that_goes_to_a_full_disk_is_one_sentence(clean: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*MAIN, *arguments, clean], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"torch-trace: standard output: the disk is full")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_output_that_nobody_reads_any_more_is_not_worth_a_word(clean: Path) -> None:
+    read, write_end = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*MAIN, "check", clean, "--json"], stdout=write_end, stderr=subprocess.PIPE
+    )
+    os.close(write_end)
+    assert done.stderr == b""
 
 
 def test_json_is_for_machines(clean: Path, broken: Path) -> None:

@@ -18,14 +18,9 @@ from megatron.torch_trace.analysis.partials import Header, Partial, UnusableErro
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import SkippedFile
 from megatron.torch_trace.errors import StrictError, UsageError
-from megatron.torch_trace.layout import (
-    ARTIFACTS,
-    PARTIAL_SUFFIX,
-    WindowName,
-    partial_of,
-    trace_of,
-)
+from megatron.torch_trace.layout import ARTIFACTS, WindowName, partial_of, trace_of
 from megatron.torch_trace.sources import Sources, by_folder_and_rank, find_traces
+from megatron.torch_trace.suffixes import PARTIAL_SUFFIX
 
 logger = logging.getLogger(__name__)
 

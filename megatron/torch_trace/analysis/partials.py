@@ -30,7 +30,8 @@ from megatron.torch_trace.analysis.matching import RankCalls
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import RankResult
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.layout import TEMPORARY_SUFFIX, WindowName, partial_of
+from megatron.torch_trace.layout import WindowName, partial_of
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")

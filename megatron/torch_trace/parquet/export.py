@@ -20,7 +20,6 @@ from megatron.torch_trace.analysis.stragglers import find_stragglers, waits_of
 from megatron.torch_trace.analysis.timeline import place
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.events import read_table
-from megatron.torch_trace.layout import TEMPORARY_SUFFIX
 from megatron.torch_trace.parquet.rank_tables import (
     COLLECTIVES,
     KERNELS,
@@ -37,6 +36,7 @@ from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_t
 from megatron.torch_trace.reader import Damage, Metadata, available_cores
 from megatron.torch_trace.reader.workers import Workers
 from megatron.torch_trace.sources import RankedTrace, find_traces, ranked
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")
 _LARGE = ("events", "kernels")

@@ -21,7 +21,7 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _INPUT_BYTES = 1 << 16
 _BLOCK_PIECE = 1 << 20
 """As long as a block of events: shorter pieces are put together at the cost of a third more."""
-PASSING_PIECE = 1 << 16
+PASSING_PIECE = 120 << 10
 """For bytes that are only passed on. Below malloc's threshold for mapping: larger pieces cost as
 much in page faults as to unpack."""
 _LARGEST_PIECE = 1 << 23

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.layout import ARTIFACTS, TEMPORARY_SUFFIX
+from megatron.torch_trace.layout import ARTIFACTS
+from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 FORMAT = 1
 """Raised when a newer version of this program makes other timelines from the same traces."""

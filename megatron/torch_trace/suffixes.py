@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the names of files end in; `layout` builds and splits whole names.
+
+Apart from it because writing a file needs no more than these, and a short command would spend more
+time on importing those parsers than on its work.
+"""
+
+from __future__ import annotations
+
+TRACE_SUFFIX = ".pt.trace.json"
+COMPRESSION_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "none": ""}
+TEMPORARY_SUFFIX = ".tmp"
+PARTIAL_SUFFIX = ".partial.parquet"
