@@ -14,8 +14,8 @@ import megatron.torch_trace
 PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
-    "layout errors vocabulary accounts reader times lanes overruns columns events writer filters "
-    "rewriting kinds moves arrows slices tracks spool slimming slim sources repair surveying "
+    "suffixes layout errors vocabulary accounts reader times lanes overruns columns events writer "
+    "filters rewriting kinds moves arrows slices tracks spool slimming slim sources repair surveying "
     "survey alignment merging renumbering merge splitting recovery"
 ).split()
 INSIDE_READER = (
