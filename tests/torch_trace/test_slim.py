@@ -173,7 +173,7 @@ def test_a_disk_without_room_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("usage", (), {"free": 1_000_000})
-    monkeypatch.setattr("megatron.torch_trace.writer.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     path = write(tmp_path / "in.json", text(event()))
     with pytest.raises(TorchTraceError, match="write it to another disk"):
         slim(path, tmp_path / "out.json")
