@@ -14,7 +14,8 @@ from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import TrackEvent, decode_loosely
 from megatron.torch_trace.vocabulary import FLOW_PHASES
 
-_FARTHEST = 8
+FARTHEST = 8
+"""So many events may stand between a slice and its arrow's end, others of other tracks."""
 
 
 class Anchors:
@@ -49,7 +50,7 @@ class Anchors:
 
     def of(self, arrow: int) -> int | None:
         """The slice before an end, if place and time agree."""
-        for before in range(arrow - 1, max(-1, arrow - _FARTHEST - 1), -1):
+        for before in range(arrow - 1, max(-1, arrow - FARTHEST - 1), -1):
             if self.is_slice[before]:
                 return before if self._place(before) == self._place(arrow) else None
         return None

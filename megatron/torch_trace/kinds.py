@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,10 +71,10 @@ class KindTable:
         return Kind(name, not name or selection.keeps_category(name))
 
 
-def coded(values: list[Value]) -> tuple[list[Value], NDArray[np.intp]]:
+def coded(values: Iterable[Value]) -> tuple[list[Value], NDArray[np.intp]]:
     """The different values, and for each value its place among them."""
     codes: defaultdict[Value, int] = defaultdict(itertools.count().__next__)
-    code = np.fromiter(map(codes.__getitem__, values), np.intp, len(values))
+    code = np.fromiter(map(codes.__getitem__, values), np.intp)
     return list(codes), code
 
 

@@ -26,6 +26,10 @@ class Moves:
         for block, part in zip(found.tolist(), parts, strict=True):
             self._of.setdefault(block, []).append((target, part.astype(np.int32)))
 
+    def count(self, block: int) -> int:
+        """How many events leave their tracks in a block."""
+        return sum(len(indices) for _, indices in self._of.get(block, ()))
+
     def of(self, block: int) -> dict[int, Track]:
         """Index in the block -> track."""
         found: dict[int, Track] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from hashlib import blake2b
 
 import msgspec
 
@@ -53,5 +52,7 @@ def renamed(inner: bytes, name: str, most: int) -> bytes:
 @lru_cache(maxsize=1 << 16)
 def short_name(name: str, most: int) -> str:
     """A name's beginning and a number made of all of it: different names stay different."""
+    from hashlib import blake2b
+
     number = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
     return f"{name[: most - len(number) - 1]}#{number}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatron.torch_trace.kinds import coded
 from megatron.torch_trace.lanes import Ints
@@ -18,10 +18,10 @@ from megatron.torch_trace.times import NO_TIME, block_times
 from megatron.torch_trace.vocabulary import ANNOTATIONS, GPU_WORK, category
 
 Track = tuple[Identity, Identity]
+Keyed = tuple[list[tuple[str, str, Identity, Identity]], NDArray[np.intp]]
 
 _LARGEST_ID = (1 << 32) - 1
 _NO_TRACK = -1
-_KEY = attrgetter("ph", "cat", "pid", "tid")
 
 
 def _none() -> Ints:
@@ -60,15 +60,33 @@ class BlockSlices:
     replaced: list[int] = field(default_factory=list)
 
 
-def slices_of(block: EventBlock[Any], times: tuple[Ints, Ints] | None = None) -> BlockSlices:
+def keyed(block: EventBlock[Any]) -> Keyed:
+    """The different (phase, category, pid, tid), and for each event its place among them."""
+    events = block.events
+    # Column by column: three quarters of the time of asking each event for all four.
+    columns = (
+        [event.ph for event in events],
+        [event.cat for event in events],
+        [event.pid for event in events],
+        [event.tid for event in events],
+    )
+    return coded(zip(*columns, strict=True))
+
+
+def slices_of(
+    block: EventBlock[Any],
+    times: tuple[Ints, Ints] | None = None,
+    events: Keyed | None = None,
+) -> BlockSlices:
     """The slices of a block with the track each is on, and the names that tracks have.
 
     Args:
         block: of `TrackEvent`, or of events with more fields.
         times: its `block_times`, if they are known.
+        events: what `keyed` says of it, if that is known.
     """
     ts, dur = times or block_times(block)
-    keys, code = coded(list(map(_KEY, block.events)))
+    keys, code = events or keyed(block)
     found = BlockSlices(block=block.offset)
     tracks: dict[tuple[Track, bool], int] = {}
     track_of = np.full(len(keys), _NO_TRACK)

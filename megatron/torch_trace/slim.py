@@ -24,6 +24,7 @@ from megatron.torch_trace.reader import (
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.reader.metadata import OWN_KEY
+from megatron.torch_trace.settled import FirstReading, read_first
 from megatron.torch_trace.slimming import BlockSlimmer, Ranges, SlimPart
 from megatron.torch_trace.spool import Launched, Spool
 from megatron.torch_trace.times import NO_TIME, block_times
@@ -32,6 +33,9 @@ from megatron.torch_trace.writer import STDOUT, OutputFile, TraceWriter
 
 STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
 OnRead = Callable[[int], None]
+
+_FEW_BLOCKS = 32
+"""So many are changed sooner by one process than shared out to several."""
 
 
 @dataclass(slots=True)
@@ -88,14 +92,19 @@ def slim(
     metadata = trace.read_header()
     record = metadata.own.get("slim")
     todo = selection.without_done(record) if isinstance(record, dict) else selection
-    slimmer = _slimmer(path, todo, metadata, workers, folder, on_read)
+    first = None
+    if todo.separate_tracks and todo.keeps_everything and str(path) != "-":
+        first = read_first(Trace(path, on_read=on_read), workers=workers, folder=folder)
+        slimmer = BlockSlimmer(todo, plan=first.plan)
+    else:
+        slimmer = _slimmer(path, todo, metadata, workers, folder, on_read)
     result = SlimResult()
     if slimmer.plan:
         result.moved_annotations = slimmer.plan.annotations
         result.moved_crossing = slimmer.plan.crossing
         result.clipped = sum(map(len, slimmer.plan.clipped.values()))
     with sink:
-        _write(trace, sink, slimmer, selection, result, workers, folder)
+        _write(trace, sink, slimmer, first, selection, result, workers, folder)
     result.raw_bytes = trace.raw_bytes
     result.written_bytes = sink.written
     result.damage = trace.damage
@@ -147,21 +156,33 @@ def _write(
     trace: Trace,
     sink: OutputFile,
     slimmer: BlockSlimmer,
+    first: FirstReading | None,
     selection: Selection,
     result: SlimResult,
     workers: int,
     folder: Path | None,
 ) -> None:
     writer = TraceWriter(sink)
-    spool, launched = Spool(folder), Launched()
+    spool, launched = Spool(folder, first.ends if first else None), Launched()
+    if first:
+        workers = workers if first.others > _FEW_BLOCKS else 1
+        _include(result, SlimPart(before=first.account, after=first.account))
     try:
         writer.begin(_with_record(trace.metadata, selection))
-        for part in trace.map(slimmer, slimmer.event_kind, workers=workers, small_results=True):
+        for part in trace.map(
+            slimmer,
+            slimmer.event_kind,
+            workers=workers,
+            small_results=True,
+            known=first.settled if first else None,
+        ):
             writer.add_joined(part.text)
             spool.add(part.waiting)
             spool.add_arrows(part.arrow_ends, part.arrows)
             for space, (known, inside) in part.launches.items():
                 launched.add(space, known, inside)
+            if first:
+                _exclude(result, part)
             _include(result, part)
         for decided in spool.decided(launched):
             writer.add_joined(decided.text)
@@ -178,6 +199,13 @@ def _include(result: SlimResult, part: SlimPart) -> None:
     for total, account in ((result.before, part.before), (result.after, part.after)):
         for name, (events, size) in account.items():
             count(total, name, size, events)
+
+
+def _exclude(result: SlimResult, part: SlimPart) -> None:
+    """The block was counted as if nothing of it changed."""
+    for total in (result.before, result.after):
+        for name, (events, size) in part.before.items():
+            count(total, name, -size, -events)
 
 
 def _with_record(metadata: Metadata, selection: Selection) -> dict[str, bytes]:

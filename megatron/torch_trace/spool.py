@@ -14,7 +14,6 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,15 +128,23 @@ class Decided(NamedTuple):
 
 
 class Spool:
-    """Events that wait, in a nameless file."""
+    """Events that wait, in a nameless file.
 
-    def __init__(self, folder: Path | None) -> None:
+    Args:
+        folder: of that file.
+        ends: kind of arrow -> ids at which such arrows start and finish, where they are known
+            already; more of them may be added.
+    """
+
+    def __init__(
+        self, folder: Path | None, ends: dict[str, tuple[BitMap64, BitMap64]] | None = None
+    ) -> None:
         self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115
             max_size=_IN_MEMORY_BYTES, dir=None if folder is None else str(folder)
         )
         self._batches = 0
         self._packed = 0
-        self._ends: dict[str, tuple[BitMap64, BitMap64]] = {}
+        self._ends: dict[str, tuple[BitMap64, BitMap64]] = {} if ends is None else ends
 
     def add_arrows(self, ends: dict[str, Ends], packed: bytes) -> None:
         """Add what `pack` made of a block's arrows, without unpacking it."""
@@ -221,9 +228,11 @@ def bitmap(ids: Ids) -> BitMap64:
 
 def flow_numbers(identities: list[Identity]) -> Ids:
     """`flow_number` of each."""
-    if set(map(type, identities)) == {int} and min(identities) >= 0:  # type: ignore[type-var, operator]
-        with contextlib.suppress(OverflowError):
-            return np.array(identities, dtype=np.uint64)
+    with contextlib.suppress(OverflowError):
+        numbers = np.array(identities)
+        # Text, none at all, or beyond 64 bits gives an array of another kind.
+        if numbers.dtype.kind in "iu" and numbers.min() >= 0:
+            return numbers.astype(np.uint64)
     return np.array([flow_number(identity) for identity in identities], dtype=np.uint64)
 
 
@@ -240,4 +249,6 @@ def flow_number(identity: Identity) -> int:
         number = -1 if identity is None else identity
     if 0 <= number < 1 << 64:
         return number
+    from hashlib import blake2b
+
     return int.from_bytes(blake2b(str(identity).encode(), digest_size=8).digest(), "big")

@@ -66,6 +66,14 @@ class TrackPlan:
     replaced: dict[int, list[int]] = field(default_factory=dict)
     active: set[Track] = field(default_factory=set)
 
+    def changes_in(self, block: int) -> int:
+        """How many events of the block at this offset move or get another duration."""
+        return (
+            self.moves.count(block)
+            + len(self.clipped.get(block, ()))
+            + len(self.unfinished.get(block, ()))
+        )
+
     def process_kind(self, pid: Identity) -> str:
         """What a process is, for people: `CPU`, `GPU 0`, `profiler overhead`, `Spans`."""
         if pid in self.gpus:
@@ -87,16 +95,19 @@ def plan_tracks(
         clip: also find GPU work that overruns the next one implausibly.
         folder: where to put what does not fit into memory.
     """
-    planner = _Planner(folder)
-    try:
+    with TrackPlanner(folder) as planner:
         for part in trace.map(slices_of, TrackEvent, workers=workers, small_results=True):
             planner.add(part)
         return planner.plan(clip)
-    finally:
-        planner.sorter.close()
 
 
-class _Planner:
+class TrackPlanner:
+    """Given the slices of all blocks, decide which events must move.
+
+    Args:
+        folder: where to put what does not fit into memory.
+    """
+
     def __init__(self, folder: Path | None) -> None:
         self.sorter = SliceSorter(folder)
         self.codes: dict[tuple[Track, bool], int] = {}
@@ -114,18 +125,22 @@ class _Planner:
         self.named: set[Identity] = set()
         self._next = _FIRST_FREE
 
+    def __enter__(self) -> TrackPlanner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.sorter.close()
+
     def add(self, part: BlockSlices) -> None:
+        """Take in the slices of a block."""
         known = [self.codes.setdefault(key, len(self.codes)) for key in part.tracks]
         if known:
             codes = np.array(known, dtype=np.int64)[part.codes]
+            rows = (codes, part.ts, part.dur, part.index)
             present = part.ts != NO_TIME
-            self.sorter.add(
-                codes[present],
-                part.ts[present],
-                part.dur[present],
-                part.block,
-                part.index[present],
-            )
+            if not present.all():
+                rows = (codes[present], part.ts[present], part.dur[present], part.index[present])
+            self.sorter.add(*rows[:3], part.block, rows[3])
         self.names.update(part.names)
         self.sort_indices.update(part.sort_indices)
         self.process_names.update(part.process_names)
@@ -147,6 +162,7 @@ class _Planner:
             self.first_ns = min(self.first_ns, first) if self.first_ns else first
 
     def plan(self, clip: bool) -> TrackPlan:
+        """Decide; `clip` also finds GPU work that overruns the next one implausibly."""
         gpus = {pid for pid, _ in self.gpu_tracks}
         plan = TrackPlan(
             labels=self.labels,

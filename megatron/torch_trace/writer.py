@@ -7,6 +7,7 @@ A file appears under its name only when it is complete: it is written beside the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -119,16 +120,21 @@ class OutputFile:
         except OSError as failure:
             raise self._explained(failure) from failure
         finally:
+            if self._sink is not self._raw:
+                # After an error too, or a compressing thread would go on waiting.
+                with contextlib.suppress(OSError, ValueError):
+                    self._sink.close()
             self._raw.close()
             self._temporary.unlink(missing_ok=True)
 
 
 def _compressor(path: Path, raw: IO[bytes]) -> Any:
     if path.suffix == ".gz":
-        from isal import igzip
+        from isal import igzip_threaded
 
-        # No name and no time inside: the same input gives the same file.
-        return igzip.IGzipFile(filename="", mode="wb", compresslevel=2, fileobj=raw, mtime=0)
+        # In a thread, beside what is written next. It puts no name and no time into the file: the
+        # same input gives the same file.
+        return igzip_threaded.open(raw, "wb", compresslevel=2, threads=1)
     if path.suffix == ".zst":
         import zstandard
 

@@ -15,7 +15,7 @@ PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
     "suffixes layout errors vocabulary accounts reader times lanes overruns columns events writer "
-    "filters rewriting kinds moves arrows slices tracks spool slimming slim sources repair "
+    "filters rewriting kinds moves arrows slices tracks spool slimming settled slim sources repair "
     "surveying survey alignment merging renumbering merge splitting recovery"
 ).split()
 INSIDE_READER = (

@@ -9,6 +9,7 @@ a subcommand, write `commands/<name>.py` with a click command called `command`, 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -85,6 +86,8 @@ def run() -> int:
     """Run `torch-trace`; a user's error is one sentence on stderr and its exit status."""
     # numpy would start threads for linear algebra; nothing here does any.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Events are made by the thousand and have no cycles: looking for some takes a twentieth.
+    gc.set_threshold(100_000)
     # A batch job's end must run the clean-up that Ctrl-C runs.
     signal.signal(signal.SIGTERM, _end)
     try:

@@ -12,11 +12,13 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.facts import problems, rank
 from megatron.torch_trace.errors import DamagedTraceError, StrictError
 from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.reader.workers import started_early
 from megatron.torch_trace.sources import find_traces
-from megatron.torch_trace.survey import Survey, survey
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from megatron.torch_trace.survey import Survey
 
 
 @click.command("check")
@@ -33,11 +35,14 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     """
     sources = find_traces(paths)
     found = []
-    for path in sources.traces:
-        with terminal.progress(path.name, path) as on_read:
-            found.append(
-                survey(path, crossing=True, workers=jobs or available_cores(), on_read=on_read)
-            )
+    workers = jobs or available_cores()
+    with started_early(workers - 1, sources.traces, "megatron.torch_trace.surveying"):
+        # Imported here: meanwhile the other processes do the same.
+        from megatron.torch_trace.survey import survey
+
+        for path in sources.traces:
+            with terminal.progress(path.name, path) as on_read:
+                found.append(survey(path, crossing=True, workers=workers, on_read=on_read))
     faulty = [one for one in found if one.has_faults]
     if as_json:
         click.echo(

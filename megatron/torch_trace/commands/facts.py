@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.sources import rank_in_name
-from megatron.torch_trace.survey import Survey
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.survey import Survey
 
 _EASY_BYTES = 500_000_000
 _LARGEST_BYTES = 2_000_000_000

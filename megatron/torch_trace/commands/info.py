@@ -13,11 +13,13 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.facts import advice, device, facts, problems, rank, versions
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.reader.workers import started_early
 from megatron.torch_trace.sources import find_traces
-from megatron.torch_trace.survey import Survey, survey
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from megatron.torch_trace.survey import Survey
 
 
 @click.command("info")
@@ -33,11 +35,14 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     """
     sources = find_traces(paths)
     surveys = []
-    for path in sources.traces:
-        with terminal.progress(path.name, path) as on_read:
-            surveys.append(
-                survey(path, strict=strict, workers=jobs or available_cores(), on_read=on_read)
-            )
+    workers = jobs or available_cores()
+    with started_early(workers - 1, sources.traces, "megatron.torch_trace.surveying"):
+        # Imported here: meanwhile the other processes do the same.
+        from megatron.torch_trace.survey import survey
+
+        for path in sources.traces:
+            with terminal.progress(path.name, path) as on_read:
+                surveys.append(survey(path, strict=strict, workers=workers, on_read=on_read))
     if as_json:
         skipped = [{"file": str(p), "reason": reason} for p, reason in sources.skipped]
         click.echo(json.dumps({"traces": [facts(s) for s in surveys], "skipped_files": skipped}))

@@ -10,6 +10,7 @@ from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.filters import parse_numbers
 from megatron.torch_trace.merge import MergeResult, merge
 from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.reader.workers import started_early
 from megatron.torch_trace.sources import find_traces, ranked
 
 
@@ -58,16 +59,18 @@ def command(
         traces = [trace for trace in traces if trace.rank in wanted]
     for path, reason in sources.skipped:
         terminal.say(f"Skipped {path}: {reason}.")
-    with terminal.progress_of_many(
-        "merge", [trace.path for trace in traces], passes=2 + align
-    ) as on_read:
+    inputs, workers = [trace.path for trace in traces], jobs or available_cores()
+    with (
+        started_early(workers - 1, inputs, "megatron.torch_trace.renumbering"),
+        terminal.progress_of_many("merge", inputs, passes=2 + align) as on_read,
+    ):
         result = merge(
             traces,
             output,
             align=align,
             force=force,
             strict=strict,
-            workers=jobs or available_cores(),
+            workers=workers,
             on_read=on_read,
         )
     if output != "-":

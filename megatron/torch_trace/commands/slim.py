@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,8 +18,11 @@ from megatron.torch_trace.filters import (
     parse_numbers,
 )
 from megatron.torch_trace.reader import available_cores
-from megatron.torch_trace.slim import SlimResult, slim
+from megatron.torch_trace.reader.workers import started_early
 from megatron.torch_trace.vocabulary import category
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.slim import SlimResult
 
 
 def _listed(entries: dict[str, str]) -> str:
@@ -90,17 +94,22 @@ def command(
     )
     for preset in presets:
         selection = selection.with_preset(preset)
-    passes = 1 + selection.separate_tracks
-    with terminal.progress(Path(path).name, path, passes=passes) as on_read:
-        result = slim(
-            path,
-            output,
-            selection,
-            force=force,
-            strict=strict,
-            workers=jobs or available_cores(),
-            on_read=on_read,
-        )
+    workers = jobs or available_cores()
+    with started_early(workers - 1, [path], "megatron.torch_trace.slim"):
+        # Imported here: meanwhile the other processes do the same.
+        from megatron.torch_trace.slim import slim
+
+        passes = 1 + selection.separate_tracks
+        with terminal.progress(Path(path).name, path, passes=passes) as on_read:
+            result = slim(
+                path,
+                output,
+                selection,
+                force=force,
+                strict=strict,
+                workers=workers,
+                on_read=on_read,
+            )
     if output != "-":
         _report(output, result)
     if result.damage:

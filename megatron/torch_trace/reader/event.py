@@ -24,8 +24,8 @@ class SlimArgs(Struct, gc=False):
     external_id: int | None = field(default=None, name="External id")
 
 
-class SlimEvent(Struct, gc=False):
-    """An event as far as filters look at it; faster to decode than `Event`.
+class PlainEvent(Struct, gc=False):
+    """An event without its arguments.
 
     Args:
         ts, dur: as decoded, in microseconds; floats from 2**43 on have lost digits. Take times
@@ -40,6 +40,11 @@ class SlimEvent(Struct, gc=False):
     ts: Number = None
     dur: Number = None
     id: Identity = None
+
+
+class SlimEvent(PlainEvent, gc=False):
+    """An event as far as filters look at it; faster to decode than `Event`."""
+
     args: SlimArgs | None = None
 
 

@@ -30,6 +30,10 @@ _AHEAD = 8
 """Blocks a process that may be finished before an earlier one is."""
 
 
+def _nothing(raw: RawBlock) -> None:
+    return None
+
+
 class Stripes(Generic[Result]):
     """`count` processes, this one included, that compute `function` of the blocks of `path`.
 
@@ -39,6 +43,7 @@ class Stripes(Generic[Result]):
         function: what `Workers` could send: importable by name.
         alone: blocks that this process does before it gives any away; None, as many as it can
             until the others have started.
+        at_once: the result of a block that needs no work, or None; asked in this process.
     """
 
     def __init__(
@@ -48,8 +53,10 @@ class Stripes(Generic[Result]):
         function: Callable[[RawBlock], Result],
         *,
         alone: int | None = None,
+        at_once: Callable[[RawBlock], Result | None] = _nothing,
     ) -> None:
         self.count, self.path, self.function, self.alone = count, path, function, alone
+        self.at_once = at_once
 
     def map(self, raws: Iterator[RawBlock]) -> Iterator[tuple[RawBlock, Result]]:
         """(block, function(block)) in the order of `raws`, which must be those of the file."""
@@ -59,8 +66,10 @@ class Stripes(Generic[Result]):
             for number, raw in enumerate(raws):
                 entry = _Entry(raw)
                 pending.append(entry)
-                other = self._free(others, number)
-                if other:
+                result = self.at_once(raw)
+                if result is not None:
+                    entry.finish(result)
+                elif other := self._free(others, number):
                     other.give(number, entry)
                 else:
                     entry.finish(self.function(raw))

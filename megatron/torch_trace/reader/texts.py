@@ -33,13 +33,14 @@ class Texts:
         Args:
             separator: what stands between all neighbours, if it is known.
         """
-        body = text.strip()
         if count and separator:
-            inside = places_of(body, b"}" + separator + b"{")
+            inside = places_of(text, b"}" + separator + b"{")
             if len(inside) == count - 1:
-                starts = np.concatenate(([1], inside + len(separator) + 2))
-                return cls(body, starts, np.append(inside, len(body) - 1))
-        raw = msgspec.json.decode(b"[%b]" % body, type=list[msgspec.Raw])
+                starts, ends = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+                starts[0], starts[1:] = text.index(b"{") + 1, inside + len(separator) + 2
+                ends[-1], ends[:-1] = text.rindex(b"}"), inside
+                return cls(text, starts, ends)
+        raw = msgspec.json.decode(b"[%b]" % text, type=list[msgspec.Raw])
         return cls.joined([bytes(event) for event in raw])
 
     @classmethod
@@ -97,18 +98,14 @@ class Texts:
 
 
 def places_of(text: bytes, wanted: bytes) -> Places:
-    """Where `wanted` stands in `text`; its first three bytes are searched for all at once.
+    """Where `wanted` stands in `text`; its first byte is searched for all at once.
 
-    That is several times as fast as bytes.split or bytes.replace, if those bytes are rare.
+    That is several times as fast as bytes.split or bytes.replace, if that byte is rare.
     """
     letters = np.frombuffer(text, dtype=np.uint8)
     if len(letters) < len(wanted):
         return np.empty(0, dtype=np.int64)
-    last = len(letters) - len(wanted) + 1
-    found = letters[:last] == wanted[0]
-    for shift in range(1, min(3, len(wanted))):
-        found &= letters[shift : shift + last] == wanted[shift]
-    places = np.flatnonzero(found)
-    for shift in range(3, len(wanted)):
+    places = np.flatnonzero(letters[: len(letters) - len(wanted) + 1] == wanted[0])
+    for shift in range(1, len(wanted)):
         places = places[letters[places + shift] == wanted[shift]]
     return places

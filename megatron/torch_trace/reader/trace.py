@@ -18,7 +18,7 @@ from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.event import Event, EventT
 from megatron.torch_trace.reader.metadata import Metadata, parse_members
 from megatron.torch_trace.reader.stripes import Stripes
-from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.reader.workers import SMALL_BYTES, Workers
 
 Result = TypeVar("Result")
 
@@ -40,14 +40,19 @@ def _step(
     return _Outcome(function(block), block.damage, block.end, block.unfinished)
 
 
+def _known(
+    known: Callable[[RawBlock], Result | None] | None, raw: RawBlock
+) -> _Outcome[Result] | None:
+    result = known(raw) if known else None
+    return None if result is None else _Outcome(result, Damage(), None, None)
+
+
 def _identity(block: EventBlock[EventT]) -> EventBlock[EventT]:
     return block
 
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
 _LARGEST_TAIL = 1 << 26
-_SMALL_BYTES = 3 << 19
-"""Compressed size below which starting other processes costs more than it gives."""
 
 
 class Trace:
@@ -114,6 +119,7 @@ class Trace:
         *,
         workers: int = 1,
         small_results: bool = False,
+        known: Callable[[RawBlock], Result | None] | None = None,
     ) -> Iterator[Result]:
         """`function` of every block, in the order of the file, computed by `workers` processes.
 
@@ -124,21 +130,25 @@ class Trace:
             workers: 1 computes in this process; small files always do.
             small_results: every process may read the file itself instead of being sent blocks;
                 faster where results are much smaller than blocks.
+            known: asked first, in this process, with each block as text: a result spares decoding
+                it, None does not. It must be None for the last block and for damaged ones. Needs
+                `small_results`.
         """
         self.read_header()
         size = self.stream.size
-        if (size is not None and size < _SMALL_BYTES) or function.__module__ == "__main__":
+        if (size is not None and size < SMALL_BYTES) or function.__module__ == "__main__":
             # Not worth starting processes for, or nothing that another process could import.
             workers = 1
         step = partial(_step, function, kind)
+        at_once = partial(_known, known)
         raws = iter(self._cutter)
         pairs: Iterable[tuple[RawBlock, _Outcome[Any]]]
         if workers > 1 and small_results and size is not None:
-            pairs = Stripes(workers, self.path, step).map(raws)
+            pairs = Stripes(workers, self.path, step, at_once=at_once).map(raws)
         elif workers > 1:
             pairs = Workers(workers, step).map(raws)
         else:
-            pairs = ((raw, step(raw)) for raw in raws)
+            pairs = ((raw, at_once(raw) or step(raw)) for raw in raws)
         yield from self._follow(pairs, raws)
         if not self._cutter.has_events:
             self._check_frame(self._cutter.header, 0)

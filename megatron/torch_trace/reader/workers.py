@@ -4,11 +4,15 @@
 The processes are plain children that speak pickle over pipes. They do not import the caller's
 `__main__`, unlike multiprocessing's, so a notebook or a script without a guard can use them; they
 end when their standard input does, however this process ends.
+
+Starting one takes as long as reading 30 MB. A program that knows it will need some calls
+`start_early`: they import while it does, and serve one reading after another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import select
@@ -16,11 +20,14 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
+SMALL_BYTES = 3 << 19
+"""Compressed size below which starting other processes costs more than it gives."""
 _PIPE_BYTES = 1 << 20
 
 
@@ -56,30 +63,88 @@ class Workers:
                 child.stop()
 
 
+_spare: list[subprocess.Popen[bytes]] = []
+"""Processes that have no work; none outside of `started_early`, so that a notebook keeps none."""
+_early: set[int] = set()
+"""The process ids of those that `started_early` started."""
+
+
+@contextlib.contextmanager
+def started_early(count: int, paths: Iterable[Path | str], imports: str) -> Iterator[None]:
+    """Start `count` processes now; they serve every `Child` of the context, one after another.
+
+    Args:
+        paths: what will be read; if all are small none is started, because none will be needed.
+        imports: a module that they will need and can import meanwhile.
+    """
+    if any(map(_is_large, paths)):
+        for _ in range(count):
+            process = _start(f"import {imports}")
+            _early.add(process.pid)
+            _spare.append(process)
+    try:
+        yield
+    finally:
+        while _spare:
+            process = _spare.pop()
+            _early.discard(process.pid)
+            _end(process)
+
+
+def _is_large(path: Path | str) -> bool:
+    try:
+        return Path(path).stat().st_size >= SMALL_BYTES
+    except OSError:
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if process.stdin:
+            process.stdin.close()
+    if process.stdout:
+        process.stdout.close()
+    try:
+        process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _start(first: str = "pass") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{first}; from {__name__} import main; main()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
+        # Python starts, a child could not ignore it yet and would print a traceback.
+        start_new_session=True,
+        # Where this process found its modules, the child finds them too.
+        # Threads for linear algebra, of which there is none, would cost as much as numpy.
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "OPENBLAS_NUM_THREADS": "1",
+        },
+    )
+    _enlarge(process.stdin)
+    _enlarge(process.stdout)
+    return process
+
+
 class Child:
     """One process that computes `function` of what it is sent, in that order."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
-            # Python starts, a child could not ignore it yet and would print a traceback.
-            start_new_session=True,
-            # Where this process found its modules, the child finds them too.
-            # Threads for linear algebra, of which there is none, would cost as much as numpy.
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                "OPENBLAS_NUM_THREADS": "1",
-            },
-        )
-        _enlarge(self.process.stdin)
-        _enlarge(self.process.stdout)
-        self.send(function)
+        self.process = _spare.pop() if _spare else _start()
+        self._unanswered = 0
+        self._send(function)
 
-    def send(self, value: Any) -> None:
+    def send(self, job: Any) -> None:
+        self._unanswered += 1
+        self._send(job)
+
+    def _send(self, value: Any) -> None:
         assert self.process.stdin is not None
         try:
             pickle.dump(value, self.process.stdin, protocol=5)
@@ -98,21 +163,19 @@ class Child:
             ok, value = pickle.load(self.process.stdout)
         except EOFError as error:
             raise RuntimeError("a reading process has died") from error
+        self._unanswered -= 1
         if not ok:
             raise value
         return value
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            if self.process.stdin:
-                self.process.stdin.close()
-        if self.process.stdout:
-            self.process.stdout.close()
-        try:
-            self.process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        """No more work: the process ends, or waits for the next `Child` if it was started early."""
+        if self.process.pid in _early and not self._unanswered:
+            with contextlib.suppress(RuntimeError):
+                self._send(_Enough())
+                _spare.append(self.process)
+                return
+        _end(self.process)
 
 
 def _enlarge(pipe: IO[bytes] | None) -> None:
@@ -124,20 +187,26 @@ def _enlarge(pipe: IO[bytes] | None) -> None:
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
+class _Enough:
+    """Sent instead of a job: another function follows."""
+
+
 def main() -> None:
-    """A child's whole life: a function, then jobs, until standard input ends."""
+    """A child's whole life: a function, then jobs, and so on until standard input ends."""
+    # Events are made by the thousand and have no cycles: looking for some takes a twentieth.
+    gc.set_threshold(100_000)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
-    function = pickle.load(source)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            job = pickle.load(source)
-            try:
-                answer = (True, function(job))
-            except Exception as error:
-                answer = (False, error)
-            pickle.dump(answer, sink, protocol=5)
-            sink.flush()
+            function = pickle.load(source)
+            while not isinstance(job := pickle.load(source), _Enough):
+                try:
+                    answer = (True, function(job))
+                except Exception as error:
+                    answer = (False, error)
+                pickle.dump(answer, sink, protocol=5)
+                sink.flush()
     # Leave at once: nothing is open, and interpreter shutdown takes longer than a block.
     sys.stderr.flush()
     os._exit(0)
