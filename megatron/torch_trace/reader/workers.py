@@ -175,6 +175,7 @@ class Child:
                 self._send(_Enough())
                 _spare.append(self.process)
                 return
+        _early.discard(self.process.pid)
         _end(self.process)
 
 

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that read: started once for several readings, and never left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from megatron.torch_trace.reader import workers
+from megatron.torch_trace.reader.workers import SMALL_BYTES, Child, Workers, started_early
+
+DIVIDE = (100).__floordiv__
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * SMALL_BYTES)
+    return path
+
+
+def test_results_come_in_the_order_of_the_jobs() -> None:
+    assert list(Workers(2, DIVIDE).map([1, 2, 5, 50])) == [(1, 100), (2, 50), (5, 20), (50, 2)]
+
+
+def test_a_process_that_was_started_early_serves_one_reading_after_another(large: Path) -> None:
+    with started_early(1, [large], "json"):
+        first = Child(DIVIDE)
+        first.send(20)
+        assert first.receive() == 5
+        first.stop()
+        second = Child((200).__floordiv__)
+        second.send(20)
+        assert second.receive() == 10
+        second.stop()
+        assert first.process.pid == second.process.pid
+        assert runs(second.process.pid)
+    assert not runs(second.process.pid)
+
+
+def test_one_that_was_left_in_the_middle_is_ended_and_not_used_again(large: Path) -> None:
+    with started_early(1, [large], "json"):
+        left = Child(DIVIDE)
+        left.send(20)
+        left.stop()
+        assert not runs(left.process.pid)
+        assert list(Workers(1, DIVIDE).map([10])) == [(10, 10)]
+
+
+def test_an_error_of_a_job_is_raised_and_the_process_serves_on(large: Path) -> None:
+    with started_early(1, [large], "json"):
+        with pytest.raises(ZeroDivisionError):
+            list(Workers(1, DIVIDE).map([0]))
+        assert list(Workers(1, DIVIDE).map([10])) == [(10, 10)]
+
+
+def test_nothing_is_started_early_for_small_files_or_none(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.write_bytes(b"x")
+    with started_early(3, [small, tmp_path / "absent", "-"], "json"):
+        assert workers._spare == []
+
+
+def test_without_an_early_start_no_process_outlives_its_reading() -> None:
+    child = Child(DIVIDE)
+    child.send(50)
+    assert child.receive() == 2
+    child.stop()
+    assert not runs(child.process.pid)
