@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,19 +82,26 @@ def _copy(
 ) -> DecompressResult | None:
     """The plain way; None if the text is damaged and must be read event by event."""
     stream = ByteStream(path, on_read, piece_bytes=PASSING_PIECE)
+    pieces: Iterable[bytes] = stream
+    if str(sink.path) != "-":
+        from megatron.torch_trace.reader.ahead import ahead
+
+        pieces = ahead(stream)
     decoder = codecs.getincrementaldecoder("utf-8")()
     last = b""
+    position = 0
     # Standard input can be read only once, and what is on standard output is gone.
     once = whatever or str(path) == "-" or str(sink.path) == "-"
     damage = Damage()
     try:
         with sink:
-            for piece in stream:
+            for piece in pieces:
                 if not damage and not _is_utf8(piece, decoder):
-                    damage.add("not_utf8", stream.produced - len(piece))
+                    damage.add("not_utf8", position)
                     if not once:
                         raise _DamagedError
                 sink.write(piece)
+                position += len(piece)
                 last = (last + piece[-64:])[-64:]
             if last.rstrip(b" \t\r\n\0")[-1:] not in (b"}", b"]"):
                 damage.add("truncated", stream.produced)

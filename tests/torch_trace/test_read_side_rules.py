@@ -19,8 +19,8 @@ ORDER = (
     "surveying survey alignment merging renumbering merge splitting recovery"
 ).split()
 INSIDE_READER = (
-    "cores damage bytestream lenient event salvage cutter texts block metadata workers stripes "
-    "trace"
+    "cores damage ahead bytestream lenient event salvage cutter texts block metadata workers "
+    "stripes trace"
 ).split()
 
 

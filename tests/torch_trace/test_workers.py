@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that read: started once for several readings, and never left behind."""
+"""Processes and threads that read: started once, and never left behind."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from megatron.torch_trace.reader import workers
+from megatron.torch_trace.reader.ahead import ahead
 from megatron.torch_trace.reader.workers import SMALL_BYTES, Child, Workers, started_early
 
 DIVIDE = (100).__floordiv__
@@ -77,3 +80,30 @@ def test_without_an_early_start_no_process_outlives_its_reading() -> None:
     assert child.receive() == 2
     child.stop()
     assert not runs(child.process.pid)
+
+
+def test_pieces_made_ahead_are_the_same_and_their_error_comes_after_them() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield from (b"%d" % number for number in range(100))
+        raise ValueError("the disk is gone")
+
+    seen = []
+    with pytest.raises(ValueError, match="the disk is gone"):
+        list(ahead(pieces()))
+    for piece in (found := ahead(pieces())):
+        seen.append(piece)
+        if len(seen) == 100:
+            break
+    found.close()  # type: ignore[attr-defined]
+    assert seen == [b"%d" % number for number in range(100)]
+
+
+def test_whoever_stops_early_ends_the_thread_that_makes_pieces() -> None:
+    def without_end() -> Iterator[bytes]:
+        while True:
+            yield b"x"
+
+    found = ahead(without_end())
+    assert next(iter(found)) == b"x"
+    found.close()  # type: ignore[attr-defined]
+    assert "ahead" not in {thread.name for thread in threading.enumerate()}
