@@ -169,7 +169,10 @@ class TraceWriter:
     def add_joined(self, text: bytes) -> None:
         """Write events that are joined by commas already; nothing if `text` is empty."""
         if text:
-            self._sink.write(_SEPARATOR + text if self._any else text)
+            if self._any:
+                # By itself: put together they would be copied once more.
+                self._sink.write(_SEPARATOR)
+            self._sink.write(text)
             self._any = True
 
     def end(self, entries: dict[str, bytes]) -> None:

@@ -15,8 +15,6 @@ from trace_builder import arrow, event, kernel, launch, named, names, step, stri
 
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.filters import Selection, parse_duration, parse_numbers
-from megatron.torch_trace.lanes import LaneFinder, SliceSorter
-from megatron.torch_trace.overruns import assign_lanes
 from megatron.torch_trace.slim import SlimResult, slim
 
 TWO_STEPS = [
@@ -288,50 +286,6 @@ def test_slim_of_slim_is_slim(tmp_path: Path, selection: Selection, chosen: list
     assert {e["ph"] for e in strict(once)["traceEvents"]} <= {"X", "s", "f", "M"}
     ends = arrows(once)
     assert {i for ph, i in ends if ph == "s"} == {i for ph, i in ends if ph == "f"}
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    slices=st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=40
-    ),
-    rows=st.sampled_from([3, 1000]),
-)
-def test_on_no_lane_does_a_slice_cross_another(
-    slices: list[tuple[int, int, int]], rows: int
-) -> None:
-    import numpy as np
-
-    import megatron.torch_trace.lanes as lanes
-
-    with pytest.MonkeyPatch.context() as patch:
-        # Small runs and windows: the merging of what lies on disk is what is tested.
-        patch.setattr(lanes, "_RUN_ROWS", rows)
-        patch.setattr(lanes, "_WINDOW_ROWS", 2 if rows == 3 else 1000)
-        sorter = SliceSorter()
-        for number, (track, ts, dur) in enumerate(slices):
-            one = [np.array([v], dtype=np.int64) for v in (track, ts, dur)]
-            sorter.add(*one, 0, np.array([number], dtype=np.int64))
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        seen = []
-        for track, piece, moved, _ in assign_lanes(sorter):
-            for position in range(piece.shape[1]):
-                start = int(piece[1, position])
-                seen.append(int(piece[4, position]))
-                place = (track, moved.get(position, 0))
-                found.setdefault(place, []).append((start, start + int(piece[2, position])))
-        sorter.close()
-    assert sorted(seen) == list(range(len(slices)))
-    for lane in found.values():
-        for a, b in lane:
-            assert not any(a < c < b < d for c, d in lane)
-
-
-def test_the_first_lane_keeps_all_that_nests() -> None:
-    import numpy as np
-
-    ts, dur = np.array([0, 0, 10, 20, 25]), np.array([100, 5, 10, 10, 10])
-    assert LaneFinder().lanes(ts, dur) == {4: 1}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline import Timeline
+from megatron.torch_trace.lanes import order_of
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.emission import Emitter
 from megatron.torch_trace.perfetto.events import RankEvents
@@ -64,7 +65,7 @@ class PartWriter:
         is_mark = np.array([c == GPU_ANNOTATIONS for c in found.values["category"]], dtype=bool)
         mark = is_mark[events["category"]]
         rows = plan.row_of[events["track"], mark.astype(np.int64)]
-        order = np.lexsort((-events["dur"], events["ts"], rows))
+        order = order_of(rows, events["ts"], events["dur"])
         for column in list(events):
             events[column] = events[column][order]
         rows = rows[order]
