@@ -41,15 +41,12 @@ from megatron.torch_trace.columns import (
     columns_of,
 )
 from megatron.torch_trace.overruns import cut_overruns
+from megatron.torch_trace.plausible import Reach
 from megatron.torch_trace.reader import Damage, Event, Metadata, Trace
 from megatron.torch_trace.vocabulary import GPU_WORK
 
 if TYPE_CHECKING:
     import polars as pl
-
-# An event this many times the width of the trace away from its middle is not of this trace.
-_FAR = 20
-_LEAST_WIDTH_NS = 60_000_000_000
 
 
 @dataclass(slots=True)
@@ -187,9 +184,7 @@ class _Gathered:
         ts, dur = numbers["ts"], numbers["dur"]
         if not len(ts):
             return np.ones(0, dtype=bool)
-        low, middle, high = np.quantile(ts, [0.01, 0.5, 0.99])
-        reach = _FAR * max(high - low, _LEAST_WIDTH_NS)
-        keep: NDArray[np.bool_] = (np.abs(ts - middle) <= reach) & (dur <= reach)
+        keep = Reach.of(ts).holds(ts, dur)
         self.odd.far = int((~keep).sum())
         unfinished = keep & (dur < 0)
         self.odd.unfinished = int(unfinished.sum())

@@ -234,6 +234,26 @@ def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> Non
     )
 
 
+def test_a_kernel_that_overruns_the_next_one_by_seconds_is_cut_there_and_said(
+    tmp_path: Path,
+) -> None:
+    trace = write(
+        tmp_path / "rank-0.json",
+        op("host", 0, 9_000_000), kernel("k", 0, 5_000_000, 1), kernel("l", 1_500_000, 10, 2),
+        kernel("m", 0, 5_000_000, 3, stream=8), kernel("n", 4_500_000, 10, 4, stream=8),
+    )  # fmt: skip
+    result = convert(trace, tmp_path / "out.pftrace")
+    timeline = read_timeline(tmp_path / "out.pftrace")
+    assert {one.name: one.dur for one in timeline.slices} == {
+        "host": 9_000_000_000, "k": 1_500_000_000, "l": 10_000,
+        "m": 5_000_000_000, "n": 10_000,
+    }  # fmt: skip
+    assert result.notes == (
+        f"{trace}: 1 kernels that overran the next one of their stream by more than a second "
+        "were cut there.",
+    )
+
+
 def rank(folder: Path, number: int, clock: float) -> Path:
     """A rank that leaves three all-reduces with the others; its clock is ahead by `clock` us."""
     events = [step(1, 100 + clock, 200)]

@@ -14,9 +14,9 @@ import megatron.torch_trace
 PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
-    "suffixes layout errors vocabulary accounts reader times lanes overruns columns events writer "
-    "filters rewriting kinds moves arrows slices tracks spool slimming settled slim sources repair "
-    "surveying survey alignment merging renumbering merge splitting recovery"
+    "suffixes layout errors vocabulary accounts reader times lanes plausible overruns columns "
+    "events writer filters rewriting kinds moves arrows slices tracks spool slimming settled slim "
+    "sources repair surveying survey alignment merging renumbering merge splitting recovery"
 ).split()
 INSIDE_READER = (
     "cores damage ahead bytestream lenient event salvage cutter texts block metadata workers "

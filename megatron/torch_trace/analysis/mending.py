@@ -8,10 +8,7 @@ import numpy as np
 from megatron.torch_trace.analysis.block_columns import GPU
 from megatron.torch_trace.analysis.intervals import Ints
 from megatron.torch_trace.overruns import cut_overruns
-
-# An event this many times the width of the trace away from its middle is not of this trace.
-_FAR = 20
-_LEAST_WIDTH_NS = 60_000_000_000
+from megatron.torch_trace.plausible import Reach
 
 
 def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
@@ -21,13 +18,11 @@ def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
     the GPU for an unknown time, counted as none. GPU work that overruns the next one of its stream
     by more than a second, as ROCm's tracer writes it, is cut there: it would hide all idle time.
     """
-    starts = np.concatenate([t["start"] for t in tables.values()])
-    low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99]) if len(starts) else (0, 0, 0)
-    reach = _FAR * max(high - low, _LEAST_WIDTH_NS)
+    reach = Reach.of(np.concatenate([t["start"] for t in tables.values()]))
     odd = unfinished = 0
     last = 0
     for table in tables.values():
-        keep = (np.abs(table["start"] - middle) <= reach) & (table["dur"] <= reach)
+        keep = reach.holds(table["start"], table["dur"])
         if not keep.all():
             odd += int((~keep).sum())
             for column in table:

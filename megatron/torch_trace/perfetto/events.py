@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.columns import Codes, Track
+from megatron.torch_trace.overruns import cut_overruns
 from megatron.torch_trace.perfetto.arguments import ArgumentRows, Schema
 from megatron.torch_trace.perfetto.blocks import BlockEvents, Ints
+from megatron.torch_trace.plausible import Reach
 
 NO_ARGUMENTS = -1
 
@@ -32,9 +34,6 @@ _NARROW: dict[str, Any] = {
     "schema_row": np.int32,
     "device": np.int32,
 }
-_FAR = 20
-_LEAST_WIDTH_NS = 60_000_000_000
-"""As the analysis judges: a time further out than 20 widths of the trace is not of this trace."""
 
 
 @dataclass(slots=True)
@@ -50,6 +49,7 @@ class RankEvents:
         columns: of each schema, its arguments; `events["schema_row"]` is a place in them.
         odd: events whose times cannot be true, left out.
         unfinished: slices without an end; on the CPU they last to the end of the trace.
+        overrunning: GPU work that was cut where the next one of its stream begins.
     """
 
     events: dict[str, NDArray[Any]]
@@ -63,6 +63,7 @@ class RankEvents:
     without_start: int
     odd: int = 0
     unfinished: int = 0
+    overrunning: int = 0
 
     @property
     def first_ns(self) -> int:
@@ -174,13 +175,11 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _mend(found: RankEvents, on_gpu: NDArray[np.bool_]) -> None:
-    """Leave out absurd times, give ends to what has none."""
+    """As the analysis does: absurd times out, ends for what has none, overruns cut."""
     ts, dur = found.events["ts"], found.events["dur"]
     if not len(ts):
         return
-    low, middle, high = np.quantile(ts, [0.01, 0.5, 0.99])
-    reach = _FAR * max(high - low, _LEAST_WIDTH_NS)
-    keep = (np.abs(ts - middle) <= reach) & (dur <= reach)
+    keep = Reach.of(ts).holds(ts, dur)
     found.odd = int((~keep).sum())
     if found.odd:
         for column, array in found.events.items():
@@ -192,3 +191,7 @@ def _mend(found: RankEvents, on_gpu: NDArray[np.bool_]) -> None:
         end = int((ts + np.maximum(dur, 0)).max())
         gpu = on_gpu[found.events["category"]]
         dur[open_] = np.where(gpu, 0, end - ts)[open_]
+    work = np.flatnonzero(on_gpu[found.events["category"]])
+    lengths = dur[work]
+    found.overrunning = cut_overruns(found.events["track"][work], ts[work], lengths)
+    dur[work] = lengths

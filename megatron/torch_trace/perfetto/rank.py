@@ -148,5 +148,10 @@ def _notes(path: Path, found: RankEvents, lost_arrows: int) -> Iterator[str]:
     lost = found.odd + found.without_start
     if lost:
         yield f"{path}: {lost:,} events without a time, or absurdly far off, were left out."
+    if found.overrunning:
+        yield (
+            f"{path}: {found.overrunning:,} kernels that overran the next one of their stream by "
+            "more than a second were cut there."
+        )
     if lost_arrows:
         yield f"{path}: {lost_arrows:,} arrows with an end on no slice were left out."
