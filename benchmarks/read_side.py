@@ -137,7 +137,7 @@ def grow(trace: Path, gigabytes: float, folder: Path) -> Path:
 
             for block in Trace(trace).blocks(SlimEvent):
                 text = block.text
-                writer.add_joined(number.sub(later, text) if text else b"")
+                writer.add_joined(number.sub(later, text.strip()) if text else b"")
             rounds += 1
         writer.end({})
     return target
