@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,23 +14,7 @@ from megatron.torch_trace.analysis.results import Analysis
 from megatron.torch_trace.analysis.summary import summarise
 from megatron.torch_trace.report.html import render_html
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
 HOSTILE = "</script><img src=x onerror=document.title='hacked'>"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    # Proof that nothing leaves: there is nowhere to go.
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-]
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +27,6 @@ def file(spans: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(render_html(replace(spans, ranks=ranks, summary=summarise(ranks))))
     return path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

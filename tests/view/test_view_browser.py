@@ -21,24 +21,8 @@ from megatron.torch_trace.viewing.preparation import READY, Preparation, Progres
 from megatron.torch_trace.viewing.server import Server
 from megatron.torch_trace.viewing.site import Site
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
 SAMPLE = Path(__file__).parents[1] / "data" / "tp2pp2"
 HOSTILE = "</script><img src=x onerror=document.title='hacked'>"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    # Proof that nothing leaves: there is nowhere to go.
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
-]
 HARMLESS = {
     "directive 'navigate-to'": "the UI's own policy names a directive that Chromium has dropped",
     "is_internal_user.js": "the UI asks Google whether its user works there; our policy forbids it",
@@ -110,14 +94,6 @@ def address(folder: Path) -> Iterator[str]:
     yield process.stdout.readline().strip()
     process.terminate()
     process.communicate(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
