@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports of a small trace: what the tests of exports in flight are built from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.export import Export
+from megatron.torch_profile.schedule import Window
+from megatron.torch_trace.layout import TraceName
+
+WINDOW = Window(3, 4, 1)
+TARGET = "iter-0000003-0000004/rank-0.pt.trace.json.gz"
+LAUNCH = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}'
+KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def profiled() -> Any:
+    """A stopped profiler with a trace that is not saved yet."""
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    profiler.prepare_trace()
+    profiler.start_trace()
+    with torch.profiler.record_function("ProfilerStep#3"):
+        torch.ones(4).sum()
+    profiler.stop_trace()
+    return profiler
+
+
+def what(folder: Path, **options: Any) -> Export:
+    name = TraceName(0, 1, options.pop("compression", "gzip"))
+    return Export(0, WINDOW, (3, 4), folder / "iter-0000003-0000004", name, **options)
+
+
+def hand_over(exporter: Exporter, where: Export) -> None:
+    exporter.hand_over(profiled(), where, stop_seconds=0.0, expected_mb=0.0, writers=1)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def steps(path: Path) -> int:
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    return sum(event.get("name") == "ProfilerStep#3" for event in trace["traceEvents"])
+
+
+def raw_trace(path: Path, *events: str) -> Path:
+    path.write_text('{"traceEvents": [\n' + ",\n".join(events) + "\n]}\n")
+    return path

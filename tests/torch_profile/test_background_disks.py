@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports in flight: what happens to the trace when the disk or the folder fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exports import LAUNCH, TARGET, hand_over, names, profiled, raw_trace, steps, what
+from exports import no_process_left as no_process_left
+
+from megatron.torch_profile import export
+from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.compress import check_whole
+from megatron.torch_profile.export import Export
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
+def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
+    tmp_path: Path, compression: str
+) -> None:
+    exporter = Exporter("background", 60)
+    where = what(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
+    hand_over(exporter, where)
+    exporter.wait()
+    assert names(tmp_path) == [f"shared/iter-0000003-0000004/{where.name}"]
+
+
+def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = export.save
+
+    def gone(profiler: Any, where: Export) -> int:
+        shutil.rmtree(where.folder)
+        return save(profiler, where)
+
+    monkeypatch.setattr(export, "save", gone)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, said: list[str]) -> None:
+    (tmp_path / "file").touch()
+    hand_over(Exporter("background", 60), what(tmp_path / "file"))
+    assert said == [
+        "rank 0 could not write the trace of iterations 3-4: [Errno 20] Not a directory: "
+        f"'{tmp_path}/file/iter-0000003-0000004'"
+    ]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("mode", ["background", "sync"])
+@pytest.mark.parametrize(
+    ("free_kib", "sentence", "left"),
+    [
+        (8, "the trace is cut short after 0.0 MB (is the disk full?)", ".json.tmp"),
+        (12, "No space left on device; the raw trace is whole", "rank-0.pt.trace.json"),
+    ],
+)
+def test_a_full_disk_is_one_line_and_what_there_is_stays(
+    tiny_disk: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    free_kib: int,
+    sentence: str,
+    left: str,
+) -> None:
+    def three_pages(_: Any, where: Export) -> int:
+        with suppress(OSError):  # as Kineto, which does not notice
+            raw_trace(where.raw, LAUNCH + " " * (12_250 - len(LAUNCH)))
+        return check_whole(where.raw)
+
+    monkeypatch.setattr(export, "save", three_pages)
+    (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
+    exporter = Exporter(mode, 60)
+    hand_over(exporter, what(tiny_disk))
+    exporter.wait()
+    assert said[-1].startswith(f"rank 0 could not write the trace of iterations 3-4: {sentence}")
+    (kept,) = (name for name in names(tiny_disk) if name != "ballast")
+    assert kept.endswith(left)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT, errno.EACCES, errno.ESTALE])
+def test_what_a_file_system_refuses_is_one_line_in_its_words(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(profiler: Any, where: Export) -> int:
+        raise OSError(number, os.strerror(number), str(where.raw))
+
+    monkeypatch.setattr(export, "save", refused)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
+    assert os.strerror(number) in said[-1]
+    assert names(tmp_path) == []
+
+
+def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage
+
+    def full_node(folder: Path) -> Any:
+        return usage(folder)._replace(free=7_000_000 if "node" in str(folder) else 10**12)
+
+    monkeypatch.setattr(shutil, "disk_usage", full_node)
+    exporter = Exporter("background", 60)
+    where = what(tmp_path / "run", scratch=tmp_path / "node")
+    exporter.hand_over(profiled(), where, stop_seconds=0, expected_mb=100, writers=2)
+    exporter.wait()
+    assert steps(tmp_path / "run" / TARGET) == 1
+    assert "2 trace(s) of about 100 MB raw need 220 MB" in said[0]
+    assert said[0].endswith(
+        f"7 MB free; the trace of iterations 3-4 grows in {where.folder} instead"
+    )
+
+
+def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
+    tmp_path: Path, said: list[str]
+) -> None:
+    (tmp_path / "node").touch()
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path / "run", scratch=tmp_path / "node"))
+    exporter.wait()
+    assert steps(tmp_path / "run" / TARGET) == 1
+    assert said[0].startswith(
+        f"rank 0: --torch-profile-scratch-dir {tmp_path}/node: Not a directory; the trace of"
+    )
+
+
+def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
+    exporter = Exporter("background", 60)
+    exporter.hand_over(profiled(), what(tmp_path), stop_seconds=0, expected_mb=1e9, writers=8)
+    assert names(tmp_path) == []
+    assert said[0].startswith(
+        "rank 0 drops the trace of iterations 3-4: 8 trace(s) of about 1000000000 MB raw need"
+    )
