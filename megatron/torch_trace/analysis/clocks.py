@@ -38,7 +38,9 @@ class Clock:
     reference: int
 
 
-def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
+def align(
+    matched: MatchedCalls, first: Ints
+) -> tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]]:
     """Clocks of all ranks.
 
     Args:
@@ -46,29 +48,34 @@ def align(matched: MatchedCalls, first: Ints) -> tuple[tuple[Clock, ...], Ints]:
         first: the first row of each call.
 
     Returns:
-        (clocks by rank, offset of each rank in ns, 0 where it is unknown).
+        (clocks by rank, offset of each rank in ns, 0 where it is unknown, calls whose ranks are all
+        aligned with each other).
     """
     use = matched.symmetric
     offset, reference = _offsets(matched, use, first)
     aligned = matched.end + offset[matched.rank]
     distance = np.abs(aligned - _middles(aligned, first)[matched.call])
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
+    of = reference[matched.rank]
+    one_clock = np.minimum.reduceat(of, first) == np.maximum.reduceat(of, first)
     clocks = []
     for position, rank in enumerate(matched.ranks):
         mine = matched.rows_of[position]
         mine = mine[use[mine]]
         to = int(reference[position])
         known = to >= 0 and connected[to] > 1
+        # Where a stranger takes part, the middle of the ends is nobody's.
+        told = mine[one_clock[matched.call[mine]]]
         clocks.append(
             Clock(
                 rank=rank,
                 offset_ns=int(offset[position]) if known else None,
-                error_ns=int(np.median(distance[mine])) if known and len(mine) else None,
+                error_ns=int(np.median(distance[told])) if known and len(told) else None,
                 calls=len(mine),
                 reference=matched.ranks[to] if known else rank,
             )
         )
-    return tuple(clocks), offset
+    return tuple(clocks), offset, one_clock
 
 
 def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> tuple[Ints, Ints]:

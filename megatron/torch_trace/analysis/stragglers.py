@@ -6,7 +6,8 @@
     rank 2         [--------)     arrives last, imposes 10 on the others
 
 All ranks leave a collective together, so the wait of a rank is its duration minus the shortest one,
-whatever its clock shows. Who arrived last is who began last on the common clock.
+whatever its clock shows. Who arrived last is who began last on the common clock; of ranks that have
+none in common, who was in the call for the shortest time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from megatron.torch_trace.analysis.clocks import Clock, align
 from megatron.torch_trace.analysis.codes import present
@@ -112,10 +114,10 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
     duration = matched.end - matched.start
     shortest = np.minimum.reduceat(duration, first)[matched.call]
     wait = np.where(matched.symmetric, duration - shortest, 0)
-    clocks, offset = align(matched, first)
+    clocks, offset, one_clock = align(matched, first)
     return Waits(
         clocks=clocks,
-        stragglers=_stragglers(matched, first, wait, offset, clocks, bases or {}),
+        stragglers=_stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {}),
         matched_calls=len(first),
         wait=wait,
         shortest=shortest,
@@ -126,12 +128,16 @@ def _stragglers(
     matched: MatchedCalls,
     first: Ints,
     wait: Ints,
-    offset: Ints,
-    clocks: tuple[Clock, ...],
+    alignment: tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]],
     bases: Mapping[int, int],
 ) -> tuple[Straggler, ...]:
+    clocks, offset, one_clock = alignment
     errors = ints([clock.error_ns or 0 for clock in clocks])
-    start = matched.start + offset[matched.rank]
+    start = np.where(
+        one_clock[matched.call],
+        matched.start + offset[matched.rank],
+        matched.start - matched.end,
+    )
     earliest = np.minimum.reduceat(start, first)
     latest = np.maximum.reduceat(start, first)
     # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
