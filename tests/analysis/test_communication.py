@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from analysis_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.bandwidth import bus_factor, dtype_bytes
+from megatron.torch_trace.analysis.activity import Collective
+from megatron.torch_trace.analysis.bandwidth import bus_factor, dtype_bytes, message_bytes
 from megatron.torch_trace.analysis.collectives import attribute, canonical
 from megatron.torch_trace.analysis.communication import (
     DimensionTotal,
@@ -137,6 +138,29 @@ def test_bytes_and_bandwidth_are_those_of_nccl_tests(tmp_path: Path) -> None:
     assert (other.bytes, other.algbw_gbps, other.busbw_gbps) == (8000, 20.0, 15.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "in_", "out", "elements"),
+    [
+        ("allreduce", 1000, 1000, 1000),
+        ("_allgather_base", 250, 1000, 1000),
+        ("allgather_into_tensor_coalesced", 250, 1000, 1000),
+        ("_reduce_scatter_base", 1000, 250, 1000),
+        ("reduce_scatter_tensor_coalesced", 1000, 250, 1000),
+        ("all_to_allv", 700, 1300, 700),
+        # No token of this rank goes to any expert.
+        ("all_to_allv", 0, 1300, 1300),
+        ("broadcast", 1000, 1000, 1000),
+        ("gather", 250, 1000, 1000),
+        ("scatter", 1000, 250, 1000),
+        ("send", 1000, 0, 1000),
+        ("recv", 0, 1000, 1000),
+    ],
+)
+def test_a_message_is_the_whole_buffer(name: str, in_: int, out: int, elements: int) -> None:
+    call = Collective(name, in_nelems=in_, out_nelems=out, group_size=4, dtype="BFloat16")
+    assert message_bytes(call, canonical(name)) == 2 * elements
+
+
 def test_bytes_of_an_unknown_type_are_unknown_not_zero(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100)
     trace.gpu(NCCL, 10, 20, launch=1, args=collective_args("allreduce", "tp", dtype="Odd"))
@@ -186,12 +210,15 @@ def test_sizes_of_types_and_factors_of_collectives() -> None:
         None,
         None,
     ]
-    assert [bus_factor(c, 4) for c in ("allreduce", "allgather", "all_to_all", "broadcast")] == [
-        1.5,
-        0.75,
-        0.75,
-        1.0,
-    ]
+    factors = {
+        1.5: ("allreduce",),
+        0.75: ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter"),
+        1.0: ("broadcast", "reduce", "send", "recv", "send_recv"),
+    }
+    found = {factor: {bus_factor(c, 4) for c in names} for factor, names in factors.items()}
+    assert found == {factor: {factor} for factor in factors}
+    # Alone in its group a rank moves nothing over a bus.
+    assert [bus_factor(c, 1) for c in ("allreduce", "allgather", "send")] == [0.0, 0.0, 1.0]
     assert bus_factor("allreduce", None) is None
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes and bandwidth of collectives, as nccl-tests defines them.
 
-S is the whole buffer: what a rank puts in, for all-gather what it gets out.
+S is the whole buffer: what a rank puts in; for all-gather and gather what it gets out.
 
     algbw = S / t        busbw = algbw x factor        in GB/s = 10^9 bytes a second = bytes a ns
 
-    all-reduce 2(n-1)/n; all-gather, reduce-scatter, all-to-all (n-1)/n; all others 1
+    all-reduce 2(n-1)/n; broadcast, reduce, send and receive 1
+    all-gather, reduce-scatter, all-to-all, gather, scatter (n-1)/n
 
-Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md and the GetBw function of each test.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _DTYPE_BYTES = {
     "uint32": 4,
     "uint64": 8,
 }
-_HALVING = frozenset({"allgather", "reduce_scatter", "all_to_all"})
+_OWN_SHARE_STAYS = frozenset({"allgather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_WHOLE_COMES_OUT = frozenset({"allgather", "gather", "recv"})
 
 
 def dtype_bytes(dtype: str | None) -> int | None:
@@ -49,7 +51,7 @@ def message_bytes(collective: Collective, operation: str) -> int | None:
     """S of one call in bytes; None if elements or type are unknown."""
     size = dtype_bytes(collective.dtype)
     in_, out = collective.in_nelems, collective.out_nelems
-    elements = out if operation in ("allgather", "recv") else in_
+    elements = out if operation in _WHOLE_COMES_OUT else in_
     if not elements:
         elements = in_ or out
     if size is None or elements is None:
@@ -61,6 +63,6 @@ def bus_factor(operation: str, group_size: int | None) -> float | None:
     """busbw / algbw; None if it needs the size of the group and that is unknown."""
     if operation == "allreduce":
         return 2 * (group_size - 1) / group_size if group_size else None
-    if operation in _HALVING:
+    if operation in _OWN_SHARE_STAYS:
         return (group_size - 1) / group_size if group_size else None
     return 1.0
