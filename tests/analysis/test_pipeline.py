@@ -40,6 +40,7 @@ def test_the_bubble_is_exposed_send_and_receive_and_idle_between_the_micro_batch
             stage=1,
             stages=2,
             microbatches=2,
+            chunks=None,
             start_ns=20,
             end_ns=560,
             compute_ns=360,
@@ -68,7 +69,7 @@ def test_a_stage_in_the_middle_sends_twice_for_each_micro_batch(tmp_path: Path) 
         trace.gpu(SENDRECV, at + 20, at + 30, launch=at + 4).gpu(GEMM, at + 30, at + 50, launch=at)
     timeline = trace.timeline(tmp_path)
     (entry,) = pipeline_steps(timeline, attribute(timeline), 1)
-    assert (entry.stage, entry.stages, entry.microbatches) == (1, 3, 4)
+    assert (entry.stage, entry.stages, entry.microbatches, entry.chunks) == (1, 3, 4, None)
     assert entry.ideal_share == 2 / 6
 
 
@@ -76,7 +77,8 @@ def test_with_interleaving_the_data_loader_tells_the_number_of_micro_batches(
     tmp_path: Path,
 ) -> None:
     trace = TraceBuilder(0, 2, groups=GROUPS).step(1, 0, 1000)
-    for number in range(6):
+    # Two chunks: forwards of both are sent on, backwards of the second one are sent back.
+    for number in range(9):
         at = 100 * number + 10
         trace.op("record_param_comms", at, at + 1, args=collective_args("send", "pp"))
         trace.annotation("nccl:coalesced", at + 2, at + 8).gpu(
@@ -87,7 +89,23 @@ def test_with_interleaving_the_data_loader_tells_the_number_of_micro_batches(
         trace.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 5)
     timeline = trace.timeline(tmp_path)
     (entry,) = pipeline_steps(timeline, attribute(timeline), 0)
-    assert entry.microbatches == 3
+    assert (entry.microbatches, entry.chunks, entry.ideal_share) == (3, 2, 1 / 7)
+
+
+def test_spans_tell_micro_batches_and_virtual_stages_of_a_stage_in_the_middle(
+    tmp_path: Path,
+) -> None:
+    groups = [{**GROUPS[0], "ranks": [0, 1, 2]}]
+    trace = TraceBuilder(1, 3, groups=groups).step(1, 0, 1000)
+    trace.op("record_param_comms", 5, 6, args=collective_args("send", "pp"))
+    trace.annotation("nccl:coalesced", 7, 9).gpu(SENDRECV, 20, 30, launch=8)
+    for place in range(8):
+        at, number, chunk = 100 * place + 10, place // 2, place % 2
+        trace.annotation(f"forward micro-batch {number} chunk {chunk} (steady)", at, at + 30)
+        trace.annotation(f"backward micro-batch {number} chunk {chunk} (steady)", at + 40, at + 50)
+    timeline = trace.timeline(tmp_path)
+    (entry,) = pipeline_steps(timeline, attribute(timeline), 1)
+    assert (entry.microbatches, entry.chunks, entry.ideal_share) == (4, 2, 2 / 10)
 
 
 def test_sends_that_are_not_recorded_leave_the_number_unknown(tmp_path: Path) -> None:

@@ -4,14 +4,16 @@
     stage 0   F1 F2 .  .  B1 B2 |  optimizer      . is bubble: receive or send with no compute
     stage 1   .  F1 B1 F2 B2 .  |                 beside it, or nothing at all
 
-In 1F1B with p stages and m micro-batches of equal cost the bubble is (p-1)/(m+p-1) of the time
-between the first and the last micro-batch (Narayanan et al. 2021, "Efficient Large-Scale Language
-Model Training on GPU Clusters Using Megatron-LM", section 2.2, as a share of the whole).
+In 1F1B with p stages, m micro-batches and v virtual stages (chunks) of equal cost the bubble is
+(p-1)/(vm+p-1) of the time between the first and the last micro-batch (Narayanan et al. 2021,
+"Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section 2.2, as a
+share of the whole).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ from megatron.torch_trace.analysis.dimensions import dimension_of
 from megatron.torch_trace.analysis.intervals import Intervals
 from megatron.torch_trace.analysis.loader import is_loader
 from megatron.torch_trace.analysis.names import family_of
+from megatron.torch_trace.analysis.span_names import FORWARD, microbatch_span
 from megatron.torch_trace.analysis.steps import Step
 from megatron.torch_trace.analysis.timeline import Timeline
 
@@ -37,7 +40,8 @@ class PipelineStep:
     Args:
         rank, step: where and when.
         stage, stages: position in the pipeline and its length; None if the trace does not tell.
-        microbatches: counted from the schedule's sends and receives; None if they are not recorded.
+        microbatches: from spans, else counted from the schedule's sends; None if neither is there.
+        chunks: virtual stages of the rank; 1 without interleaving; None if the trace does not tell.
         start_ns, end_ns: first to last micro-batch on the GPU: from the first receive or matrix
             product to the end of the last send or of the last work launched by the backward pass.
         compute_ns: compute in between.
@@ -45,7 +49,7 @@ class PipelineStep:
         idle_ns: no GPU work at all.
         bubble_ns: exposed_pipeline_ns + idle_ns.
         bubble_share: of end - start.
-        ideal_share: (p-1)/(m+p-1), None if either is unknown.
+        ideal_share: (p-1)/(vm+p-1), None if p or m is unknown.
     """
 
     rank: int
@@ -53,6 +57,7 @@ class PipelineStep:
     stage: int | None
     stages: int | None
     microbatches: int | None
+    chunks: int | None
     start_ns: int
     end_ns: int
     compute_ns: int
@@ -61,6 +66,21 @@ class PipelineStep:
     bubble_ns: int
     bubble_share: float
     ideal_share: float | None
+
+
+class Schedule(NamedTuple):
+    """Micro-batches of a step and virtual stages of a rank; None where the trace does not tell.
+
+    Where only their product is known, it is `microbatches`, and `chunks` is None.
+    """
+
+    microbatches: int | None
+    chunks: int | None
+
+    @property
+    def passes(self) -> int | None:
+        """Forwards of one rank in one step: micro-batches times chunks."""
+        return None if self.microbatches is None else self.microbatches * (self.chunks or 1)
 
 
 def pipeline_steps(
@@ -84,9 +104,9 @@ def pipeline_steps(
             continue
         start = max(int(begin.min()), timeline.window.start)
         end = min(int(finish.max()), timeline.window.end)
-        count = _microbatches(timeline, step, stage, stages)
+        schedule = _schedule(timeline, step, stage, stages)
         found.append(
-            _measure(timeline, exposed, idle, rank, step, (stage, stages, count), (start, end))
+            _measure(timeline, exposed, idle, rank, step, (stage, stages, schedule), (start, end))
         )
     return tuple(found)
 
@@ -121,10 +141,11 @@ def _measure(
     idle: Intervals,
     rank: int,
     step: Step,
-    schedule: tuple[int | None, int | None, int | None],
+    place: tuple[int | None, int | None, Schedule],
     bounds: tuple[int, int],
 ) -> PipelineStep:
-    stage, stages, count = schedule
+    stage, stages, schedule = place
+    passes = schedule.passes
     start, end = bounds
     waiting = int(exposed.covered([start], [end])[0])
     nothing = int(idle.covered([start], [end])[0])
@@ -133,7 +154,8 @@ def _measure(
         step=step.number,
         stage=stage,
         stages=stages,
-        microbatches=count,
+        microbatches=schedule.microbatches,
+        chunks=schedule.chunks,
         start_ns=start,
         end_ns=end,
         compute_ns=int(timeline.sets.compute.covered([start], [end])[0]),
@@ -141,7 +163,7 @@ def _measure(
         idle_ns=nothing,
         bubble_ns=waiting + nothing,
         bubble_share=(waiting + nothing) / (end - start) if end > start else 0.0,
-        ideal_share=(stages - 1) / (count + stages - 1) if stages and count else None,
+        ideal_share=(stages - 1) / (passes + stages - 1) if stages and passes else None,
     )
 
 
@@ -176,15 +198,18 @@ def _launched_elsewhere(timeline: Timeline) -> np.ndarray:
     )
 
 
-def _microbatches(
-    timeline: Timeline, step: Step, stage: int | None, stages: int | None
-) -> int | None:
-    """An edge stage sends once for each micro-batch, one in between sends twice.
+def _schedule(timeline: Timeline, step: Step, stage: int | None, stages: int | None) -> Schedule:
+    """As spans tell it; without them from sends, of which an edge stage has one a micro-batch.
 
-    With interleaving a stage sends once more for each further chunk; the data loader, which is
-    asked once a micro-batch, tells how many of the sends are that.
+    A stage in between sends twice for each micro-batch. With interleaving a stage sends twice more
+    for each further chunk; the data loader, which is asked once a micro-batch, tells how many of
+    an edge stage's sends are that. A stage in between has no loader: its micro-batches and chunks
+    cannot be told apart.
     """
     activity = timeline.activity
+    spanned = _spanned(timeline, step)
+    if spanned is not None:
+        return spanned
     ops = activity.ops
     sends = []
     for code, collective in enumerate(activity.collectives):
@@ -194,8 +219,20 @@ def _microbatches(
     inside = (ops.start >= step.start) & (ops.start < step.end)
     count = int((rows_with(ops.collective, sends, len(activity.collectives)) & inside).sum())
     if not count or stage is None or stages is None:
-        return None
+        return Schedule(None, None)
     if 0 < stage < stages - 1:
-        count //= 2
+        return Schedule(count // 2, None)
     asked = int((activity.named(ops, is_loader) & inside).sum())
-    return asked if 0 < asked < count else count
+    if not 0 < asked < count:
+        return Schedule(count, 1 if asked == count else None)
+    return Schedule(asked, (count + asked) // (2 * asked))
+
+
+def _spanned(timeline: Timeline, step: Step) -> Schedule | None:
+    ops, rows = timeline.activity.ops, timeline.phase_spans
+    rows = rows[(ops.start[rows] >= step.start) & (ops.start[rows] < step.end)]
+    spans = [microbatch_span(timeline.activity.names[int(ops.name[row])]) for row in rows.tolist()]
+    forwards = [span for span in spans if span is not None and span.direction == FORWARD]
+    if not forwards or any(span.number is None for span in forwards):
+        return None
+    return Schedule(len({span.number for span in forwards}), len({span.chunk for span in forwards}))

@@ -197,7 +197,7 @@ def _stage(entries: list[tuple[RankResult, PipelineStep]]) -> list[str]:
         UNKNOWN if first.stage is None else f"{first.stage} of {first.stages}",
         str(rank.rank) if len(entries) == 1 else ranks(tuple(r.rank for r, _ in entries), most=2),
         str(first.step),
-        "-".join(str(one) for one in dict.fromkeys((*counts[:1], *counts[-1:]))) or UNKNOWN,
+        _passes(counts, first.chunks),
         milliseconds(mean(one.end_ns - one.start_ns for one in steps)),
         milliseconds(mean(one.compute_ns for one in steps)),
         milliseconds(mean(one.exposed_pipeline_ns for one in steps)),
@@ -205,6 +205,12 @@ def _stage(entries: list[tuple[RankResult, PipelineStep]]) -> list[str]:
         percent(mean(shares)) if shares else UNKNOWN,
         percent(first.ideal_share),
     ]
+
+
+def _passes(counts: list[int], chunks: int | None) -> str:
+    """`8`, `8-16` where ranks differ, `8 x 2` of two virtual stages."""
+    text = "-".join(str(one) for one in dict.fromkeys((*counts[:1], *counts[-1:]))) or UNKNOWN
+    return f"{text} x {chunks}" if counts and chunks and chunks > 1 else text
 
 
 def host(analysis: Analysis, width: int) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megatron.torch_trace.analysis.findings.advice import for_exposed
 from megatron.torch_trace.analysis.findings.shares import (
-    has_flag,
+    flag_value,
     known,
     mean_share,
     over,
@@ -23,34 +24,6 @@ _MOSTLY = 0.6
 _BARRIERS = 0.01
 """Of the window; little, for it is lost for nothing."""
 
-_ADVICE = {
-    "tp": "Try `--sequence-parallel` and `--tp-comm-overlap`, or a smaller tensor-parallel size.",
-    "dp": "Try `--overlap-grad-reduce` and, with `--use-distributed-optimizer`, "
-    "`--overlap-param-gather`.",
-    "pp": "Try `--num-layers-per-virtual-pipeline-stage`, with which Megatron overlaps sends and "
-    "receives with compute, and more micro-batches.",
-    "cp": "Try another `--cp-comm-type` (p2p overlaps with attention), or a smaller "
-    "context-parallel size.",
-    "ep": "Try `--overlap-moe-expert-parallel-comm`, or `--moe-token-dispatcher-type flex` with "
-    "DeepEP; `--moe-router-load-balancing-type aux_loss` if experts are uneven.",
-    "edp": "Try `--overlap-grad-reduce`; expert gradients are reduced in their own groups.",
-    "embedding": "The first and the last stage exchange the gradient of the shared embedding: "
-    "`--untie-embeddings-and-output-weights` ends that.",
-    "mp": "These are norms and checks over the whole model copy: fewer of them "
-    "(`--no-check-for-nan-in-loss-and-grad`, no `--log-params-norm`), and ranks that arrive "
-    "together.",
-    "default": "These are not the model's own: look for logging, checks and barriers in every "
-    "iteration, and raise `--log-interval`.",
-    "unknown": "The trace does not tell the process group; torch 2.4 or newer records it.",
-}
-_OVERLAPPING = (
-    "Gradients and parameters are overlapped already: more work to hide them behind (larger "
-    "`--micro-batch-size` or more accumulation), or other buckets (`--ddp-bucket-size`)."
-)
-_ONE_GROUP = (
-    "The job has one group for everything: fewer and larger exchanges (gradient accumulation, "
-    "`bucket_cap_mb` of DDP) give compute more time to hide them."
-)
 _WAITING = "It is waiting, not transfer: find out why ranks arrive late before tuning the network."
 _CHANGING = (
     "It is waiting, not transfer, and not always the same rank comes last: look for what "
@@ -84,7 +57,7 @@ def exposed_communication(analysis: Analysis) -> Iterator[Finding]:
                 "exposed_ns": {rank.rank: _exposed(rank, dimension) for rank in concerned},
                 "waiting_share": waiting,
             },
-            _waiting(analysis, dimension) if mostly_waits else _advice(dimension, ranks),
+            _waiting(analysis, dimension) if mostly_waits else for_exposed(dimension, ranks),
             share,
         )
 
@@ -107,25 +80,6 @@ def _waiting_share(ranks: list[RankResult], dimension: str) -> float | None:
 def _waiting(analysis: Analysis, dimension: str) -> str:
     worst = [one for one in analysis.stragglers if one.dimension == dimension]
     return _WAITING if any((one.share_there or 0) >= _MOSTLY for one in worst) else _CHANGING
-
-
-def _advice(dimension: str, ranks: list[RankResult]) -> str:
-    if dimension == "dp" and has_flag(ranks, "--overlap-grad-reduce"):
-        return _OVERLAPPING
-    if dimension == "dp" and any(_overlapped(rank) > 0.05 for rank in ranks):
-        # No command line was recorded, but something of it runs beside compute.
-        return f"{_ADVICE['dp']} If they are on: {_OVERLAPPING[0].lower()}{_OVERLAPPING[1:]}"
-    if dimension == "default" and all(
-        total.dimension in ("default", "unknown") for rank in ranks for total in rank.dimensions
-    ):
-        return _ONE_GROUP
-    return _ADVICE.get(dimension, _ADVICE["unknown"])
-
-
-def _overlapped(rank: RankResult) -> float:
-    totals = [t for t in rank.dimensions if t.dimension == "dp"]
-    time = sum(t.time_ns for t in totals)
-    return 1 - sum(t.exposed_ns for t in totals) / time if time else 0.0
 
 
 def barriers(analysis: Analysis) -> Iterator[Finding]:
@@ -155,13 +109,8 @@ def barriers(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _timing_level(ranks: list[RankResult]) -> int:
-    for rank in ranks:
-        for word, value in zip(rank.argv, [*rank.argv[1:], ""], strict=False):
-            if word == "--timing-log-level" and value.isdecimal():
-                return int(value)
-            if word.startswith("--timing-log-level=") and word.split("=")[1].isdecimal():
-                return int(word.split("=")[1])
-    return 0
+    level = flag_value(ranks, "--timing-log-level") or ""
+    return int(level) if level.isdecimal() else 0
 
 
 RULES = (exposed_communication, barriers)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
+from megatron.torch_trace.analysis.findings.advice import for_bubble, for_uneven_stages
 from megatron.torch_trace.analysis.findings.layers import layer_imbalance
 from megatron.torch_trace.analysis.findings.shares import milliseconds, percent, severity
 from megatron.torch_trace.analysis.pipeline import PipelineStep
@@ -13,6 +14,9 @@ from megatron.torch_trace.analysis.results import Analysis, Finding
 
 _BUBBLE = 0.10
 """Of the time between first and last micro-batch: 1F1B with nine micro-batches a stage has less."""
+_MORE = "More micro-batches (a larger `--global-batch-size` or smaller `--micro-batch-size`), or "
+_INTERLEAVE = "interleaving (`--num-layers-per-virtual-pipeline-stage`)."
+_MORE_CHUNKS = "smaller chunks (`--num-layers-per-virtual-pipeline-stage`)."
 _UNEVEN = 0.15
 """More compute than the fastest stage: a layer, of stages of six or seven."""
 
@@ -36,7 +40,9 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
     if share < _BUBBLE:
         return
     ideal = [one.ideal_share for one in entries if one.ideal_share is not None]
-    counts = sorted({one.microbatches for one in entries if one.microbatches})
+    told = [one for one in entries if one.microbatches and one.chunks] or entries
+    counts = sorted({one.microbatches for one in told if one.microbatches})
+    chunks = max((one.chunks or 1 for one in entries), default=1)
     depth = max((one.stages or 0 for one in entries), default=0)
     by_stage = {stage: mean(o.bubble_share for o in of) for stage, of in stages(analysis).items()}
     text = (
@@ -44,8 +50,8 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
     )
     if ideal and counts and depth:
         text += (
-            f"; {depth} stages and {counts[-1]} micro-batches of equal cost would have "
-            f"{percent(mean(ideal))}"
+            f"; {depth} stages{f' of {chunks} chunks' if chunks > 1 else ''} and {counts[-1]} "
+            f"micro-batches of equal cost would have {percent(mean(ideal))}"
         )
     part = mean(
         sum(one.bubble_ns for one in rank.pipeline) / rank.window_ns
@@ -62,6 +68,7 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
             "share_of_window": part,
             "ideal_share": mean(ideal) if ideal else None,
             "microbatches": counts,
+            "chunks": chunks,
             "stages": depth,
             "share_by_stage": by_stage,
         },
@@ -69,8 +76,7 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
             "The schedule explains less than half of it: first look for what holds up single "
             "stages (launches, stragglers, uneven layers), then at the schedule."
             if far
-            else "More micro-batches (a larger `--global-batch-size` or smaller "
-            "`--micro-batch-size`), or interleaving (`--num-layers-per-virtual-pipeline-stage`)."
+            else _MORE + (_MORE_CHUNKS if chunks > 1 else _INTERLEAVE)
         ),
         part,
     )
@@ -98,8 +104,7 @@ def uneven_stages(analysis: Analysis) -> Iterator[Finding]:
         f"{milliseconds(compute[fast])} (first {milliseconds(compute[first])}, last "
         f"{milliseconds(compute[last])}).",
         {"compute_ns": compute, "share": share},
-        "Move layers: `--decoder-first-pipeline-num-layers`, `--decoder-last-pipeline-num-layers`, "
-        "`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`.",
+        for_uneven_stages(analysis.ranks),
         share,
     )
 
