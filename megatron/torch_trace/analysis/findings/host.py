@@ -6,6 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from megatron.torch_trace.analysis.findings.advice import (
+    for_data_loader,
+    for_launches,
+    for_synchronisation,
+)
 from megatron.torch_trace.analysis.findings.shares import (
     known,
     mean_share,
@@ -28,20 +33,6 @@ _SYNC = 0.03
 """Of the window: an iteration differs from the next by as much."""
 _TINY = 0.5
 """Of the kernels: then it is the rule in this job and not some of its operators."""
-
-
-_MORE_WORKERS = (
-    "Give it more workers (`--num-workers 8`), and look at the storage and at what the dataset "
-    "does with each sample."
-)
-_UNSYNCHRONISE = (
-    "Take the synchronisation out of the loop: no `.item()` or print of a tensor in each "
-    "micro-batch, `--no-check-for-nan-in-loss-and-grad`, pinned memory for copies to the GPU."
-)
-_UNSYNCHRONISE_PIPELINE = (
-    "Megatron synchronises the device after each batched send and receive; with interleaving "
-    "(`--num-layers-per-virtual-pipeline-stage`) it overlaps them and does not."
-)
 
 
 def data_loader(analysis: Analysis) -> Iterator[Finding]:
@@ -68,7 +59,7 @@ def data_loader(analysis: Analysis) -> Iterator[Finding]:
             "calls": calls,
             "idle_ns": sum(step.idle_ns for step in steps),
         },
-        _MORE_WORKERS,
+        for_data_loader(ranks),
         share,
     )
 
@@ -100,7 +91,7 @@ def data_loader_without_reserve(analysis: Analysis) -> Iterator[Finding]:
             "batches": supply.batches,
             "use": supply.use,
         },
-        _MORE_WORKERS,
+        for_data_loader(analysis.ranks),
         use,
     )
 
@@ -138,9 +129,7 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
             "kernels_under_5us": tiny,
             "launch_delay_median_ns": delays,
         },
-        "Launch less (and mind that the profiler slows launches down: compare with the iteration "
-        "time without it): CUDA graphs (`--cuda-graph-impl`), fused kernels (`--transformer-impl "
-        "transformer_engine`, `--use-flash-attn`), a larger `--micro-batch-size`.",
+        for_launches(ranks),
         share,
     )
 
@@ -193,9 +182,7 @@ def synchronisation(analysis: Analysis) -> Iterator[Finding]:
                 for (c, by), (n, t) in sorted(by_caller.items(), key=lambda item: -item[1][1])
             ],
         },
-        _UNSYNCHRONISE_PIPELINE
-        if call == "cudaDeviceSynchronize" and any(rank.pipeline for rank in ranks)
-        else _UNSYNCHRONISE,
+        for_synchronisation(call, ranks),
         share,
     )
 

@@ -55,8 +55,8 @@ def dtype_casts(analysis: Analysis) -> Iterator[Finding]:
             "calls": sum(rank.casts.calls for rank in ranks),
             "time_ns": {rank.rank: rank.casts.time_ns for rank in ranks},
         },
-        "Keep tensors in one type: `--accumulate-allreduce-grads-in-fp32` only where needed, and "
-        "fused kernels that convert on the way (`--transformer-impl transformer_engine`).",
+        "Keep tensors in one type, and use fused kernels that convert on the way "
+        "(`--transformer-impl transformer_engine`).",
         share,
     )
 

@@ -14,9 +14,6 @@ from megatron.torch_trace.analysis.results import Analysis, Finding
 
 _BUBBLE = 0.10
 """Of the time between first and last micro-batch: 1F1B with nine micro-batches a stage has less."""
-_MORE = "More micro-batches (a larger `--global-batch-size` or smaller `--micro-batch-size`), or "
-_INTERLEAVE = "interleaving (`--num-layers-per-virtual-pipeline-stage`)."
-_MORE_CHUNKS = "smaller chunks (`--num-layers-per-virtual-pipeline-stage`)."
 _UNEVEN = 0.15
 """More compute than the fastest stage: a layer, of stages of six or seven."""
 
@@ -76,7 +73,7 @@ def bubble(analysis: Analysis) -> Iterator[Finding]:
             "The schedule explains less than half of it: first look for what holds up single "
             "stages (launches, stragglers, uneven layers), then at the schedule."
             if far
-            else _MORE + (_MORE_CHUNKS if chunks > 1 else _INTERLEAVE)
+            else for_bubble(analysis.ranks, chunks)
         ),
         part,
     )

@@ -53,3 +53,14 @@ def typically(ranks: Sequence[RankResult]) -> str:
 def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
     """Whether the command line that capture recorded has `flag`."""
     return any(word == flag or word.startswith(f"{flag}=") for r in ranks for word in r.argv)
+
+
+def flag_value(ranks: Sequence[RankResult], flag: str) -> str | None:
+    """The word behind `flag`, or behind `flag=`, on the command line that capture recorded."""
+    for rank in ranks:
+        for word, following in zip(rank.argv, [*rank.argv[1:], None], strict=False):
+            if word == flag:
+                return following
+            if word.startswith(f"{flag}="):
+                return word.partition("=")[2]
+    return None
