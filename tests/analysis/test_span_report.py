@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from analysis_builder import BACKWARD, GEMM, TraceBuilder
+from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.report import modules, phases
@@ -50,6 +50,12 @@ def test_layers_are_one_line_of_the_tree_and_have_their_times_below_it(tmp_path:
         "  TFLOP/s are unknown without shapes: --torch-profile-record-shapes.",
         "  Layers 0-1, ms: 2.00, 3.00.",
     ]
+
+
+def test_a_collective_in_a_layers_hooks_does_not_make_the_layer_longer(tmp_path: Path) -> None:
+    trace = stage().gpu(NCCL, 9_000 * US, 59_000 * US, launch=1032 * US, tid=BACKWARD, stream=9)
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    assert "  Layers 0-1, ms without communication: 2.00, 3.00." in modules.tree(analysis, 100, 5)
 
 
 def test_the_heaviest_modules_stay_and_of_many_layers_the_extremes(tmp_path: Path) -> None:

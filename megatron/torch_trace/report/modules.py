@@ -128,14 +128,19 @@ def _layers(nodes: list[ModuleNode], width: int) -> list[str]:
     if not lists:
         return []
     heaviest = max(lists, key=lambda node: node.total_ns)
-    times = {int(row.module.rsplit(".", 1)[1]): row.total_ns for row in heaviest.rows}
+    # How long a collective in a layer's hooks takes is mostly how late other ranks are.
+    times = {
+        int(row.module.rsplit(".", 1)[1]): row.total_ns - row.communication_ns
+        for row in heaviest.rows
+    }
+    unit = "ms" + " without communication" * any(row.communication_ns for row in heaviest.rows)
     if len(times) <= _MOST_LAYERS:
         listed = ", ".join(milliseconds(times[number]) for number in sorted(times))
-        text = f"Layers {ranks(tuple(sorted(times)))}, ms: {listed}."
+        text = f"Layers {ranks(tuple(sorted(times)))}, {unit}: {listed}."
     else:
         by_time = sorted(times, key=lambda number: -times[number])
         most, least = (f"{milliseconds(times[n])} (layer {n})" for n in (by_time[0], by_time[-1]))
-        text = f"{len(times)} layers, ms: from {least} to {most}."
+        text = f"{len(times)} layers, {unit}: from {least} to {most}."
     return paragraph(text, width, "  ", "  ")
 
 
