@@ -126,6 +126,11 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
         (["slim", "{clean}", "-o", "{here}/o.json", "--rank", "4"], "--rank: {clean} holds one rank only; it is for merged traces."),
         (["merge", "{clean}", "-o", "{here}/o.json"], "merge: needs at least two ranks, got 1."),
         (["info", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
+        (["decompress", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
+        (["decompress", "{here}/nothing.gz"], "{here}/nothing.gz: no trace: the file is empty."),
+        (["slim", "{here}/empty", "-o", "{here}/o.json"], "{here}/empty: is a folder; slim takes one trace, name a file in it."),
+        (["convert", "{clean}", "-o", "{here}/o.json.gz"], "--output {here}/o.json.gz: a timeline is no JSON; name it .pftrace.gz, or write JSON with `torch-trace merge`."),
+        (["analyse", "{clean}"], "analyse: no such command; did you mean analyze?"),
         (["info", "{here}/empty"], "{here}/empty: holds no trace (looked at every file in it and below)."),
     ],
 )  # fmt: skip
@@ -134,6 +139,7 @@ def test_a_mistake_is_status_2_and_one_sentence(
 ) -> None:
     here = clean.parent
     (here / "log.txt").write_text("iteration 1")
+    (here / "nothing.gz").write_bytes(b"")
     (here / "empty").mkdir()
     before = sorted(here.iterdir())
     result = run(*[arg.format(clean=clean, here=here) for arg in args])
@@ -154,6 +160,25 @@ def test_decompress_writes_the_same_bytes_beside_the_file(clean: Path) -> None:
     assert clean.with_suffix("").read_bytes() == CLEAN
     assert run("decompress", clean).returncode == 2
     assert run("decompress", clean, "--force").returncode == 0
+
+
+def test_decompress_of_a_folder_leaves_alone_what_is_plain_already(clean: Path) -> None:
+    assert run("decompress", clean.parent).returncode == 0
+    names = ["rank-0.json", "rank-0.json.gz"]
+    assert run("decompress", clean.parent, "--force").returncode == 0
+    assert sorted(path.name for path in clean.parent.iterdir()) == names
+    clean.unlink()
+    result = run("decompress", clean.parent)
+    assert result.returncode == 2
+    assert b"every trace in it is plain JSON already." in result.stderr
+
+
+def test_slim_says_which_categories_there_are_where_one_is_misspelt(clean: Path) -> None:
+    out = clean.with_name("out.json")
+    result = run("slim", clean, "-o", out, "--category", "kernels,cpu_op")
+    expected = f"--category cpu_op,kernels: not in {clean}, which has cuda_runtime, kernel.\n"
+    assert result.stderr.decode() == expected
+    assert run("slim", clean, "-o", out, "--force", "--category", "kernel").stderr == b""
 
 
 def test_decompress_leaves_damage_in_the_text_and_says_what_mends_it(broken: Path) -> None:
@@ -209,14 +234,15 @@ def test_output_that_goes_to_a_full_disk_is_one_sentence(clean: Path, arguments:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_output_that_nobody_reads_any_more_is_not_worth_a_word(clean: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["table", "json"])
+def test_output_that_nobody_reads_any_more_is_not_worth_a_word(
+    clean: Path, more: list[str]
+) -> None:
     read, write_end = os.pipe()
     os.close(read)
-    done = subprocess.run(
-        [*MAIN, "check", clean, "--json"], stdout=write_end, stderr=subprocess.PIPE
-    )
+    done = subprocess.run([*MAIN, "check", clean, *more], stdout=write_end, stderr=subprocess.PIPE)
     os.close(write_end)
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_json_is_for_machines(clean: Path, broken: Path) -> None:

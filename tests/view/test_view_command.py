@@ -40,6 +40,14 @@ def test_a_rank_without_a_trace_is_one_sentence(tmp_path: Path) -> None:
     assert str(error) == "--rank 2: no file is named after it; there are 0, 3."
 
 
+def test_a_file_that_is_no_trace_is_one_sentence_and_no_server(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("iteration 1")
+    error = CliRunner().invoke(command, [str(log)]).exception
+    assert isinstance(error, UsageError)
+    assert str(error) == f"{log}: no trace: neither a JSON object nor an array of events."
+
+
 def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     trace = tmp_path / "rank-0.json.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents": [], "traceName": "empty"}'))

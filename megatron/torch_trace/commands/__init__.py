@@ -19,7 +19,7 @@ from typing import NoReturn
 import click
 
 from megatron.torch_trace import __version__
-from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.errors import TorchTraceError, UsageError
 
 SUBCOMMANDS: dict[str, str] = {
     "info": "What a trace holds, what is wrong with it, and how to make it open.",
@@ -54,6 +54,18 @@ class _LazyGroup(click.Group):
         module = import_module(f"{__name__}.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in SUBCOMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, SUBCOMMANDS, n=1)
+            right = f"did you mean {near[0]}?" if near else f"there are {', '.join(SUBCOMMANDS)}."
+            raise UsageError(f"{name}: no such command; {right}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own would import every subcommand for its first line of help.

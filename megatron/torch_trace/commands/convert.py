@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.errors import DamagedTraceError, UsageError
 
 if TYPE_CHECKING:
     from megatron.torch_trace.perfetto.convert import Conversion
@@ -41,6 +42,11 @@ def command(
     Streams are named after what runs on them, nothing is lost where slices cross, and the ruler
     begins at 0. The file opens in https://ui.perfetto.dev; .zst needs its version 58 or later.
     """
+    if ".json" in Path(output).suffixes[-2:]:
+        raise UsageError(
+            f"--output {output}: a timeline is no JSON; name it .pftrace.gz, or write JSON with "
+            "`torch-trace merge`."
+        )
     from megatron.torch_trace.perfetto.convert import convert
 
     with terminal.progress_of_work("convert") as on_progress:

@@ -9,8 +9,10 @@ import click
 
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
-from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.reader import ByteStream, available_cores
 from megatron.torch_trace.repair import decompress
+
+_BLANKS = b" \t\r\n\0\xef\xbb\xbf"
 
 
 @click.command("decompress")
@@ -41,11 +43,11 @@ def command(
     damage, such as quotes in names or inf, stays as it is without --repair.
     """
     traces = [path for path in map(Path, paths) if path.is_file() or str(path) == "-"]
+    for path in traces:
+        _refuse_a_stranger(path)
     folders = [path for path in paths if Path(path) not in traces]
     if folders:
-        from megatron.torch_trace.sources import find_traces
-
-        traces += find_traces(folders).traces
+        traces += _packed(folders, repair)
     if output and len(traces) > 1:
         raise UsageError(f"--output {output}: is one file, but there are {len(traces)} traces.")
     damaged = []
@@ -70,6 +72,30 @@ def command(
     if damaged:
         names = ", ".join(map(str, damaged))
         raise DamagedTraceError(f"damaged input, see above: {names}.")
+
+
+def _refuse_a_stranger(path: Path) -> None:
+    """Whatever else is wrong with a file is its damage; one that begins otherwise is no JSON."""
+    if str(path) == "-":
+        return
+    for piece in ByteStream(path):
+        if piece.strip(_BLANKS):
+            if piece.lstrip(_BLANKS)[:1] not in (b"{", b"["):
+                reason = "neither a JSON object nor an array of events"
+                raise UsageError(f"{path}: no trace: {reason}.")
+            return
+    raise UsageError(f"{path}: no trace: the file is empty.")
+
+
+def _packed(folders: list[str], repair: bool) -> list[Path]:
+    """Traces in folders, without those that are plain already, such as an earlier run left."""
+    from megatron.torch_trace.sources import find_traces
+
+    found = find_traces(folders).traces
+    packed = [path for path in found if repair or path.suffix != ".json"]
+    if not packed:
+        raise UsageError(f"{', '.join(folders)}: every trace in it is plain JSON already.")
+    return packed
 
 
 def _plain_name(path: Path) -> Path:

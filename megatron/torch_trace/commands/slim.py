@@ -42,8 +42,7 @@ def _listed(entries: dict[str, str]) -> str:
 )
 @click.option(
     "--max-name",
-    type=int,
-    default=0,
+    type=click.IntRange(min=1),
     metavar="N",
     help="Cut names longer than N characters; different ones stay different.",
 )
@@ -62,7 +61,7 @@ def command(
     end: str | None,
     categories: str | None,
     min_dur: str | None,
-    max_name: int,
+    max_name: int | None,
     streams: str | None,
     ranks: str | None,
     drops: tuple[str, ...],
@@ -79,15 +78,14 @@ def command(
 
     Metadata, names and order of tracks stay; arrows that lost an end go.
     """
-    if path != "-" and not Path(path).is_file():
-        raise UsageError(f"{path}: no such file; slim takes one trace (see merge for folders).")
+    _one_file(path)
     selection = Selection(
         steps=parse_numbers(steps, "--step") if steps else None,
         start_ns=parse_duration(start, "--from") if start else None,
         end_ns=parse_duration(end, "--to") if end else None,
         categories=_categories(categories),
         min_dur_ns=parse_duration(min_dur, "--min-dur") if min_dur else 0,
-        max_name=max_name,
+        max_name=max_name or 0,
         streams=parse_numbers(streams, "--stream") if streams else None,
         ranks=parse_numbers(ranks, "--rank") if ranks else None,
         drop=frozenset(word.strip() for drop in drops for word in drop.split(",")),
@@ -110,10 +108,26 @@ def command(
                 workers=workers,
                 on_read=on_read,
             )
+    _warn_of_absent(selection.categories, result, path)
     if output != "-":
         _report(output, result)
     if result.damage:
         raise DamagedTraceError(f"{path}: {result.damage.sentence()}.")
+
+
+def _one_file(path: str) -> None:
+    if Path(path).is_dir():
+        raise UsageError(f"{path}: is a folder; slim takes one trace, name a file in it.")
+    if path != "-" and not Path(path).is_file():
+        raise UsageError(f"{path}: no such file.")
+
+
+def _warn_of_absent(wanted: frozenset[str] | None, result: SlimResult, path: str) -> None:
+    """A misspelt category keeps nothing, which looks like a trace that holds nothing."""
+    absent = sorted((wanted or frozenset()) - result.before.keys())
+    if absent:
+        there = ", ".join(sorted(name for name in result.before if name))
+        terminal.say(f"--category {','.join(absent)}: not in {path}, which has {there}.")
 
 
 def _categories(text: str | None) -> frozenset[str] | None:

@@ -21,10 +21,15 @@ def console() -> Console:
     """Standard output; in a log plain, and as wide as a line of a log may be."""
     from rich.console import Console
 
+    class OurConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end with status 1; whoever read our output has seen enough (see `run`).
+            raise BrokenPipeError
+
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        return OurConsole(highlight=False)
     file: Any = _WithoutTrailingBlanks()
-    return Console(highlight=False, width=_LOG_WIDTH, color_system=None, file=file)
+    return OurConsole(highlight=False, width=_LOG_WIDTH, color_system=None, file=file)
 
 
 class _WithoutTrailingBlanks:

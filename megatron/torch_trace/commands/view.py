@@ -83,6 +83,7 @@ def command(
     _refuse_what_cannot_be(public, port, host, trace_processor, once)
     binary = native.find_binary(trace_processor) if trace_processor else None
     files = {} if public else perfetto_ui.ui_files()
+    _refuse_strangers([Path(path) for path in paths if Path(path).is_file()])
     sources = find_traces(paths)
     for path, reason in sources.skipped:
         terminal.say(f"Skipped {path}: {reason}.")
@@ -110,6 +111,17 @@ def command(
             stack.enter_context(native.serving(binary, preparation.file))
         _say_where(server, host, "/timeline" if perfetto or not embedded else "/", no_browser)
         server.run(once=once)
+
+
+def _refuse_strangers(traces: list[Path]) -> None:
+    """Where neither a report nor a timeline can be, a server would show two error messages."""
+    from megatron.torch_trace.sources import stranger
+    from megatron.torch_trace.viewing.preparation import is_timeline
+
+    for trace in traces:
+        reason = None if is_timeline([trace]) or str(trace) == "-" else stranger(trace)
+        if reason:
+            raise UsageError(f"{trace}: no trace: {reason}.")
 
 
 def _of_ranks(traces: list[Path], wanted: set[int]) -> list[Path]:
