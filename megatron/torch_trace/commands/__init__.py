@@ -114,9 +114,12 @@ def run() -> int:
     except (click.Abort, KeyboardInterrupt):
         return _failed("stopped; nothing was left behind.", 130)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        _drop_output()
-        return 0
+        return _unread()
+    except SystemExit as end:
+        # click ends with 1 where nobody reads.
+        if isinstance(end.__context__, BrokenPipeError):
+            return _unread()
+        raise
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -124,6 +127,12 @@ def run() -> int:
         where = error.filename or "standard output"
         return _failed(f"{where}: the disk is full; write to another one.", 1)
     return int(status)
+
+
+def _unread() -> int:
+    """Whoever read our output has seen enough: no error."""
+    _drop_output()
+    return 0
 
 
 def _drop_output() -> None:
