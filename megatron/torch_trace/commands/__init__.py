@@ -42,7 +42,17 @@ _SMALL_COLUMNS = ("analyze", "compare", "report")
 each core of a login node, cost more than they save."""
 
 
+class _UnreadError(Exception):
+    """Whoever read our output has seen enough. Of a BrokenPipeError click would make status 1."""
+
+
 class _LazyGroup(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _UnreadError from error
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
 
@@ -113,13 +123,9 @@ def run() -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _failed("stopped; nothing was left behind.", 130)
-    except BrokenPipeError:
-        return _unread()
-    except SystemExit as end:
-        # click ends with 1 where nobody reads.
-        if isinstance(end.__context__, BrokenPipeError):
-            return _unread()
-        raise
+    except (BrokenPipeError, _UnreadError):
+        _drop_output()
+        return 0
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -127,12 +133,6 @@ def run() -> int:
         where = error.filename or "standard output"
         return _failed(f"{where}: the disk is full; write to another one.", 1)
     return int(status)
-
-
-def _unread() -> int:
-    """Whoever read our output has seen enough: no error."""
-    _drop_output()
-    return 0
 
 
 def _drop_output() -> None:
