@@ -6,6 +6,7 @@ from pathlib import Path
 from analysis_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.collectives import attribute
+from megatron.torch_trace.analysis.command_line import virtual_stages
 from megatron.torch_trace.analysis.pipeline import PipelineStep, pipeline_steps
 
 GROUPS = [{"pg_name": "pp", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}]
@@ -114,3 +115,30 @@ def test_sends_that_are_not_recorded_leave_the_number_unknown(tmp_path: Path) ->
     timeline = trace.timeline(tmp_path)
     (entry,) = pipeline_steps(timeline, attribute(timeline), 0)
     assert (entry.microbatches, entry.ideal_share) == (None, None)
+
+
+def test_sends_of_shapes_are_no_micro_batches(tmp_path: Path) -> None:
+    trace = TraceBuilder(0, 2, groups=GROUPS).step(1, 0, 1000)
+    shape = collective_args("send", "pp", nelems=3, dtype="Long")
+    for number in range(4):
+        at = 100 * number + 10
+        trace.op("record_param_comms", at, at + 1, args=shape)
+        trace.op("record_param_comms", at + 2, at + 3, args=collective_args("send", "pp"))
+        trace.annotation("nccl:coalesced", at + 4, at + 8)
+        trace.gpu(SENDRECV, at + 20, at + 30, launch=at + 6)
+    timeline = trace.timeline(tmp_path)
+    (entry,) = pipeline_steps(timeline, attribute(timeline), 0)
+    assert entry.microbatches == 4
+
+
+def test_virtual_stages_are_what_the_command_line_says() -> None:
+    def told(*words: str) -> int | None:
+        return virtual_stages(words, stages=4)
+
+    assert told() is None
+    assert told("--num-layers", "16") == 1
+    assert told("--num-layers", "16", "--num-layers-per-virtual-pipeline-stage", "2") == 2
+    assert told("--num-layers=24", "--num-layers-per-virtual-pipeline-stage=2") == 3
+    assert told("--num-layers", "18", "--num-layers-per-virtual-pipeline-stage", "2") is None
+    assert told("--num-virtual-stages-per-pipeline-rank", "3") == 3
+    assert told("--pipeline-model-parallel-layout", "Et|t|tL") is None

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.activity import NONE
+from megatron.torch_trace.analysis.activity import NONE, Collective
 from megatron.torch_trace.analysis.codes import present, rows_with
 from megatron.torch_trace.analysis.collectives import CollectiveCalls, canonical
+from megatron.torch_trace.analysis.command_line import virtual_stages
 from megatron.torch_trace.analysis.dimensions import dimension_of
 from megatron.torch_trace.analysis.intervals import Intervals
 from megatron.torch_trace.analysis.loader import is_loader
@@ -31,6 +32,7 @@ from megatron.torch_trace.analysis.timeline import Timeline
 
 _POINT_TO_POINT = ("send", "recv", "send_recv")
 _MODEL_FAMILIES = ("gemm", "attention")
+_MOST_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,30 +204,40 @@ def _schedule(timeline: Timeline, step: Step, stage: int | None, stages: int | N
     """As spans tell it; without them from sends, of which an edge stage has one a micro-batch.
 
     A stage in between sends twice for each micro-batch. With interleaving a stage sends twice more
-    for each further chunk; the data loader, which is asked once a micro-batch, tells how many of
-    an edge stage's sends are that. A stage in between has no loader: its micro-batches and chunks
-    cannot be told apart.
+    for each further chunk; how many chunks there are tells the command line, or the data loader of
+    an edge stage, which is asked once a micro-batch.
     """
     activity = timeline.activity
     spanned = _spanned(timeline, step)
     if spanned is not None:
         return spanned
     ops = activity.ops
-    sends = []
-    for code, collective in enumerate(activity.collectives):
-        pipeline = dimension_of(collective.group_description) == "pp"
-        if pipeline and canonical(collective.name) == "send":
-            sends.append(code)
+    sends = [code for code, one in enumerate(activity.collectives) if _is_activation_sent(one)]
     inside = (ops.start >= step.start) & (ops.start < step.end)
     count = int((rows_with(ops.collective, sends, len(activity.collectives)) & inside).sum())
     if not count or stage is None or stages is None:
         return Schedule(None, None)
-    if 0 < stage < stages - 1:
+    in_between = 0 < stage < stages - 1
+    argv = activity.metadata.own.get("argv")
+    chunks = virtual_stages([str(word) for word in argv] if isinstance(argv, list) else [], stages)
+    if chunks is not None:
+        sends_each = 2 * chunks - (0 if in_between else 1)
+        if not count % sends_each:
+            return Schedule(count // sends_each, chunks)
+    if in_between:
         return Schedule(count // 2, None)
     asked = int((activity.named(ops, is_loader) & inside).sum())
     if not 0 < asked < count:
         return Schedule(count, 1 if asked == count else None)
     return Schedule(asked, (count + asked) // (2 * asked))
+
+
+def _is_activation_sent(collective: Collective) -> bool:
+    """Whether it is a send of the schedule's; one of a tensor's shape goes before if it varies."""
+    if dimension_of(collective.group_description) != "pp" or canonical(collective.name) != "send":
+        return False
+    is_shape = (collective.dtype or "").lower() == "long"
+    return not (is_shape and (collective.in_nelems or 0) <= _MOST_DIMENSIONS)
 
 
 def _spanned(timeline: Timeline, step: Step) -> Schedule | None:

@@ -10,15 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from megatron.torch_trace.analysis.command_line import INTERLEAVING, LAYOUT
 from megatron.torch_trace.analysis.findings.shares import flag_value, has_flag
 from megatron.torch_trace.analysis.results import RankResult
-
-_INTERLEAVING = (
-    "--num-layers-per-virtual-pipeline-stage",
-    "--num-virtual-stages-per-pipeline-rank",
-    "--virtual-pipeline-model-parallel-size",
-)
-_LAYOUT = "--pipeline-model-parallel-layout"
 
 _OVERLAPPING = (
     "Gradients and parameters are overlapped already: more work to hide them behind (larger "
@@ -48,7 +42,7 @@ _EARLIER = (
 
 def interleaves(ranks: Sequence[RankResult]) -> bool:
     """Whether the recorded command line asks for virtual pipeline stages."""
-    return any(has_flag(ranks, flag) for flag in _INTERLEAVING)
+    return any(has_flag(ranks, flag) for flag in INTERLEAVING)
 
 
 def for_exposed(dimension: str, ranks: Sequence[RankResult]) -> str:
@@ -96,7 +90,7 @@ def _overlapped(rank: RankResult) -> float:
 
 
 def _pipeline(ranks: Sequence[RankResult]) -> str:
-    if not interleaves(ranks) and not has_flag(ranks, _LAYOUT):
+    if not interleaves(ranks) and not has_flag(ranks, LAYOUT):
         return (
             "Try `--num-layers-per-virtual-pipeline-stage`, with which Megatron overlaps sends and "
             "receives with compute, and more micro-batches."
@@ -137,8 +131,8 @@ def for_bubble(ranks: Sequence[RankResult], chunks: int) -> str:
 
 def for_uneven_stages(ranks: Sequence[RankResult]) -> str:
     """How to move layers between stages."""
-    if has_flag(ranks, _LAYOUT):
-        return f"Move layers in `{_LAYOUT}`."
+    if has_flag(ranks, LAYOUT):
+        return f"Move layers in `{LAYOUT}`."
     return (
         "Move layers: `--decoder-first-pipeline-num-layers` and "
         "`--decoder-last-pipeline-num-layers`, or instead of them "
@@ -148,9 +142,9 @@ def for_uneven_stages(ranks: Sequence[RankResult]) -> str:
 
 
 def _with_interleaving(ranks: Sequence[RankResult]) -> str:
-    if not has_flag(ranks, _INTERLEAVING[0]):
+    if not has_flag(ranks, INTERLEAVING[0]):
         return ""
-    return f"; with the first two give `{_INTERLEAVING[1]}` instead of `{_INTERLEAVING[0]}`"
+    return f"; with the first two give `{INTERLEAVING[1]}` instead of `{INTERLEAVING[0]}`"
 
 
 def for_launches(ranks: Sequence[RankResult]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from megatron.torch_trace.analysis import command_line
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 
 HIGH = 0.15
@@ -52,15 +53,10 @@ def typically(ranks: Sequence[RankResult]) -> str:
 
 def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
     """Whether the command line that capture recorded has `flag`."""
-    return any(word == flag or word.startswith(f"{flag}=") for r in ranks for word in r.argv)
+    return any(command_line.has(rank.argv, flag) for rank in ranks)
 
 
 def flag_value(ranks: Sequence[RankResult], flag: str) -> str | None:
-    """The word behind `flag`, or behind `flag=`, on the command line that capture recorded."""
-    for rank in ranks:
-        for word, following in zip(rank.argv, [*rank.argv[1:], None], strict=False):
-            if word == flag:
-                return following
-            if word.startswith(f"{flag}="):
-                return word.partition("=")[2]
-    return None
+    """What the command line that capture recorded gives to `flag`; None if it does not."""
+    values = (command_line.value_of(rank.argv, flag) for rank in ranks)
+    return next((value for value in values if value is not None), None)
