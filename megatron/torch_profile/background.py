@@ -12,7 +12,6 @@ forked process compresses.
 
 from __future__ import annotations
 
-import atexit
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,13 +20,13 @@ from typing import Any
 from megatron.torch_profile.announcements import say_lost, say_progress, say_written
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
-from megatron.torch_profile.export import Export
+from megatron.torch_profile.export import Export, let_go, write_artifacts
 from megatron.torch_profile.host_memory import host_memory
 from megatron.torch_profile.limits import MB
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.partials import Partials
 from megatron.torch_profile.placement import with_room
-from megatron.torch_profile.writers import SAVE_ERRORS, Writer, fork, save_and_compress
+from megatron.torch_profile.writers import Program, Writer, fork, save_and_compress
 
 _PROGRESS_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -65,7 +64,6 @@ class Exporter:
         self.hurried = False
         """Whether the process may be killed any moment."""
         self._partials = Partials(exit_timeout)
-        atexit.register(self.wait)  # what is registered last is called first
 
     @property
     def in_flight(self) -> int:
@@ -99,19 +97,19 @@ class Exporter:
             placed = with_room(what, expected_mb, writers)
         except OSError as error:
             say_lost(what, "trace", str(error))
-            return
+            placed = None
         if placed is None:
+            let_go(profiler)
             return
         what = placed
         began = time.monotonic()
         process = self._try_to_fork(profiler, what) if self._mode == "background" else None
         if process is None:
-            try:
-                process = save_and_compress(profiler, what)
-            except SAVE_ERRORS as error:
-                say_lost(what, "trace", str(error))
-                return
+            process = _save_here(profiler, what)
+            let_go(profiler)
             profiler = None
+            if process is None:
+                return
         held = time.monotonic() - began
         logger.info(
             "rank %d writes the trace of iterations %s%s; training was held %.2f s by the "
@@ -238,6 +236,7 @@ class Exporter:
             say_lost(what, "artifacts" if ended else "trace", error)
         elif died:
             self._save_instead(flight, died)
+        let_go(flight.profiler)
 
     def _save_instead(self, flight: _Flight, how: str) -> None:
         what = flight.what
@@ -258,9 +257,20 @@ class Exporter:
             what.window,
             how,
         )
-        try:
-            process = save_and_compress(flight.profiler, what)
-        except SAVE_ERRORS as error:
-            say_lost(what, "trace", str(error))
-            return
-        self._flights.append(_Flight(what, None, flight.held_seconds, process))
+        process = _save_here(flight.profiler, what)
+        if process is not None:
+            self._flights.append(_Flight(what, None, flight.held_seconds, process))
+
+
+def _save_here(profiler: Any, what: Export) -> Program | None:
+    """Save a trace and what goes with it from training; whatever fails is said, and only that."""
+    try:
+        process = save_and_compress(profiler, what)
+    except Exception as error:
+        say_lost(what, "trace", str(error) or type(error).__name__)
+        return None
+    try:
+        write_artifacts(profiler, what)
+    except Exception as error:
+        say_lost(what, "artifacts", str(error) or type(error).__name__)
+    return process

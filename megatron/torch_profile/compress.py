@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from megatron.torch_profile.host_memory import be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import DESTINATION_FILE, UnfinishedName
 
@@ -168,6 +169,7 @@ def main(argv: list[str]) -> None:
     """Compress one file and print what was written as JSON; an error as JSON too, status 1."""
     raw, target, compression = argv
     os.nice(10)
+    be_killed_first()
     try:
         print(json.dumps(asdict(compress(Path(raw), Path(target), compression))))
     except (OSError, TorchTraceError) as error:

@@ -89,6 +89,13 @@ def save(profiler: Any, what: Export) -> int:
     return check_whole(what.raw)
 
 
+def let_go(profiler: Any) -> None:
+    """Free Kineto's result now, which is five times the raw trace: torch's profile is a cycle, and
+    Megatron may have switched the collector of cycles off (--manual-gc)."""
+    if profiler is not None:
+        profiler.profiler = None
+
+
 def write_artifacts(profiler: Any, what: Export) -> None:
     """Write what needs the events as Python objects: minutes for millions of them, so not in a
     hurry."""

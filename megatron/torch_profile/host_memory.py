@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +35,16 @@ def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
     Source: the kernel's documentation of cgroup v2 (memory.max, memory.current) and v1
     (memory.limit_in_bytes, memory.usage_in_bytes).
     """
-    machine = {
-        name: int(rest.split()[0]) * 1024
-        for name, _, rest in (
-            line.partition(":") for line in (proc / "meminfo").read_text().splitlines()
-        )
-    }
-    tightest = HostMemory(machine["MemTotal"], machine["MemTotal"] - machine["MemAvailable"])
+    try:
+        machine = {
+            name: int(rest.split()[0]) * 1024
+            for name, _, rest in (
+                line.partition(":") for line in (proc / "meminfo").read_text().splitlines()
+            )
+        }
+        tightest = HostMemory(machine["MemTotal"], machine["MemTotal"] - machine["MemAvailable"])
+    except (OSError, KeyError):  # macOS, or a container that hides it: nothing is known to be short
+        tightest = HostMemory(sys.maxsize, 0)
     for folder, limit_name, used_name in _groups(cgroups, proc):
         try:
             # "max" (v2) is no number; v1 says a number larger than any machine.
@@ -53,9 +58,21 @@ def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds."""
-    fields = Path("/proc/self/statm").read_text().split()
+    """Memory that this process holds; 0 on systems that do not tell (macOS)."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def be_killed_first(proc: Path = Path("/proc")) -> None:
+    """Should memory run out, the kernel is to end this process and not the training beside it.
+
+    Source: the kernel's documentation of /proc/<pid>/oom_score_adj; 1000 is the most.
+    """
+    with suppress(OSError):
+        (proc / "self" / "oom_score_adj").write_text("1000")
 
 
 def _groups(cgroups: Path, proc: Path) -> Iterator[tuple[Path, str, str]]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
-from megatron.torch_profile.host_memory import host_memory
+from megatron.torch_profile.host_memory import be_killed_first, host_memory
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.writers import Program
 from megatron.torch_trace.errors import TorchTraceError
@@ -116,6 +116,7 @@ class Partials:
 def main(argv: list[str]) -> None:
     """Analyse one trace and keep the result; says on stdout, as JSON, what went wrong if so."""
     os.nice(19)
+    be_killed_first()
     _end_with_parent()
     # Training needs the cores more.
     for name in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatron.torch_profile.host_memory import be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import ARTIFACTS, SUMMARY_FILE, TraceName, WindowName, partial_of
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
@@ -212,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--analyse", action="store_true")
     options = parser.parse_args(arguments)
     os.nice(19)
+    be_killed_first()
     quiet = math.inf if options.elsewhere else _QUIET_SECONDS
     traces = wait_for_traces(options.folder, options.ranks, options.wait, quiet)
     answer: dict[str, Any] = {"traces": [str(path) for path in traces.values()]}

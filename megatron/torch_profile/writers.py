@@ -14,21 +14,27 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 from megatron.torch_profile import export
 from megatron.torch_profile.compress import compress
 from megatron.torch_profile.export import Export
-from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_profile.host_memory import be_killed_first
 
 _SHRUGGED_OFF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-SAVE_ERRORS = (OSError, RuntimeError, TorchTraceError)
-"""What saving may raise: the file system, Kineto, our own check."""
 _COMPRESS = "megatron.torch_profile.compress"
+_REAP_SECONDS = 1.0
+"""How long training waits for a killed process to be gone: one that hangs in a file system is not
+even killed."""
+_ANSWER_BYTES = 1 << 16
+"""What a pipe holds."""
 
 
 class Writer(Protocol):
@@ -59,10 +65,13 @@ class Child:
             pid, status = self._pid, 0
         if pid == 0:
             return None
-        with os.fdopen(self._pipe, "rb") as pipe:
-            answer = pipe.read()
-        if answer:
-            result: dict[str, Any] = json.loads(answer)
+        # It has answered, or never will: whoever else may hold the other end is not waited for.
+        os.set_blocking(self._pipe, False)
+        answer = b""
+        with suppress(BlockingIOError):
+            answer = os.read(self._pipe, _ANSWER_BYTES)
+        os.close(self._pipe)
+        if (result := _result(answer)) is not None:
             return result
         if os.WIFSIGNALED(status):
             return {"died": f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"}
@@ -77,27 +86,31 @@ class Child:
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+            _wait_a_moment(lambda: os.waitpid(self._pid, os.WNOHANG)[0] != 0)
         os.close(self._pipe)
 
 
 class Program:
-    """A process of its own that compresses; its result is a line on its stdout."""
+    """A process of its own that compresses; its result is the last line on its stdout."""
 
     def __init__(self, command: list[str]) -> None:
         # It must find what this process finds, wherever that came from.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # No pipe: that would have to be emptied in time, and a process that this one has started
+        # and left behind would hold it open.
+        self._stdout = _unnamed_file()
         self._process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, start_new_session=True
+            command, env=environment, stdout=self._stdout, start_new_session=True
         )
 
     def poll(self) -> dict[str, Any] | None:
         """None while it runs; its result, its error, or how it died."""
         if self._process.poll() is None:
             return None
-        answer, _ = self._process.communicate()
-        if answer:
-            result: dict[str, Any] = json.loads(answer)
+        with self._stdout as stdout:
+            stdout.seek(0)
+            answer = stdout.read()
+        if (result := _result(answer)) is not None:
             return result
         return {"died": f"ended with status {self._process.returncode}"}
 
@@ -108,7 +121,29 @@ class Program:
     def kill(self) -> None:
         """End it and reap it."""
         self._process.kill()
-        self._process.wait()
+        _wait_a_moment(lambda: self._process.poll() is not None)
+        self._stdout.close()
+
+
+def _unnamed_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):  # needs no room in $TMPDIR
+        return os.fdopen(os.memfd_create("answer"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _result(answer: bytes) -> dict[str, Any] | None:
+    """What a process has answered; None if nothing, or what is no answer."""
+    try:
+        result: dict[str, Any] = json.loads(answer.splitlines()[-1])
+    except (IndexError, ValueError):  # whoever starts with Python may print (sitecustomize)
+        return None
+    return result
+
+
+def _wait_a_moment(gone: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _REAP_SECONDS
+    while not gone() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -120,13 +155,17 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def fork(profiler: Any, what: Export) -> Child:
-    """Write a trace in a forked child; the caller is held for the fork itself."""
-    read_end, write_end = os.pipe()
+    """Write a trace in a forked child; the caller is held for the fork itself.
+
+    Raises:
+        OSError: the system gives no process, or no pipe.
+    """
     for stream in (sys.stdout, sys.stderr):
         # What is buffered would be written twice. A signal may have interrupted a print, which
-        # cannot be entered again.
-        with suppress(RuntimeError):
+        # cannot be entered again; and whoever trains may have closed them, or their reader is gone.
+        with suppress(Exception):
             stream.flush()
+    read_end, write_end = os.pipe()
     # A signal in the child, before it shrugs them off, would find the parent's handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SHRUGGED_OFF)
     try:
@@ -136,6 +175,10 @@ def fork(profiler: Any, what: Export) -> Child:
             pid = os.fork()
         if pid == 0:
             _write_and_exit(profiler, what, write_end)
+    except OSError:
+        os.close(read_end)
+        os.close(write_end)
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(write_end)
@@ -148,9 +191,8 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         gc.disable()  # collecting would copy the parent's pages one by one
         for number in _SHRUGGED_OFF:
             signal.signal(number, signal.SIG_IGN)
-        # The parent's sockets must close when the parent dies, so that its peers notice.
-        os.closerange(3, pipe)
-        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+        be_killed_first()
+        _close_all_but(pipe)
         if not what.urgent:
             os.nice(10)
         export.save(profiler, what)
@@ -166,14 +208,26 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         os._exit(0)
 
 
+def _close_all_but(pipe: int) -> None:
+    """The parent's sockets must close when the parent dies, so that its peers notice."""
+    try:
+        held = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+    except OSError:  # no Linux
+        held = list(range(os.sysconf("SC_OPEN_MAX")))
+    # Not one by one up to the limit, which containers set to a thousand million.
+    for number in held:
+        if number > 2 and number != pipe:
+            with suppress(OSError):
+                os.close(number)
+
+
 def save_and_compress(profiler: Any, what: Export) -> Program:
     """Save a raw trace here and now, and have a process of its own compress it.
 
     Raises:
-        `SAVE_ERRORS`: it could not be saved.
+        Exception: what the file system, Kineto or our own check find wrong.
     """
     export.save(profiler, what)
-    export.write_artifacts(profiler, what)
     return Program(
         [
             sys.executable,

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes beside training: whatever they do, asking after them and ending them takes no time."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exports import TARGET, hand_over, names, what
+from exports import no_process_left as no_process_left
+
+from megatron.torch_profile import export, writers
+from megatron.torch_profile.background import Exporter
+from megatron.torch_profile.writers import Program
+
+
+def answer_of(program: Program) -> dict[str, Any] | None:
+    """Its answer, asked for as training does; None if it has none after ten seconds."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        answer = program.poll()
+        if answer is not None:
+            return answer
+        time.sleep(0.02)
+    program.kill()
+    return None
+
+
+def says(code: str) -> dict[str, Any] | None:
+    return answer_of(Program([sys.executable, "-c", code]))
+
+
+def test_an_answer_may_be_larger_than_a_pipe_holds() -> None:
+    """A window of a thousand ranks is a list of a thousand paths."""
+    assert says("import json; print(json.dumps({'traces': ['x' * 100] * 2000}))") == {
+        "traces": ["x" * 100] * 2000
+    }
+
+
+def test_a_process_left_behind_by_a_program_keeps_nobody_waiting() -> None:
+    began = time.monotonic()
+    assert says("import subprocess; subprocess.Popen(['sleep', '5']); print('{}')") == {}
+    assert time.monotonic() - began < 4
+
+
+def test_what_else_is_printed_is_no_answer() -> None:
+    assert says("print('hello from sitecustomize'); print('{\"a\": 1}')") == {"a": 1}
+    assert says("print('hello from sitecustomize')") == {"died": "ended with status 0"}
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Processes that hang in a file system, on which SIGKILL has no effect until it answers."""
+    deaf: list[int] = []
+    kill = os.kill
+    monkeypatch.setattr(writers.os, "kill", lambda pid, number: deaf.append(pid))
+    yield deaf
+    for pid in deaf:
+        kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
+def test_a_child_that_cannot_be_killed_holds_training_a_moment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unkillable: list[int]
+) -> None:
+    monkeypatch.setattr(export, "save", lambda *_: time.sleep(60))
+    where = what(tmp_path)
+    where.prepare()
+    child = writers.fork(None, where)
+    began = time.monotonic()
+    child.kill()
+    assert time.monotonic() - began < 3
+    assert len(unkillable) == 1
+
+
+def closed() -> io.TextIOWrapper:
+    stream = io.TextIOWrapper(io.BytesIO())
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [closed, lambda: None], ids=["closed", "none"])
+def test_a_stdout_that_is_no_more_costs_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Callable[[], Any]
+) -> None:
+    exporter = Exporter("background", 60)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream())
+        patched.setattr("logging.raiseExceptions", False)
+        hand_over(exporter, what(tmp_path))
+    assert exporter._flights[0].profiler is not None, "in a child, as always"
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
+
+
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="of Linux")
+def test_should_memory_run_out_the_child_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = tmp_path / "seen"
+    score = Path("/proc/self/oom_score_adj")
+    monkeypatch.setattr(export, "save", lambda *_: seen.write_text(score.read_text()))
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert (seen.read_text().strip(), score.read_text().strip() != "1000") == ("1000", True)
+
+
+def test_a_fork_that_fails_leaves_no_open_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_fork() -> int:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="allocate"):
+        writers.fork(None, what(tmp_path))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.parametrize("mode", ["background", "sync"])
+def test_artifacts_that_fail_cost_only_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], mode: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("no such event")
+
+    for module in ("export", "background"):
+        monkeypatch.setattr(f"megatron.torch_profile.{module}.write_artifacts", fails)
+    exporter = Exporter(mode, 60)
+    hand_over(exporter, what(tmp_path, key_averages=True))
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
+    assert "rank 0 could not write the artifacts of iterations 3-4: 'no such event'" in said
