@@ -36,12 +36,13 @@ class Pace:
             return None
         if self._after is None:
             self._before.append(now - began)
+            # The first iteration of a process, which compiles and allocates, and the last five.
+            del self._before[1:-_AFTER]
             return None
         self._after.append(now - began)
         if len(self._after) <= _AFTER:
             return None
         after, self._after = self._after[1:], None
-        # The first iterations of a process compile and allocate: its last five are enough.
         before, self._before = self._before[1:][-_AFTER:], [0.0, *after]
         if not before:
             return None
@@ -50,6 +51,10 @@ class Pace:
             f"mean iteration {old * 1e3:.1f} ms before the window ({len(before)}), "
             f"{new * 1e3:.1f} ms after it ({len(after)})"
         )
+
+    def pause(self) -> None:
+        """Evaluation or a checkpoint runs in this iteration: it tells nothing of the pace."""
+        self._began = None
 
     def window_closed(self) -> None:
         """A window has just closed."""

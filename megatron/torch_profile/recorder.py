@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorder: follows training iteration by iteration and records the plan's windows.
 
-The only module that imports torch.profiler. A profiler exists from the first warm-up iteration of
+A profiler (kineto.py) exists from the first warm-up iteration of
 a window to the export of its trace and at no other time, so between windows there is nothing that
 could cost anything.
 
@@ -18,19 +18,18 @@ iteration are not recorded.
 
 from __future__ import annotations
 
-import inspect
+import atexit
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
-import torch
-from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import record_function
 
+from megatron.torch_profile import kineto
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.limits import WindowLimits
@@ -43,7 +42,6 @@ from megatron.torch_profile.spans import Spans
 from megatron.torch_profile.trace_notes import TraceNotes
 
 P = ParamSpec("P")
-_ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
 def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
@@ -106,6 +104,7 @@ class Recorder:
         self._spans: Spans | None = None
         self._notes: TraceNotes | None = None
         self.signals.install()
+        atexit.register(self.wait_at_exit)  # what is registered last is called first
 
     @_never_raises
     def begin_step(self, iteration: int) -> None:
@@ -127,8 +126,7 @@ class Recorder:
             return
         if self._profiler is None:
             self.exporter.make_room(lambda: self.signals.pending)
-            self._profiler = _make_profiler(self._plan, window)
-            self._profiler.prepare_trace()
+            self._profiler = kineto.prepared(self._plan, window)
         if iteration >= window.first:
             if not self._recorded:
                 self._start(window)
@@ -141,6 +139,7 @@ class Recorder:
     @_never_raises
     def begin_pause(self) -> None:
         """After the last recorded iteration, close the window before something else runs."""
+        self._pace.pause()
         if self._next is not None and self._recorded and self._recorded[-1] == self._next.last:
             self._end_step()
             self._finish(self._next)
@@ -148,10 +147,24 @@ class Recorder:
     @_never_raises
     def close(self) -> None:
         """Export what there is; a window that is not complete is marked partial."""
-        self.signals.remove()
         self._end_step()
         if self._next is not None and self._profiler is not None:
             self._finish(self._next)
+        self._model = None
+        # Last: a signal that has come meanwhile is served when all this is done.
+        self.signals.remove()
+
+    def wait_at_exit(self) -> None:
+        """The process ends when its traces are written; so does a signal that comes now wait."""
+        if self.exporter.in_flight:
+            self.signals.install()
+        self.busy = True
+        try:
+            self.exporter.wait()
+        finally:
+            self.busy = False
+            self.signals.remove()
+            self.signals.serve_pending()
 
     def _flush(self, number: int, dies: bool) -> bool:
         """A signal has come: save what there is. False if that must wait for what is under way."""
@@ -178,17 +191,13 @@ class Recorder:
         self.signals.remove()
         for stack in (self._step, self._spans, self._notes):
             if stack is not None:
-                stack.close()
+                with suppress(Exception):
+                    stack.close()
         profiler, self._profiler = self._profiler, None
-        self._step = self._spans = None
+        self._step = self._spans = self._notes = self._model = None
         if profiler is not None:
-            try:
-                if not self._recorded:
-                    profiler.start_trace()
-                profiler.stop_trace()
-                _release(profiler)
-            except Exception as error:
-                logger.debug("stopping the abandoned profiler: %s", error)
+            with suppress(Exception):
+                kineto.discard(profiler, started=bool(self._recorded))
 
     def _must_end_early(self, window: Window) -> bool:
         if self._limits is None or not self._recorded:
@@ -221,19 +230,15 @@ class Recorder:
         self._next = next(self._windows, None)
         if profiler is None:
             return
-        if not recorded:  # ended during warm-up: Kineto must be started to be stopped
-            profiler.start_trace()
-            profiler.stop_trace()
-            _release(profiler)
+        if not recorded:
+            kineto.discard(profiler, started=False)
             logger.warning("training ended in the warm-up of iterations %s: no trace", window)
             return
         expected = self._limits.estimated_mb(len(recorded)) if self._limits else 0
         if self._notes is not None:
             self._notes.complete()
-        began = time.monotonic()
-        profiler.stop_trace()
-        stop_seconds = time.monotonic() - began
-        _release(profiler)
+            self._notes = None
+        stop_seconds = kineto.stop(profiler)
         self._pace.window_closed()
         # A signal comes in the middle of an iteration.
         cut = self.exporter.hurried
@@ -266,35 +271,3 @@ class Recorder:
             expected_mb=expected,
             writers=self._plan.writers_here,
         )
-
-
-def _make_profiler(plan: CapturePlan, window: Window) -> Any:
-    config = plan.config
-    options: dict[str, Any] = {
-        "activities": [_ACTIVITIES[name] for name in plan.activities],
-        "record_shapes": config.record_shapes,
-        "profile_memory": config.profile_memory,
-        "with_stack": config.with_stack,
-        "with_flops": config.with_flops,
-    }
-    if config.stacks:
-        # export_stacks writes an empty file without it (pytorch/pytorch#100253).
-        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
-    if config.execution_trace:
-        path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
-        options["execution_trace_observer"] = _execution_trace(path)
-    known = inspect.signature(torch.profiler.profile.__init__).parameters
-    return torch.profiler.profile(**{k: v for k, v in options.items() if k in known})
-
-
-def _execution_trace(path: Path) -> Any:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    observer = torch.profiler.ExecutionTraceObserver()
-    observer.register_callback(str(path))
-    return observer
-
-
-def _release(profiler: Any) -> None:
-    # torch has one execution trace observer a process: the next window needs it free.
-    if profiler.execution_trace_observer is not None:
-        profiler.execution_trace_observer.unregister_callback()

@@ -35,6 +35,7 @@ class TraceNotes:
         # NaN is unknown, and no JSON.
         self._metadata["compile"] = {name: int(n) for name, n in counts if n == n}
         self._write()
+        self._profiler = None  # whoever exports it decides how long its result is held
 
     def close(self) -> None:
         """Stop watching, whether or not there will be a trace."""

@@ -114,6 +114,16 @@ def test_a_signal_while_the_child_still_writes_waits_for_it(tmp_path: Path) -> N
     assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
+def test_a_signal_while_the_end_of_the_process_waits_for_a_trace_waits_too(tmp_path: Path) -> None:
+    process = start(tmp_path, "--slow-save", "3", "--iterations", "3")
+    until(process, "waits for 1 trace(s) to be written")
+    process.send_signal(signal.SIGTERM)
+    status = process.wait(timeout=60)
+    left = traces(tmp_path)  # what SLURM would leave: it kills what outlives its parent
+    ended(process)
+    assert (status, left) == (-signal.SIGTERM, ["iter-0000003/rank-0.pt.trace.json.gz"])
+
+
 def test_a_signal_between_windows_changes_nothing_but_a_line(tmp_path: Path) -> None:
     process = start(tmp_path, "--seconds-per-step", "0.3", "--iterations", "50")
     until(process, "rank 0 wrote")

@@ -166,6 +166,38 @@ def test_pace_compares_the_last_five_iterations_before_with_five_after(
     ]
 
 
+def test_an_iteration_with_a_checkpoint_tells_nothing_of_the_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock.now)
+    watched = Pace()
+    watched.begin_step(outside=True)
+    said = []
+    for iteration in range(20):
+        if iteration == 4:
+            watched.window_closed()
+        if iteration == 7:
+            watched.pause()
+            clock.now += 60.0
+        clock.now += 0.1
+        said.append(watched.begin_step(outside=iteration != 3))
+    assert [line for line in said if line] == [
+        "mean iteration 100.0 ms before the window (2), 100.0 ms after it (5)"
+    ]
+
+
+def test_pace_remembers_no_more_than_it_compares() -> None:
+    watched = Pace()
+    for _ in range(1000):
+        watched.begin_step(outside=True)
+    assert len(watched._before) == 6
+
+
+def test_what_a_system_does_not_tell_is_not_short(tmp_path: Path) -> None:
+    assert host_memory(tmp_path, tmp_path).free > 10**15
+
+
 def test_pace_says_nothing_where_there_was_nothing_before() -> None:
     watched = Pace()
     watched.begin_step(outside=True)

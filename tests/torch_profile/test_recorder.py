@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import torch
 import zstandard
 
+from megatron.torch_profile import kineto
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import TorchProfileConfig
@@ -22,6 +25,7 @@ from megatron.torch_profile.ranks import Layout
 from megatron.torch_profile.recorder import Recorder
 from megatron.torch_profile.schedule import Schedule, Span
 from megatron.torch_profile.signals import SIGNALS
+from megatron.torch_profile.spans import Spans
 from megatron.torch_profile.topology import CPU, Member, Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
@@ -161,6 +165,25 @@ def test_a_signal_in_the_last_iteration_of_a_window_leaves_a_partial_trace(
     ]
 
 
+def test_a_signal_while_the_window_closes_at_the_end_of_training_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: served.append(recorder.exporter.in_flight))
+    recorder = make(tmp_path, last=3)
+    train(recorder, range(1, 4))
+    stop = kineto.stop
+
+    def interrupted(profiler: Any) -> float:
+        signal.raise_signal(signal.SIGTERM)
+        return stop(profiler)
+
+    monkeypatch.setattr(kineto, "stop", interrupted)
+    end(recorder)
+    assert served == [1], "whoever handles it was asked when the trace was on its way"
+    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
 def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
     tmp_path: Path, warned: list[str]
 ) -> None:
@@ -264,6 +287,21 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
     assert len(traces(tmp_path)) == 1
 
 
+def test_a_failure_while_giving_up_is_none_of_trainings_business(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("spans are broken")
+
+    monkeypatch.setattr(Spans, "close", broken)
+    recorder = make(tmp_path, with_modules=True)
+    train(recorder, range(1, 6))
+    end(recorder)
+    assert warned == [
+        "rank 0 stops profiling, training goes on: RuntimeError: spans are broken",
+    ]
+
+
 def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None:
     target = tmp_path / "iter-0000003/rank-0.pt.trace.json.gz"
     target.parent.mkdir()
@@ -273,3 +311,23 @@ def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None
     end(recorder)
     assert target.read_text() == "precious"
     assert f"{target} exists, and traces are never overwritten; see {target.parent}" in warned[0]
+
+
+@pytest.mark.parametrize("flags", [{}, {"export": "sync"}, {"warmup": 5}], ids=str)
+def test_a_profiler_is_gone_with_its_window_also_without_a_collector(
+    tmp_path: Path, flags: dict[str, Any]
+) -> None:
+    recorder = make(tmp_path, **flags)
+    gc.disable()  # as --manual-gc does
+    try:
+        train(recorder, range(1, 4))
+        held = weakref.ref(recorder._profiler.profiler)
+        if "warmup" in flags:
+            recorder.close()
+        else:
+            train(recorder, range(4, 6))
+        recorder.exporter.wait()
+        assert held() is None
+    finally:
+        gc.enable()
+        end(recorder)
