@@ -47,6 +47,17 @@ def test_both_stages_have_their_layers_phases_and_micro_batches() -> None:
         ]
 
 
+def test_every_stage_of_an_interleaved_pipeline_knows_its_micro_batches_and_chunks() -> None:
+    analysis = analyze(SAMPLES / "pp4-interleaved-spans")
+    steps = [step for rank in analysis.ranks for step in rank.pipeline]
+    assert [(one.stage, one.stages, one.microbatches, one.chunks) for one in steps] == [
+        (stage, 4, 4, 2) for stage in range(4)
+    ]
+    assert {one.ideal_share for one in steps} == {3 / 11}
+    (bubble,) = [one for one in analysis.findings if one.code == "pipeline_bubble"]
+    assert "4 stages of 2 chunks and 4 micro-batches of equal cost would have 27 %" in bubble.title
+
+
 def test_experts_are_modules_of_their_own() -> None:
     (rank,) = ranks_of("ep2-spans")
     experts = {row.module: row for row in rank.modules if row.module.endswith(tuple("0123"))}
