@@ -83,7 +83,8 @@ def _copy(
     """The plain way; None if the text is damaged and must be read event by event."""
     stream = ByteStream(path, on_read, piece_bytes=PASSING_PIECE)
     pieces: Iterable[bytes] = stream
-    if str(sink.path) != "-":
+    if "-" not in (str(sink.path), str(path)):
+        # From files only: a thread that waits for standard input could not be stopped.
         from megatron.torch_trace.reader.ahead import ahead
 
         pieces = ahead(stream)
