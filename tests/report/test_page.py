@@ -60,6 +60,19 @@ def test_the_answer_is_that_of_the_text_report(tp2pp2: Analysis, page: Page) -> 
         assert finding.advice.replace("`", "") in text
 
 
+def test_the_first_screen_says_what_to_do_before_it_lists_the_ranks(tp2pp2: Analysis) -> None:
+    text = read(render_html(tp2pp2)).text.replace("\u00a0", " ")
+    first, ranks = tp2pp2.findings[0], text.index("Every rank, % of its window")
+    assert text.index(first.title) < text.index(first.advice) < ranks
+    assert text.index(f"All {len(tp2pp2.findings)} findings") < ranks
+
+
+def test_what_is_for_information_only_is_not_the_first_thing_to_do(tp2pp2: Analysis) -> None:
+    told = replace(tp2pp2.findings[0], severity="info")
+    text = read(render_html(replace(tp2pp2, findings=(told,)))).text.replace("\u00a0", " ")
+    assert text.index(told.title) > text.index("Every rank, % of its window")
+
+
 def test_the_numbers_of_every_rank_are_those_of_the_analysis(tp2pp2: Analysis, page: Page) -> None:
     _, *rows = page.tables["ranks"]
     expected = []
@@ -189,6 +202,29 @@ def test_the_run_tells_what_it_was(tp2pp2: Analysis, tmp_path: Path) -> None:
     assert "power_w" in found.text
     assert "610 W" in found.text
     assert "1 of 3 lines cannot be read" in found.text
+
+
+def test_each_stage_of_1024_ranks_has_one_line_for_its_bubble(tp2pp2: Analysis) -> None:
+    found = read(render_html(of_many(tp2pp2, 1024)))
+    assert [row[0] for row in found.tables["stages"][1:]] == [f"{n} of 8" for n in range(8)]
+    assert "Of each stage in each step the rank with the largest bubble; 1,016 rows" in found.text
+
+
+def test_headings_that_need_it_are_explained_below_their_table(page: Page) -> None:
+    assert "exposed ms: nothing computes beside it; wait ms: beyond the shortest call" in page.text
+
+
+def test_steps_whose_names_would_overlap_are_named_where_there_is_room(tp2pp2: Analysis) -> None:
+    ranks = []
+    for rank in tp2pp2.ranks:
+        step, length = rank.steps[0], rank.window_ns // 100
+        steps = tuple(
+            replace(step, step=n, start_ns=step.start_ns + n * length) for n in range(100)
+        )
+        ranks.append(replace(rank, steps=steps))
+    figure = render_html(replace(tp2pp2, ranks=tuple(ranks))).split('<figure class="lanes">')[1]
+    named = figure.split("</div></div>")[0].count("step ")
+    assert 10 < named < 15
 
 
 def test_a_rank_of_unknown_utilisation_is_unknown(tp2pp2: Analysis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,37 @@ def test_nothing_stands_out_of_the_window(page: Any, width: int) -> None:
     for block in page.locator("details").all():
         block.evaluate("details => { details.open = true; }")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_nothing_stands_out_of_a_printed_page_and_tables_say_what_they_leave_out(page: Any) -> None:
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 without its margins
+    page.emulate_media(media="print")
+    right = "[...document.querySelectorAll('table')].map(t => t.getBoundingClientRect().right)"
+    assert max(page.evaluate(right)) <= 718
+    below = "getComputedStyle(document.querySelector('#more-kernels'), '::after').content"
+    rows = page.locator("#kernels tbody tr").count()
+    assert page.evaluate(below) == f'"12 of {rows} rows"'
+    page.emulate_media(media="screen")
+
+
+@pytest.mark.parametrize("width", [1280, 640, 390])
+def test_the_times_below_the_lanes_do_not_overlap(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    places = page.evaluate(
+        """[...document.querySelectorAll('.axis:last-of-type .words b')]
+           .map(b => b.getBoundingClientRect()).filter(r => r.width).map(r => [r.left, r.right])"""
+    )
+    assert len(places) >= 3
+    assert all(here[1] <= there[0] for here, there in pairwise(places))
+    assert places[-1][1] <= width
+
+
+@pytest.mark.parametrize(("width", "is_shown"), [(1280, False), (390, True)])
+def test_the_first_finding_is_repeated_above_only_where_the_others_are_out_of_sight(
+    page: Any, width: int, is_shown: bool
+) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    assert page.locator(".lead").is_visible() is is_shown
 
 
 def test_a_heading_sorts_its_column_and_again_the_other_way(page: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from megatron.torch_trace.analysis.groups import GroupShares, by_coordinate, by_step
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.html import findings
 from megatron.torch_trace.report.html.parts import (
     PARTS,
     At,
@@ -25,6 +26,9 @@ from megatron.torch_trace.report.words import UNKNOWN, milliseconds, percent
 
 FEW = 32
 """Ranks that have a line each at once; more are columns side by side."""
+
+_ON_ONE_SCREEN = 8
+"""Ranks whose lines leave room for the first findings below them."""
 
 _MOST_STEPS = 200
 _TITLES = ("compute", "exposed comm", "exposed copies", "idle")
@@ -52,6 +56,9 @@ def section(analysis: Analysis) -> Section:
         "Where the time went",
         data={
             "answer": sentences.answer(analysis),
+            "lead": findings.first(analysis),
+            "findings": len(analysis.findings),
+            "on_one_screen": len(ranks) <= _ON_ONE_SCREEN,
             "parts": list(
                 zip(
                     PARTS,

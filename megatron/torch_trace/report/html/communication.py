@@ -36,7 +36,7 @@ def section(analysis: Analysis) -> Section:
         Column("group", number=False),
         Column("calls"),
         Column("ms"),
-        Column("share", hint="of the window; the dark part is exposed"),
+        Column("of window"),
         Column("exposed ms", hint="nothing computes beside it"),
         Column("wait ms", hint="beyond the shortest call over the ranks"),
         Column("bytes", hint="nccl-tests' S, of a rank"),

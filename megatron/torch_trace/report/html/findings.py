@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.finding_moments import moment_of
-from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.results import Analysis, Finding
 from megatron.torch_trace.report.html.parts import At, Section, at
 from megatron.torch_trace.report.words import duration, percent
 
@@ -30,21 +30,27 @@ class Shown:
 
 def section(analysis: Analysis) -> Section:
     """The most severe first; that there is none is an answer too."""
-    shown = []
-    for one in analysis.findings:
-        place = moment_of(one, analysis)
-        shown.append(
-            Shown(
-                one.code,
-                one.severity,
-                _SEVERITIES.get(one.severity, one.severity),
-                one.title,
-                one.advice,
-                tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
-                at(*place) if place else None,
-            )
-        )
+    shown = [_shown(one, analysis) for one in analysis.findings]
     return Section("findings", "Findings", data={"findings": shown})
+
+
+def first(analysis: Analysis) -> Shown | None:
+    """The most severe finding, if it is one to do something about."""
+    found = analysis.findings[:1]
+    return _shown(found[0], analysis) if found and found[0].severity != "info" else None
+
+
+def _shown(one: Finding, analysis: Analysis) -> Shown:
+    place = moment_of(one, analysis)
+    return Shown(
+        one.code,
+        one.severity,
+        _SEVERITIES.get(one.severity, one.severity),
+        one.title,
+        one.advice,
+        tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
+        at(*place) if place else None,
+    )
 
 
 def _label(key: str) -> str:

@@ -20,6 +20,7 @@ from megatron.torch_trace.report.html.parts import (
 from megatron.torch_trace.report.words import NONE, UNKNOWN, count, percent
 
 _MOST = 200
+_USE = "the time to make a batch, of the time between two requests, at least"
 _CAUSES = (
     ("cpu_ns", "cause_cpu", "not launched yet"),
     ("data_ns", "cause_data", "data loader"),
@@ -57,7 +58,7 @@ def _idle(shown: list[RankResult], rest: str) -> Table:
         Column("rank"),
         Column("why idle", number=False),
         Column("idle ms"),
-        *(Column(words, hint="ms") for _, _, words in _CAUSES),
+        *(Column(f"{words} ms") for _, _, words in _CAUSES),
     )
     rows = []
     for rank in shown:
@@ -84,10 +85,10 @@ def _launches(shown: list[RankResult], rest: str) -> Table:
         Column("launches"),
         Column("without kernel"),
         Column("delay us", hint="median, from the call to the start of the work"),
-        Column("90 % us"),
-        Column("most us"),
+        Column("90 % us", hint="the delay that 90 % of the launches stay below"),
+        Column("longest us"),
         Column("queue", hint="launched and not finished, mean over time"),
-        Column("most"),
+        Column("longest queue"),
         Column("in launches ms", hint="all threads"),
         Column("operators ms", hint="of the training loop's thread"),
         Column("waiting ms", hint="for the GPU"),
@@ -160,13 +161,14 @@ def _loading(analysis: Analysis) -> Table | None:
     found = [(rank, row) for rank in analysis.ranks for row in rank.host.data_loading]
     if not found:
         return None
+    with_use = any(rank.host.loader_supply for rank, _ in found)
     columns = (
         Column("rank"),
         Column("step"),
         Column("batches"),
         Column("ms", hint="the training loop in the loader's __next__"),
         Column("GPU idle ms", hint="of that"),
-        Column("use", hint="time to make a batch of the time between two requests, at least"),
+        *((Column("use", hint=_USE),) if with_use else ()),
     )
     found.sort(key=lambda entry: -entry[1].time_ns)
     rows = []
@@ -178,7 +180,7 @@ def _loading(analysis: Analysis) -> Table | None:
             number(row.calls, count(row.calls)),
             ms(row.time_ns),
             ms(row.idle_ns),
-            Cell(UNKNOWN) if supply is None else share(supply.use),
+            *((Cell(UNKNOWN) if supply is None else share(supply.use),) if with_use else ()),
         )
         rows.append(Row(cells))
     return Table("loading", "Data loader", columns, tuple(rows), _more(found))

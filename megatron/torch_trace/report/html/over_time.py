@@ -12,7 +12,7 @@ from megatron.torch_trace.analysis.moments import Moment
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.html.breakdown import used_dimensions, where
 from megatron.torch_trace.report.html.parts import At, Section
-from megatron.torch_trace.report.words import duration, milliseconds
+from megatron.torch_trace.report.words import duration
 
 WIDTH, HEIGHT = 1000, 24
 """Of a lane, in units of its drawing; a page scales it to its own width."""
@@ -21,6 +21,8 @@ _MOST_LANES = 16
 _MOST_BLOCKS = 3000
 _LEAST_LABEL = 14
 _DECIMALS = 1
+_LABEL_WIDTH = 70
+"""What `step 1234` takes of a lane, with some air."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +202,13 @@ def _block(
 
 
 def _marks(rank: RankResult, shift: int, span: Span) -> list[tuple[float, str]]:
-    """Where steps begin, by the clock of the first rank."""
-    return [(span.x(step.start_ns + shift), f"step {step.step}") for step in rank.steps]
+    """Where steps begin, by the clock of the first rank; of many those whose names have room."""
+    marks: list[tuple[float, str]] = []
+    for step in rank.steps:
+        x = span.x(step.start_ns + shift)
+        if not marks or x >= marks[-1][0] + _LABEL_WIDTH:
+            marks.append((x, f"step {step.step}"))
+    return marks
 
 
 def _ticks(span: Span) -> list[tuple[float, str]]:
@@ -213,6 +220,5 @@ def _ticks(span: Span) -> list[tuple[float, str]]:
         if length / candidate <= 8:
             break
     return [
-        (span.x(span.start + time), f"{milliseconds(time) if time else '0'} ms")
-        for time in range(0, length + 1, unit)
+        (span.x(span.start + time), f"{time / 1e6:,.10g} ms") for time in range(0, length + 1, unit)
     ]

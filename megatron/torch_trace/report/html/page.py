@@ -34,6 +34,7 @@ from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.parts import Column, Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
+_SHARE = re.compile(r"[^\d%]+[\d.]+ %")
 _PACKAGE = "megatron.torch_trace.report.html"
 _SECTIONS = (
     breakdown.section,
@@ -104,6 +105,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = _prose
+    environment.filters["answer"] = _answer
     return environment
 
 
@@ -116,6 +118,15 @@ def _prose(sentence: str) -> Markup:
         Markup("<code>{}</code>").format(p) if n % 2 else escape(p) for n, p in enumerate(parts)
     ]
     return Markup("").join(marked)
+
+
+def _answer(sentence: str) -> Markup:
+    """A sentence of the answer: the share that it begins with stands out, `Idle 48 %`."""
+    share = _SHARE.match(sentence)
+    if share is None:
+        return _prose(sentence)
+    rest = _prose(sentence[share.end() :])
+    return Markup("<b>{}</b>{}").format(_prose(share[0]), rest)
 
 
 @cache

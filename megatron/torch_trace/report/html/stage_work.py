@@ -51,7 +51,11 @@ def tables(analysis: Analysis) -> dict[str, Any]:
     caption = ""
     if works:
         least, most = milliseconds(min(works)), milliseconds(max(works))
-        caption = f"Layer by layer, ms of an iteration without communication: {least} to {most}"
+        caption = f"Layer by layer, an iteration without communication: {least} to {most} ms. " + (
+            "The stage with the most and highest columns keeps the others waiting."
+            if len(stages) > 1
+            else "A column that stands out is a layer to look at below."
+        )
     return {
         "stages": _stages(stages) if len(stages) > 1 else None,
         "classes": _classes(stages),

@@ -59,7 +59,7 @@ def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> 
         *(Column(title, number=False) for title in titles),
         Column("calls" if first in ("kernel", "family") else "kernels"),
         Column("ms"),
-        Column("share", hint="of the window"),
+        Column("of window"),
         Column("mean us"),
         *((Column("longest us"),) if first != "family" else ()),
     )

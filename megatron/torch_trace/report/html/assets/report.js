@@ -48,6 +48,7 @@
     const more = one(`#more-${table.id}`);
     if (more) {
       more.hidden = wanted.length > 0 || found <= Number(table.dataset.limit);
+      more.dataset.printed = `${shown} of ${found.toLocaleString("en")} rows`;
       more.textContent = table.dataset.all !== undefined ? "Show fewer" : `Show all ${found.toLocaleString("en")} rows`;
     }
     const note = one(".found", table.closest(".block"));
