@@ -201,5 +201,30 @@ def test_numbers_are_written_for_people() -> None:
         "2.28 GB",
         "unknown",
     ]
+    shares = (0.994, 0.9951, 0.9994, 0.99996, 1.0, 1.002)
+    assert [words.percent(v) for v in shares] == [
+        "99 %",
+        "99.5 %",
+        "99.9 %",
+        ">99.9 %",
+        "100 %",
+        "100 %",
+    ]
+    times = (7, 999, 999_600, 999_400_000, 999_600_000, 12_345_678_901, 4_000_000_000_000)
+    assert [words.duration(v) for v in times] == [
+        "7 ns",
+        "999 ns",
+        "1 ms",
+        "999 ms",
+        "1 s",
+        "12.3 s",
+        "4,000 s",
+    ]
+    assert [words.speed(v) for v in (0.04, 4.567, 480.4, 1234.5)] == [
+        "<0.1",
+        "4.57",
+        "480",
+        "1,234",
+    ]
     assert words.ranks((0, 1, 2, 3, 8, 10, 11)) == "0-3, 8, 10-11"
     assert words.ranks(()) == ""

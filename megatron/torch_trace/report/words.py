@@ -8,10 +8,12 @@ NONE = "-"
 
 
 def percent(share: float | None) -> str:
-    """0.234 -> `23 %`; below 10 with a decimal: `3.4 %`."""
+    """0.234 -> `23 %`; below 10 with a decimal: `3.4 %`; `100 %` only of all of it."""
     if share is None:
         return UNKNOWN
     value = 100 * share
+    if 99.5 <= value < 100:
+        return f"{value:.1f} %" if value < 99.95 else ">99.9 %"
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
 
 
@@ -26,17 +28,19 @@ def milliseconds(ns: float | None) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """`1.23 s`, `45.6 ms`, `7.8 us`."""
+    """`1.23 s`, `45.6 ms`, `7.8 us`, in three digits."""
     if ns is None:
         return UNKNOWN
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= scale:
-            return (
-                f"{ns / scale:.3g} {unit}"
-                if abs(ns) < 1000 * scale
-                else f"{ns / scale:,.0f} {unit}"
-            )
+        value = ns / scale
+        # What rounds to 1000 of a unit is 1 of the next.
+        if abs(value) >= 0.9995:
+            return f"{_three_digits(value)} {unit}"
     return f"{ns:.0f} ns"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 def size(count: float | None) -> str:
@@ -47,21 +51,21 @@ def size(count: float | None) -> str:
         if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.3g} TB"
+    return f"{_three_digits(count)} TB"
 
 
 def speed(gbps: float | None) -> str:
     """GB/s in three digits; `-` where there is none, `<0.1` for messages too small to say much."""
     if gbps is None:
         return NONE
-    return "<0.1" if gbps < 0.1 else f"{gbps:.3g}"
+    return "<0.1" if gbps < 0.1 else _three_digits(gbps)
 
 
 def flop_rate(tflops: float | None) -> str:
     """TFLOP/s in three digits; `-` where there is none."""
     if tflops is None:
         return NONE
-    return f"{tflops:,.0f}" if tflops >= 99.95 else f"{tflops:.3g}"
+    return _three_digits(tflops)
 
 
 def count(number: float) -> str:

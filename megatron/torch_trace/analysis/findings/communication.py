@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.findings.advice import for_exposed
 from megatron.torch_trace.analysis.findings.shares import (
+    by_iteration,
     flag_value,
     known,
     mean_share,
+    number,
     over,
     percent,
     severity,
@@ -89,7 +91,7 @@ def barriers(analysis: Analysis) -> Iterator[Finding]:
         rank.rank: [row for row in rank.communication if row.collective == "barrier"]
         for rank in ranks
     }
-    steps = max((len(rank.steps) for rank in ranks), default=0) or 1
+    steps, what = by_iteration(ranks)
     calls = max((sum(row.calls for row in found) for found in rows.values()), default=0)
     exposed = {rank: sum(row.exposed_ns for row in found) for rank, found in rows.items()}
     share = mean_share(ranks, lambda rank: exposed[rank.rank])
@@ -99,7 +101,8 @@ def barriers(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         "barriers",
         severity(share),
-        f"{calls / steps:.3g} barriers in each iteration take {percent(share)} of it "
+        f"{number(calls / steps)} barrier{'s' * (calls != steps)} in each {what} "
+        f"take{'s' * (calls == steps)} {percent(share)} of it "
         f"({over(ranks)})" + (f", with `--timing-log-level {level}`." if level else "."),
         {"barriers_per_step": calls / steps, "exposed_ns": exposed, "share": share},
         "While you look at overlap keep `--timing-log-level 0`, or give "

@@ -12,14 +12,17 @@ from megatron.torch_trace.analysis.findings.advice import (
     for_synchronisation,
 )
 from megatron.torch_trace.analysis.findings.shares import (
+    by_iteration,
     known,
     mean_share,
     milliseconds,
+    number,
     over,
     percent,
     severity,
     typically,
 )
+from megatron.torch_trace.analysis.names import COMPUTE
 from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
 
 _LAUNCH_BOUND = 0.10
@@ -109,9 +112,9 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
     share = median(shares) if shares else 0.0
     if share < _LAUNCH_BOUND:
         return
-    kernels = sum(row.calls for rank in ranks for row in rank.kernels)
-    tiny = sum(rank.host.tiny_kernels for rank in ranks)
-    steps = max((len(rank.steps) for rank in ranks), default=0) or 1
+    kernels, tiny = _computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
+    steps, what = by_iteration(ranks)
+    few = f", {percent(tiny / kernels)} of them under 5 us" if kernels else ""
     delays = [
         rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
     ]
@@ -120,8 +123,7 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
         severity(share),
         f"Launch-bound: the GPU is idle for {percent(share)} of the window because the CPU has not "
         f"launched the next kernel yet ({typically(ranks)}; "
-        f"{kernels / len(ranks) / steps:,.0f} kernels an iteration, {percent(tiny / kernels)} of "
-        "them under 5 us).",
+        f"{kernels / len(ranks) / steps:,.0f} kernels in each {what} compute{few}).",
         {
             "share": share,
             "cpu_idle_ns": {rank.rank: rank.host.idle.cpu_ns for rank in ranks},
@@ -137,21 +139,25 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
 def tiny_kernels(analysis: Analysis) -> Iterator[Finding]:
     """Many kernels that are shorter than their launch."""
     ranks = known(analysis)
-    kernels = sum(row.calls for rank in ranks for row in rank.kernels)
-    tiny = sum(rank.host.tiny_kernels for rank in ranks)
+    kernels, tiny = _computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
     if not kernels or tiny < _TINY * kernels:
         return
     share = mean_share(ranks, lambda rank: rank.host.tiny_kernels_ns)
     yield Finding(
         "tiny_kernels",
         "low",
-        f"{percent(tiny / kernels)} of the {kernels:,} kernels are shorter than 5 us, together "
+        f"{percent(tiny / kernels)} of the {kernels:,} kernels that compute are shorter than 5 us, "
+        f"together "
         f"{percent(share)} of the window ({over(ranks)}).",
         {"kernels": kernels, "kernels_under_5us": tiny, "share": share},
         "Fuse them: leave Megatron's fusions on, use `--transformer-impl transformer_engine`, and "
         "an optimizer that updates all tensors at once (Apex or Transformer Engine installed).",
         share,
     )
+
+
+def _computing_kernels(ranks: list[RankResult]) -> int:
+    return sum(row.calls for rank in ranks for row in rank.kernels if row.kind == COMPUTE)
 
 
 def synchronisation(analysis: Analysis) -> Iterator[Finding]:
@@ -166,15 +172,15 @@ def synchronisation(analysis: Analysis) -> Iterator[Finding]:
         entry = by_caller.setdefault((row.call, row.caller), [0, 0])
         entry[0] += row.calls
         entry[1] += row.time_ns
-    steps = max((len(rank.steps) for rank in ranks), default=0) or 1
+    steps, what = by_iteration(ranks)
     each = len(ranks) * steps
     (call, caller), (calls, time) = max(by_caller.items(), key=lambda item: item[1][1])
     yield Finding(
         "synchronisation",
         severity(share),
         f"The GPU is idle for {percent(share)} of the window after the CPU had waited for it "
-        f"({over(ranks)}); most of the waiting is {call} by {caller}, {calls / each:.3g} times and "
-        f"{milliseconds(time / each)} in each iteration.",
+        f"({over(ranks)}); most of the waiting is {call} by {caller}, {number(calls / each)} "
+        f"times and {milliseconds(time / each)} in each {what}.",
         {
             "share": share,
             "syncs": [

@@ -30,9 +30,22 @@ def mean_share(ranks: Sequence[RankResult], part: Callable[[RankResult], int]) -
 
 
 def percent(share: float) -> str:
-    """`23 %`; below 10 with a decimal: `3.4 %`."""
+    """`23 %`; below 10 with a decimal: `3.4 %`; never `100 %` of what is not all of it."""
     value = 100 * share
+    if 99.5 <= value < 100:
+        return f"{value:.1f} %" if value < 99.95 else ">99.9 %"
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def number(mean: float) -> str:
+    """A mean count in three digits: `6`, `6.25`, `1,234`."""
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
+
+
+def by_iteration(ranks: Sequence[RankResult]) -> tuple[int, str]:
+    """What counts of a window are divided by, and what they are of then."""
+    steps = max((len(rank.steps) for rank in ranks), default=0)
+    return (steps, "iteration") if steps else (1, "window")
 
 
 def milliseconds(ns: float) -> str:
