@@ -66,8 +66,8 @@ class OutputFile:
         free = shutil.disk_usage(folder).free
         if expected_bytes + _HEADROOM_BYTES > free:
             raise TorchTraceError(
-                f"{folder}: has {free / 1e9:.1f} GB free, but {self.path.name} needs about "
-                f"{expected_bytes / 1e9:.1f} GB; write it to another disk."
+                f"{folder}: has {_size(free)} free, but {self.path.name} needs about "
+                f"{_size(expected_bytes + _HEADROOM_BYTES)}; write it to another disk."
             )
 
     def __enter__(self) -> OutputFile:
@@ -96,8 +96,7 @@ class OutputFile:
         if error.errno == errno.ENOSPC:
             name = "standard output" if self.path == STDOUT else self.path
             return TorchTraceError(
-                f"{name}: the disk is full after {self.written / 1e9:.2f} GB; "
-                "nothing was left behind."
+                f"{name}: the disk is full after {_size(self.written)}; nothing was left behind."
             )
         return TorchTraceError(f"{self.path}: cannot be written ({error.strerror or error}).")
 
@@ -120,12 +119,16 @@ class OutputFile:
         except OSError as failure:
             raise self._explained(failure) from failure
         finally:
-            if self._sink is not self._raw:
-                # After an error too, or a compressing thread would go on waiting.
+            # After an error too, or a compressing thread would go on waiting. What they still
+            # held fails once more where the disk is full.
+            for file in (self._sink, self._raw):
                 with contextlib.suppress(OSError, ValueError):
-                    self._sink.close()
-            self._raw.close()
+                    file.close()
             self._temporary.unlink(missing_ok=True)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _compressor(path: Path, raw: IO[bytes]) -> Any:
