@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages about `torch-trace` name every option, and show what the commands really print."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from megatron.torch_trace.commands import SUBCOMMANDS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "tests").rglob("*.md")])
+SAMPLES = ROOT / "tests" / "data"
+
+
+def options(name: str) -> list[list[str]]:
+    """Of a command's options the spellings of each: `[["-o", "--output"], ["--force"], ...]`."""
+    command = import_module(f"megatron.torch_trace.commands.{name}").command
+    return [
+        [*option.opts, *option.secondary_opts]
+        for option in command.params
+        if isinstance(option, click.Option)
+    ]
+
+
+def page(name: str) -> str:
+    """What is written about a command: its own page, or what tools.md says of all and of it."""
+    own = DOCS / f"{name}.md"
+    if own.exists():
+        return own.read_text()
+    general, *sections = re.split(r"^## ", (DOCS / "tools.md").read_text(), flags=re.MULTILINE)
+    titles = [section.splitlines()[0] for section in sections]
+    assert name in titles
+    of_others = {*SUBCOMMANDS} - {name}
+    return general + "".join(s for t, s in zip(titles, sections, strict=True) if t not in of_others)
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Words behind `torch-trace` in lines of code and between backticks, up to a comment."""
+    code = re.findall(r"^ {4}.*?\btorch-trace +([a-z]\w+(?: +[^#|>\n]*)?)", text, re.MULTILINE)
+    prose = re.findall(r"`torch-trace ([a-z]\w+[^`|>]*)`", text)
+    return [line.split() for line in [*code, *prose]]
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_option_of_a_command_is_on_its_page(name: str) -> None:
+    text = page(name)
+    assert [
+        spellings
+        for spellings in options(name)
+        if not any(re.search(rf"(?<![\w-]){re.escape(one)}(?![\w-])", text) for one in spellings)
+    ] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_and_option_in_a_document_exists(document: Path) -> None:
+    for name, *words in command_lines(document.read_text()):
+        assert name in SUBCOMMANDS
+        known = {spelling for option in options(name) for spelling in option} | {"-h", "--help"}
+        named = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+        assert named <= known, (name, named - known)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_to_sections_lead_to_a_heading(document: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
+        text = (document.parent / target if target else document).read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert anchor in slugs, f"{target}#{anchor}"
+
+
+def test_every_finding_has_its_row() -> None:
+    codes = set()
+    for file in (ROOT / "megatron/torch_trace/analysis/findings").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    codes.add(first.value)
+    assert len(codes) > 10
+    rows = "\n".join(line for line in page("analyze").splitlines() if line.startswith("| `"))
+    assert {code for code in codes if f"`{code}`" not in rows} == set()
+
+
+@pytest.mark.parametrize(
+    ("document", "first", "behind", "sample"),
+    [
+        ("README.md", "4 ranks; NVIDIA H200", "...", "analysis/dp4-rank2-slow"),
+        ("docs/analyze.md", "MODULES (ms and share", "The products run", "pp2-recompute-spans"),
+    ],
+)
+def test_what_analyze_prints_of_a_sample_is_what_a_document_shows(
+    document: str, first: str, behind: str, sample: str
+) -> None:
+    text = (ROOT / document).read_text()
+    shown = text[text.index(first) : text.index(behind, text.index(first))]
+    printed = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "megatron.torch_trace",
+            "analyze",
+            "--no-partials",
+            SAMPLES / sample,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "100"},
+    ).stdout
+    lines = [line.strip() for line in printed.splitlines()]
+    assert [s for s in map(str.strip, shown.splitlines()) if s not in lines] == []
