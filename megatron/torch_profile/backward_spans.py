@@ -12,13 +12,20 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from megatron.torch_profile.guard import Guard
+
 _BEGINS = "megatron.torch_profile.begins"
 
 
 class BackwardSpans:
-    """The backward spans of modules, by graph task (one run of autograd's engine)."""
+    """The backward spans of modules, by graph task (one run of autograd's engine).
 
-    def __init__(self) -> None:
+    Args:
+        guard: what autograd calls goes through it.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._open: dict[int, list[_BackwardSpan]] = {}
         # Accumulators outlive their graph, so hooks on them are taken back one by one.
         self._hooked: set[_BackwardSpan] = set()
@@ -47,22 +54,23 @@ class BackwardSpans:
         if not nodes:
             return
         span = _BackwardSpan(name, self)
+        complete = self._guard.around(span.complete)
         if parameters is None:
             span.awaits(1)  # comes never: the end of the pass closes it
         elif incoming:
             span.awaits(len(incoming))
             for tensor in incoming:
-                tensor.register_hook(span.complete)
+                tensor.register_hook(complete)
         else:
             # The first module of all: no input wants a gradient, so it is done with its weights.
             accumulators = [_accumulator(p) for p in parameters() if p.requires_grad]
             if not accumulators:
                 return
             span.awaits(len(accumulators))
-            span.hooks = [node.register_hook(span.complete) for node in accumulators]
+            span.hooks = [node.register_hook(complete) for node in accumulators]
             self._hooked.add(span)
         for node in nodes:
-            _before(node, span.begin)
+            _before(node, self._guard.around(span.begin))
 
     def close(self) -> None:
         """Close all that is open, and leave no hook behind."""
@@ -78,7 +86,7 @@ class BackwardSpans:
         if task not in self._open:
             self._open[task] = []
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._close_task(task))
+            engine.queue_callback(lambda: self._guard(self._close_task, task))
         self._open[task].append(span)
 
     def ended(self, span: _BackwardSpan) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch.profiler import record_function
 
 from megatron.torch_profile.backward_spans import BackwardSpans
+from megatron.torch_profile.guard import Guard
 
 # What Megatron wraps a model chunk in; the paths users know begin below them.
 _WRAPPER_ATTRIBUTE = "module"
@@ -32,6 +33,9 @@ _ROOT = "model"
 _NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
 # Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
 _RECEIVED = "input_tensor"
+# Megatron captures such a module into CUDA graphs, by a manager, or as Transformer Engine's in a
+# list, and asserts that nobody else's hooks are on it or on what is in it.
+_GRAPH_MANAGER, _GRAPH_LIST = "CudaGraphManager", "cuda_graphs"
 
 
 class ModuleSpans:
@@ -46,11 +50,16 @@ class ModuleSpans:
 
     def __init__(self, chunks: Any, depth: int | None = None) -> None:
         self._handles: list[Any] = []
-        self._backward = BackwardSpans()
+        self._guard = Guard("spans of modules")
+        self._backward = BackwardSpans(self._guard)
+        # A stack, because modules are inside each other, and one may be entered while it is open
+        # (shared or recomputed).
+        self._forward: list[tuple[str, Any]] = []
+        self._removed = False
         chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
         for index, chunk in enumerate(chunks):
             prefix = f"chunk{index}." if len(chunks) > 1 else ""
-            for path, module in _unwrapped(chunk).named_modules():
+            for path, module in _hookable(_unwrapped(chunk)):
                 if type(module).__name__ in _NOTHING:
                     continue
                 if depth is None or path.count(".") < depth:
@@ -63,6 +72,9 @@ class ModuleSpans:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._removed = True
+        while self._forward:
+            self._forward.pop()[1].__exit__(None, None, None)
         self.close_backward()
 
     def close_backward(self) -> None:
@@ -70,27 +82,35 @@ class ModuleSpans:
         self._backward.close()
 
     def _hook(self, module: Any, name: str, is_model: bool) -> None:
-        # A stack, because a module may be entered while it is open (shared or recomputed).
-        forward: list[Any] = []
-
         def enter(*_: Any) -> None:
+            if self._removed:  # fused implementations keep the hooks that they once found
+                return
             # A graph task runs in this thread: it is the backward pass that asks for the forward.
             again = torch._C._current_graph_task_id() != -1
             span = record_function(f"{name} (recompute)" if again else name)
             span.__enter__()
-            forward.append(span)
+            self._forward.append((name, span))
 
         def leave(_: Any, args: Any, kwargs: Any, output: Any) -> None:
-            if forward:
-                forward.pop().__exit__(None, None, None)
+            if self._removed:
+                return
+            if any(name == open_name for open_name, _ in self._forward):
+                # What is still open inside was entered and never left: fused implementations call
+                # the hooks of their parts before, and none after.
+                left = None
+                while left != name:
+                    left, span = self._forward.pop()
+                    span.__exit__(None, None, None)
             if torch.is_grad_enabled():
                 inputs = (args, kwargs, getattr(module, _RECEIVED, None))
                 until = None if is_model else module.parameters
                 self._backward.watch(f"{name} (backward)", inputs, output, until)
 
         self._handles += [
-            module.register_forward_pre_hook(enter, prepend=True),
-            module.register_forward_hook(leave, with_kwargs=True, always_call=True),
+            module.register_forward_pre_hook(self._guard.around(enter), prepend=True),
+            module.register_forward_hook(
+                self._guard.around(leave), with_kwargs=True, always_call=True
+            ),
         ]
 
 
@@ -102,6 +122,23 @@ def module_spans(chunks: Any, depth: int | None = None) -> Iterator[ModuleSpans]
         yield spans
     finally:
         spans.remove()
+
+
+def _hookable(module: Any) -> Iterator[tuple[str, Any]]:
+    """As `named_modules`, without what is inside CUDA graphs."""
+    graphed: set[int] = set()
+    for path, part in module.named_modules():
+        if id(part) not in graphed and not _is_graphed(part):
+            yield path, part
+        else:
+            graphed.update(map(id, part.children()))
+
+
+def _is_graphed(module: Any) -> bool:
+    return hasattr(module, _GRAPH_LIST) or any(
+        type(part).__name__ == _GRAPH_MANAGER
+        for part in (*module.children(), *vars(module).values())
+    )
 
 
 def _unwrapped(chunk: Any) -> Any:

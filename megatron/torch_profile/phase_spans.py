@@ -20,7 +20,8 @@ from typing import Any
 
 from torch.profiler import record_function
 
-from megatron.torch_profile.patches import Patch, PatchSet
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.patches import OLDEST_CORE, Patch, PatchSet
 
 _TRAINING = "megatron.training.training"
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
@@ -32,6 +33,7 @@ class Phases:
     """The open phases of one window on this rank."""
 
     def __init__(self) -> None:
+        self.guard = Guard("spans of phases")
         self._timers: dict[str, list[Any]] = {}
         self._microbatches: dict[int, tuple[int, int | None]] = {}
         self._forwards: dict[int | None, int] = {}
@@ -188,22 +190,31 @@ def _forward_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     phases = _current
     if phases is None:
         return wrapped(*args, **kwargs)
-    given = _signature(wrapped).bind(*args, **kwargs).arguments
-    schedule = _remembered_schedule(given["num_microbatches"], given.get("config"))
-    span, remember = phases.forward(given["model"], given.get("current_microbatch"), schedule)
+    span, remember = phases.guard(_begin_forward, phases, wrapped, args, kwargs) or _NO_SPAN
     with span:
         result = wrapped(*args, **kwargs)
-    remember(result)
+    phases.guard(remember, result)
     return result
+
+
+def _begin_forward(phases: Phases, wrapped: Any, args: Any, kwargs: Any) -> Any:
+    given = _signature(wrapped).bind(*args, **kwargs).arguments
+    schedule = _remembered_schedule(given["num_microbatches"], given.get("config"))
+    return phases.forward(given["model"], given.get("current_microbatch"), schedule)
 
 
 def _backward_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     phases = _current
     if phases is None:
         return wrapped(*args, **kwargs)
-    output = _signature(wrapped).bind(*args, **kwargs).arguments.get("output_tensor")
-    with phases.backward(output, _last_schedule):
+    span = phases.guard(_begin_backward, phases, wrapped, args, kwargs) or nullcontext()
+    with span:
         return wrapped(*args, **kwargs)
+
+
+def _begin_backward(phases: Phases, wrapped: Any, args: Any, kwargs: Any) -> Any:
+    output = _signature(wrapped).bind(*args, **kwargs).arguments.get("output_tensor")
+    return phases.backward(output, _last_schedule)
 
 
 def _remembered_schedule(microbatches: int, config: Any) -> Schedule | None:
@@ -221,14 +232,14 @@ class _NamedTimer:
         self._timer, self._name, self._phases = timer, name, phases
 
     def start(self, *args: Any, **kwargs: Any) -> Any:
-        self._phases.start(self._name)
+        self._phases.guard(self._phases.start, self._name)
         return self._timer.start(*args, **kwargs)
 
     def stop(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._timer.stop(*args, **kwargs)
         finally:
-            self._phases.stop(self._name)
+            self._phases.guard(self._phases.stop, self._name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._timer, name)
@@ -250,14 +261,16 @@ def _span(name: str) -> Callable[[Any, Any, Any, Any], Any]:
 
 _current: Phases | None = None
 _last_schedule: Schedule | None = None
+_NO_SPAN: tuple[Any, Any] = (nullcontext(), lambda output: None)
 
+# A name that some Megatron lacks costs its spans, never the training: hence "since".
 _PATCHES = PatchSet(
     (
-        Patch("megatron.core.timers", "Timers.__call__", _timer),
-        Patch(_SCHEDULES, "forward_step", _forward_step),
-        Patch(_SCHEDULES, "backward_step", _backward_step),
-        Patch(_TRAINING, "training_log", _span("logging")),
-        Patch(_TRAINING, "evaluate_and_print_results", _span("evaluation")),
-        Patch(_TRAINING, "save_checkpoint_and_time", _span("checkpoint")),
+        Patch("megatron.core.timers", "Timers.__call__", _timer, OLDEST_CORE),
+        Patch(_SCHEDULES, "forward_step", _forward_step, OLDEST_CORE),
+        Patch(_SCHEDULES, "backward_step", _backward_step, OLDEST_CORE),
+        Patch(_TRAINING, "training_log", _span("logging"), OLDEST_CORE),
+        Patch(_TRAINING, "evaluate_and_print_results", _span("evaluation"), OLDEST_CORE),
+        Patch(_TRAINING, "save_checkpoint_and_time", _span("checkpoint"), OLDEST_CORE),
     )
 )

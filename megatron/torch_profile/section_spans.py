@@ -14,10 +14,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 from torch.profiler import record_function
 
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.patches import Patch, PatchSet
 
 _PUSH, _POP = "nvtx_range_push", "nvtx_range_pop"
@@ -28,6 +30,7 @@ class Sections:
     """The open sections of one window on this rank."""
 
     def __init__(self) -> None:
+        self.guard = Guard("spans of sections")
         self._open: list[Any] = []
 
     def push(self, name: str) -> None:
@@ -64,7 +67,8 @@ def section_spans() -> Iterator[Sections]:
 
 def _push(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if _current is not None:
-        _current.push(_name(*args, **kwargs))
+        # Whoever marks: the frames of wrapt are in C.
+        _current.guard(_begin, _current, sys._getframe(1), args, kwargs)
     return wrapped(*args, **kwargs)
 
 
@@ -73,13 +77,17 @@ def _pop(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     finally:
         if _current is not None:
-            _current.pop()
+            _current.guard(_current.pop)
 
 
-def _name(msg: str | None = None, suffix: str | None = None, **_: Any) -> str:
+def _begin(sections: Sections, marks: FrameType, args: Any, kwargs: Any) -> None:
+    sections.push(_name(marks, *args, **kwargs))
+
+
+def _name(marks: FrameType, msg: str | None = None, suffix: str | None = None, **_: Any) -> str:
     """As Megatron names it, but for the module's path: the function that marks, and the suffix."""
-    # The frames above are this function, `_push`, and whoever marks: wrapt's is in C.
-    where = msg or str(sys._getframe(2).f_code.co_qualname)
+    code = marks.f_code
+    where = msg or str(getattr(code, "co_qualname", code.co_name))  # Python 3.10 has no co_qualname
     return f"{where}.{suffix}" if suffix else where
 
 

@@ -17,6 +17,7 @@ READ_SIDE = ROOT / "megatron" / "torch_trace"
 # A module imports at its top only what stands above it.
 CAPTURE_ORDER = (
     "log",
+    "guard",
     "patches",
     "config",
     "estimate",

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from recorded_spans import events_of, recorded
 from torch.utils.checkpoint import checkpoint
 
+from megatron.torch_profile.backward_spans import BackwardSpans
 from megatron.torch_profile.module_spans import ModuleSpans, module_spans
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
@@ -213,6 +215,89 @@ def test_a_backward_after_the_window_leaves_no_span(tmp_path: Path) -> None:
     with recorded(tmp_path / "trace.json") as found:
         output.backward()
     assert found == []
+
+
+class CudaGraphManager(torch.nn.Module):
+    """As Megatron's: it asserts that nobody has hooked what it captures."""
+
+    def check(self, graphed: torch.nn.Module) -> None:
+        for module in graphed.modules():
+            assert not module._forward_pre_hooks, "Tried to cudagraph a module with user hooks"
+
+
+class GraphedLayer(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cudagraph_manager = CudaGraphManager()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.cudagraph_manager.check(self)
+        return super().__call__(*args, **kwargs)
+
+
+def test_what_is_inside_cuda_graphs_is_not_touched(tmp_path: Path) -> None:
+    model = Model()
+    model.decoder.layers[0] = GraphedLayer()
+    model.decoder.layers[1].cuda_graphs = []  # Transformer Engine's
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        step(model)
+        layers = model.decoder.layers
+        assert not [m for layer in layers for m in layer.modules() if m._forward_hooks]
+    assert [name for name, _ in found] == [
+        "model: Model",
+        "embedding: Embedding",
+        "decoder: Block",
+        "model: Model (backward)",
+        "decoder: Block (backward)",
+        "embedding: Embedding (backward)",
+    ]
+
+
+class Fused(torch.nn.Module):
+    """As Megatron's fused MLPs: it calls what is hooked on its parts before, and nothing after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = torch.nn.Linear(4, 4)
+        self.kept: list[Any] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = self.kept or list(self.fc1._forward_pre_hooks.values())
+        for hook in self.kept:
+            assert hook(self.fc1, None) is None
+        return torch.nn.functional.linear(x, self.fc1.weight)
+
+
+def test_hooks_that_a_fused_module_calls_and_keeps_leave_nothing_open(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(Fused(), torch.nn.Linear(4, 4))
+    with recorded(tmp_path / "trace.json") as found:
+        with module_spans([model]) as spans:
+            model(torch.ones(4))
+        model(torch.ones(4))
+        assert spans._forward == []
+    assert found == [
+        ("model: Sequential", 0),
+        ("0: Fused", 1),
+        ("0.fc1: Linear", 2),
+        ("1: Linear", 1),
+    ]
+
+
+@pytest.mark.parametrize("broken", ["watch", "opened"])
+def test_a_failure_in_a_hook_is_said_once_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, warned: list[str], broken: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no hook for this tensor")
+
+    monkeypatch.setattr(BackwardSpans, broken, fails)
+    model = Model()
+    with module_spans([model]):
+        step(model)
+        step(model)
+    assert warned == [
+        "no more spans of modules, training goes on: RuntimeError: no hook for this tensor"
+    ]
 
 
 def test_depth_and_chunks(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from recorded_spans import recorded
 
-from megatron.torch_profile import section_spans
+from megatron.torch_profile import phase_spans, section_spans
 from megatron.torch_profile.config import PRESETS, TorchProfileConfig
 from megatron.torch_profile.phase_spans import Phases, Schedule, _NamedTimer
 
@@ -136,3 +136,40 @@ def test_kinds_of_spans_however_they_are_asked_for() -> None:
     both = TorchProfileConfig(spans=["modules"], preset="overlap").with_preset()
     assert both.wanted_spans == {"phases", "modules"}
     assert PRESETS["full"]["spans"] == ["phases", "modules"]
+
+
+def test_a_forward_step_of_another_kind_costs_its_span_only(warned: list[str]) -> None:
+    def forward_step(batch: int, *, of: str) -> tuple[int, str]:
+        return batch, of
+
+    with phase_spans.phase_spans():
+        for _ in range(2):
+            result = phase_spans._forward_step(forward_step, None, (3,), {"of": "a fork"})
+            assert result == (3, "a fork")
+    assert warned == ["no more spans of phases, training goes on: KeyError: 'num_microbatches'"]
+
+
+def test_a_schedule_without_megatrons_process_groups_costs_its_spans_only(
+    warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_initialized() -> int:
+        raise AssertionError("pipeline_model parallel group is not initialized")
+
+    state = SimpleNamespace(get_pipeline_model_parallel_world_size=not_initialized)
+    monkeypatch.setattr(phase_spans, "_parallel_state", lambda: state)
+
+    def forward_step(model: Any, num_microbatches: int) -> int:
+        return num_microbatches
+
+    with phase_spans.phase_spans():
+        assert phase_spans._forward_step(forward_step, None, (None, 4), {}) == 4
+    assert len(warned) == 1
+
+
+def test_a_name_that_a_megatron_lacks_never_ends_its_training() -> None:
+    assert all(patch.since for patch in phase_spans._PATCHES._patches)
+
+
+def test_a_section_has_a_name_on_python_3_10_too() -> None:
+    frame: Any = SimpleNamespace(f_code=SimpleNamespace(co_name="forward"))
+    assert section_spans._name(frame, suffix="core_attention") == "forward.core_attention"
