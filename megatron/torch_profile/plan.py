@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import islice
@@ -97,6 +97,8 @@ class CapturePlan:
             f"ranks: {_numbers(self.ranks)} ({self.topology.layout})",
             f"iterations: {shown}{more}{warmup}; this process runs {self.schedule.span}"
             if windows
+            else f"iterations: none of those asked for; this process runs {self.schedule.span}"
+            if self.schedule.span.first <= self.schedule.span.last
             else f"iterations: none, this process has none left to run ({self.schedule.span})",
             f"recording: {' and '.join(self.activities)}"
             + (f"; switched on: {', '.join(on)}" if on else ""),
@@ -117,10 +119,7 @@ class CapturePlan:
                 f"{len(self.unfinished)} unfinished trace(s) of earlier runs lie there, such as "
                 f"{self.unfinished[0]}: torch-trace recover saves what they hold"
             )
-        skipped = _behind(self.config, self.schedule.span)
-        if skipped:
-            lines.append(f"iterations {skipped} lie behind the resumed iteration and are left out")
-        return "\n".join(lines)
+        return "\n".join([*lines, *_left_out(self.config, self.schedule)])
 
     def as_json(self) -> dict[str, Any]:
         """The plan's entry in run.json; of an endless schedule the first hundred windows."""
@@ -215,7 +214,9 @@ def _schedule(config: TorchProfileConfig, args: Any) -> Schedule:
     interval = getattr(args, "exit_interval", None)
     if interval and -(-first // interval) * interval < last:
         last, why = -(-first // interval) * interval, f"--exit-interval {interval}"
-    if first > last:  # a finished run, started again: nothing to train is no mistake
+    if first > 1:
+        # The script that was right once is started again, maybe by SLURM: what it has recorded
+        # before, or has no room left for, must not end the rest of its training.
         return Schedule(config, Span(first, last))
     return schedule.make(config, Span(first, last), why_last=why)
 
@@ -272,9 +273,18 @@ def _why_not_writable(folder: Path) -> str | None:
     return None
 
 
-def _behind(config: TorchProfileConfig, span: Span) -> str:
-    ranges = schedule.parse_iterations(config.iterations or [])
-    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in ranges if a < span.first)
+def _left_out(config: TorchProfileConfig, windows: Schedule) -> Iterator[str]:
+    """What a resumed run was asked for and cannot do, one fact a line."""
+    span, ranges = windows.span, schedule.parse_iterations(config.iterations or [])
+    behind = [(a, b) for a, b in ranges if a < span.first]
+    beyond = [(a, b) for a, b in ranges if a >= span.first and b > span.last]
+    for out, where in ((behind, "behind the resumed iteration"), (beyond, f"beyond {span.last}")):
+        if out:
+            shown = ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in out)
+            yield f"iterations {shown} lie {where} and are left out"
+    fitting = sum(1 for _ in islice(windows, config.repeat))
+    if not ranges and fitting < config.repeat:
+        yield f"{config.repeat - fitting} of {config.repeat} windows do not fit and are left out"
 
 
 def _numbers(numbers: Sequence[int]) -> str:

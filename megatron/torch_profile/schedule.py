@@ -158,7 +158,7 @@ def check(config: TorchProfileConfig) -> None:
 
 
 def make(config: TorchProfileConfig, span: Span, *, why_last: str) -> Schedule:
-    """The schedule of this process, refused if any of its windows cannot happen.
+    """The schedule of a process that starts afresh, refused if any window cannot happen.
 
     Args:
         config: `check` has accepted it.
@@ -204,9 +204,3 @@ def _check_absolute(ranges: list[tuple[int, int]], span: Span, why_last: str) ->
             raise UsageError(
                 f"{flag} {first}-{last}: this process runs {span} ({why_last}), choose among them."
             )
-    if all(first < span.first for first, _ in ranges):
-        first, last = ranges[-1]
-        raise UsageError(
-            f"{flag} {first}-{last}: training resumes at iteration {span.first}, which lies behind "
-            f"it; this process runs {span}, choose among them."
-        )

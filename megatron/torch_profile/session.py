@@ -83,12 +83,19 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
     if not config.enabled:
         yield
         return
+    capture: CapturePlan | None = None
     try:
         # Flags from YAML or from a program have not passed the parser's check.
         plan.check(config, args)
         capture = plan.agree(config, args)
     except UsageError as error:
         exit_with(error)
+    except Exception as error:
+        # What all ranks do alike fails alike, and a peer that is gone ends training by itself.
+        logger.warning("training goes on without a profile: %s: %s", type(error).__name__, error)
+    if capture is None:
+        yield
+        return
     planned = capture
     try:
         current = _begin(capture, args, model, count_flops)

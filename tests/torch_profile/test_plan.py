@@ -124,6 +124,37 @@ def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
     assert list(plan.agree(config, arguments_of(iteration=5)).schedule) == [Window(8, 8, 1)]
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, "1 of 1 windows do not fit and are left out"),
+        (
+            {"iterations": ["3-4"]},
+            "iterations 3-4 lie behind the resumed iteration and are left out",
+        ),
+        ({"iterations": ["10-12"]}, "iterations 10-12 lie beyond 10 and are left out"),
+        ({"frequency": 5, "repeat": 0}, None),
+    ],
+    ids=str,
+)
+def test_a_script_that_is_started_again_after_its_windows_trains_on_without_any(
+    tmp_path: Path, flags: dict[str, Any], said: str | None
+) -> None:
+    config = TorchProfileConfig(enabled=True, dir=str(tmp_path), **flags)
+    agreed = plan.agree(config, arguments_of(iteration=8))
+    assert list(agreed.schedule) == []
+    lines = agreed.describe().splitlines()
+    assert "iterations: none of those asked for; this process runs iterations 9 to 10" in lines
+    assert said is None or said == lines[-1]
+
+
+def test_of_several_windows_a_resumed_run_records_those_that_fit(tmp_path: Path) -> None:
+    config = TorchProfileConfig(enabled=True, dir=str(tmp_path), repeat=3)
+    agreed = plan.agree(config, arguments_of(iteration=4))
+    assert list(agreed.schedule) == [Window(7, 7, 1), Window(9, 9, 1)]
+    assert agreed.describe().endswith("1 of 3 windows do not fit and are left out")
+
+
 def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path: Path) -> None:
     window = tmp_path / "20260101-000000" / "iter-0000003"
     window.mkdir(parents=True)

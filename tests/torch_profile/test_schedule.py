@@ -199,12 +199,3 @@ def test_a_mistake_is_one_sentence(flags: dict[str, Any], sentence: str) -> None
     with pytest.raises(UsageError) as error:
         windows(Span(1, 30), **flags)
     assert str(error.value) == sentence
-
-
-def test_iterations_behind_the_resumed_one_are_a_mistake() -> None:
-    with pytest.raises(UsageError) as error:
-        windows(Span(51, 100), iterations=["3-4", "10-12"])
-    assert str(error.value) == (
-        "--torch-profile-iterations 10-12: training resumes at iteration 51, which lies behind "
-        "it; this process runs iterations 51 to 100, choose among them."
-    )

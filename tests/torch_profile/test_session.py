@@ -53,6 +53,21 @@ def test_a_failure_before_the_first_step_is_one_line_and_training_runs(
     assert warned == ["rank 0 trains without a profile: RuntimeError: no such luck"]
 
 
+def test_ranks_that_cannot_agree_train_without_a_profile(
+    args: Any, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("a process group of another kind")
+
+    monkeypatch.setattr(session.plan, "agree", fails)
+    with pytest.raises(ZeroDivisionError) as raised, training(args, [], lambda: None):
+        raise ZeroDivisionError
+    assert raised.value.__context__ is None
+    assert warned == [
+        "training goes on without a profile: RuntimeError: a process group of another kind"
+    ]
+
+
 def test_the_trainings_own_exception_comes_through(args: Any) -> None:
     with pytest.raises(ZeroDivisionError), training(args, [], lambda: None):
         raise ZeroDivisionError
