@@ -193,6 +193,24 @@ def test_a_straggler_that_computes_longer(tmp_path: Path) -> None:
     assert "power limit" in finding.advice
 
 
+def test_waiting_beside_compute_loses_nothing(tmp_path: Path) -> None:
+    # Rank 1 enters each all-reduce 0.8 ms late; rank 0 computes beside it but for the last 0.1 ms.
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(1, 0, 4 * MS)
+        for number in range(4):
+            start = number * MS
+            trace.gpu(GEMM, start, start + 850_000, launch=start)
+            begin = start + (850_000 if rank else 50_000)
+            trace.collective(begin, start + 950_000, launch=start + 10)
+        trace.write(tmp_path / f"rank-{rank}.json")
+    finding = found(analyze(tmp_path))["straggler"]
+    assert finding.title == (
+        "Rank 1 arrives last in 100 % of the data-parallel all-reduces; each of the others waits "
+        "3.2 ms for it, of which at most 0.4 ms without computing, 10 % of the window."
+    )
+    assert (finding.severity, finding.evidence["lost_ns"]) == ("medium", 400_000)
+
+
 def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     finding = late_rank(tmp_path, slow="gpu")["exposed_communication_dp"]
     assert "of that communication is waiting for other ranks" in finding.title

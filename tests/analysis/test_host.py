@@ -30,6 +30,14 @@ def test_idle_time_is_split_by_what_the_next_work_waited_for(tmp_path: Path) -> 
     assert host.data_loading == (DataLoading(1, 1, 10, 10),)
 
 
+def test_only_torch_s_own_range_is_the_data_loader(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).annotation("train_epoch(dataloader)", 0, 100)
+    trace.gpu(GEMM, 60, 100, launch=50)
+    host = look_at_host(trace.timeline(tmp_path))
+    assert host.idle == IdleCauses(data_ns=0, sync_ns=0, cpu_ns=50, gpu_ns=10, unknown_ns=0)
+    assert host.data_loading == ()
+
+
 def test_a_gap_after_the_cpu_waited_for_the_gpu_is_the_synchronisation_s(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100).gpu(GEMM, 0, 20, launch=0)
     trace.op("aten::item", 4, 30).call("cudaStreamSynchronize", 5, 22)

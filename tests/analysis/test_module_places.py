@@ -194,11 +194,17 @@ def test_a_frame_inside_the_backward_pass_is_recomputation(tmp_path: Path) -> No
     assert times(look_at_modules(builder.timeline(tmp_path))) == {"GPT.MLP": (1, 0, 2)}
 
 
-def test_spans_come_before_frames(tmp_path: Path) -> None:
-    builder = trace(WITH_STACK).annotation("a: A", 0, 100)
+@pytest.mark.parametrize(
+    ("own", "expected"), [({"schema": 1}, "a"), (None, "MLP")], ids=["ours", "somebody's"]
+)
+def test_spans_of_our_capture_come_before_frames_and_annotations_named_like_them_behind(
+    tmp_path: Path, own: dict[str, Any] | None, expected: str
+) -> None:
+    builder = TraceBuilder(own=own).step(1, 0, 10_000).annotation("a: A", 0, 100)
+    builder.entries.update(WITH_STACK)
     frame(builder, "MLP_0", 0, 100)
     found = look_at_modules(builder.gpu(GEMM, 200, 201, launch=10).timeline(tmp_path))
-    assert times(found) == {"a": (1, 0, 0)}
+    assert times(found) == {expected: (1, 0, 0)}
 
 
 @pytest.mark.parametrize("chunk", ["", "chunk1."])

@@ -11,7 +11,7 @@ from recorded_traces import SAMPLES
 
 from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.report import words
+from megatron.torch_trace.report import sentences, words
 from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.table import table
 from megatron.torch_trace.report.text import render
@@ -48,6 +48,28 @@ def test_the_report_says_the_answer_first(tmp_path: Path) -> None:
         "Idle 17 %: 16 % launched but not started, 1.0 % the CPU had not launched yet.",
         "Compute 58 %, exposed copies 0.0 %; 0.0 % is communication hidden behind compute.",
         "",
+    ]
+
+
+def test_communication_of_two_dimensions_at_once_is_said_to_be_counted_twice(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(1, 0, 1000).gpu(GEMM, 0, 500, launch=0)
+    trace.collective(500, 800, dimension="dp", launch=10)
+    trace.collective(600, 1000, dimension="tp", launch=20)
+    said = sentences.answer(analyze(trace.write(tmp_path / "rank-0.json")))
+    assert said[0] == (
+        "Exposed communication 50 % of the iteration, of which tensor parallel 40 %, data parallel "
+        "30 %, 20 % at the same time."
+    )
+
+
+def test_a_single_gpu_has_no_sentence_about_communication(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 1000).gpu(GEMM, 100, 800, launch=50)
+    assert sentences.answer(analyze(trace.write(tmp_path / "rank-0.json"))) == [
+        "Idle 30 % of the iteration: 20 % unknown, 5.0 % the CPU had not launched yet, 5.0 % "
+        "launched but not started.",
+        "Compute 70 %, exposed copies 0.0 %; no communication.",
     ]
 
 

@@ -23,6 +23,7 @@ from megatron.torch_trace.analysis.codes import present
 from megatron.torch_trace.analysis.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.timeline import Timeline
 
+_NEXT = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 _PIN_CALL = "cudaPointerGetAttributes"
 _TOGETHER_NS = 2_000_000
 _LEAST_BATCHES = 4
@@ -64,7 +65,7 @@ class LoaderSupply:
 
 def is_loader(name: str) -> bool:
     """Whether a range is torch's own around the loader's `__next__`."""
-    return "dataloader" in name.lower()
+    return name.startswith(_NEXT)
 
 
 def loader_intervals(timeline: Timeline) -> Intervals:

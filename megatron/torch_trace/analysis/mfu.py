@@ -27,17 +27,18 @@ _PEAKS = (
     (r"\bH20\b", 148.0),
     (r"\bA100\b|\bA800\b", 312.0),
     (r"\bA40\b", 149.7),
-    (r"\bA10G?\b", 125.0),
+    (r"\bA10G\b", 70.0),
+    (r"\bA10\b", 125.0),
     (r"\bL40S\b", 362.0),
     (r"\bL4\b", 121.0),
-    # AMD data sheets.
+    # AMD data sheets; of the MI250s half: each of their two dies is a GPU of its own to torch.
     (r"MI355X", 2516.6),
     (r"MI350X", 2306.9),
     (r"MI325X", 1307.4),
     (r"MI300X", 1307.4),
     (r"MI300A", 980.6),
-    (r"MI250X", 383.0),
-    (r"MI250\b", 362.1),
+    (r"MI250X", 191.5),
+    (r"MI250\b", 181.0),
 )
 
 

@@ -112,7 +112,13 @@ class ModuleRanges:
 
 
 def find_ranges(timeline: Timeline) -> ModuleRanges | None:
-    """The ranges of a trace; None if it has neither spans nor frames of modules."""
+    """The ranges of a trace; None if it has neither spans nor frames of modules.
+
+    In a trace that is not of our capture frames go first: what looks like a span of a module there
+    is an annotation of the user's that happens to be named like one.
+    """
+    if not timeline.activity.metadata.own:
+        return _from_frames(timeline) or _from_spans(timeline)
     return _from_spans(timeline) or _from_frames(timeline)
 
 

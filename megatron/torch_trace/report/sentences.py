@@ -19,6 +19,7 @@ _NAMES = {
     "unknown": "unknown group",
 }
 _LEAST_SHARE = 0.0005
+_LEAST_TWICE = 0.005
 _MOST_NOTES = 8
 
 
@@ -49,13 +50,17 @@ def answer(analysis: Analysis) -> list[str]:
         reason = next((rank.unknown for rank in analysis.ranks if rank.unknown), "")
         return [f"Where the time went is unknown. {reason}".strip()]
     what = "iteration" if analysis.summary.steps else "window"
+    silent = not analysis.summary.communication
     exposed = f"Exposed communication {percent(shares.exposed_communication)} of the {what}"
     of = [
         f"{_NAMES.get(name, name)} {percent(share)}"
         for name, share in analysis.summary.dimensions.items()
         if share >= _LEAST_SHARE
     ]
-    exposed += f", of which {', '.join(of)}." if of else "."
+    exposed += f", of which {', '.join(of)}" if of else ""
+    # Dimensions that communicate at the same time are exposed at the same time.
+    twice = sum(analysis.summary.dimensions.values()) - shares.exposed_communication
+    exposed += f", {percent(twice)} at the same time." if twice >= _LEAST_TWICE else "."
     causes = sorted(
         (
             (idle.cpu, "the CPU had not launched yet"),
@@ -67,13 +72,15 @@ def answer(analysis: Analysis) -> list[str]:
         reverse=True,
     )
     because = [f"{percent(share)} {text}" for share, text in causes if share >= _LEAST_SHARE]
-    waiting = f"Idle {percent(shares.idle)}"
+    waiting = f"Idle {percent(shares.idle)}" + (f" of the {what}" if silent else "")
     waiting += f": {', '.join(because)}." if because else "."
     computing = (
-        f"Compute {percent(shares.compute)}, exposed copies {percent(shares.exposed_memory)}; "
-        f"{percent(shares.overlapped_communication)} is communication hidden behind compute."
+        f"Compute {percent(shares.compute)}, exposed copies {percent(shares.exposed_memory)}"
     )
-    return [exposed, waiting, computing]
+    if silent:
+        return [waiting, f"{computing}; no communication."]
+    hidden = percent(shares.overlapped_communication)
+    return [exposed, waiting, f"{computing}; {hidden} is communication hidden behind compute."]
 
 
 def notes(analysis: Analysis) -> list[str]:

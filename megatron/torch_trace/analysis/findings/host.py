@@ -115,6 +115,7 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
     kernels, tiny = _computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
     steps, what = by_iteration(ranks)
     few = f", {percent(tiny / kernels)} of them under 5 us" if kernels else ""
+    each = f"{kernels / len(ranks) / steps:,.0f} compute kernels in each {what}{few}"
     delays = [
         rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
     ]
@@ -122,8 +123,7 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
         "launch_bound",
         severity(share),
         f"Launch-bound: the GPU is idle for {percent(share)} of the window because the CPU has not "
-        f"launched the next kernel yet ({typically(ranks)}; "
-        f"{kernels / len(ranks) / steps:,.0f} kernels in each {what} compute{few}).",
+        f"launched the next kernel yet ({typically(ranks)}; {each}).",
         {
             "share": share,
             "cpu_idle_ns": {rank.rank: rank.host.idle.cpu_ns for rank in ranks},
@@ -146,7 +146,7 @@ def tiny_kernels(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         "tiny_kernels",
         "low",
-        f"{percent(tiny / kernels)} of the {kernels:,} kernels that compute are shorter than 5 us, "
+        f"{percent(tiny / kernels)} of the {kernels:,} compute kernels are shorter than 5 us, "
         f"together "
         f"{percent(share)} of the window ({over(ranks)}).",
         {"kernels": kernels, "kernels_under_5us": tiny, "share": share},

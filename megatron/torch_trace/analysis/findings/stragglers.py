@@ -44,7 +44,8 @@ def straggler(analysis: Analysis) -> Iterator[Finding]:
     results = {rank.rank: rank for rank in analysis.ranks}
     for one in analysis.stragglers:
         result = results[one.rank]
-        share = one.delay_ns / result.window_ns if result.window_ns else 0.0
+        hidden, lost = _hidden(one, list(analysis.ranks))
+        share = lost / result.window_ns if result.window_ns else 0.0
         if (
             share < _LEAST_SHARE
             or one.calls_there < _LEAST_CALLS
@@ -60,15 +61,33 @@ def straggler(analysis: Analysis) -> Iterator[Finding]:
             "straggler",
             severity(share),
             f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {where}; each of "
-            f"the others waits {milliseconds(one.delay_ns)} for it, {percent(share)} of the "
-            f"window{cause}.",
-            _evidence(one, share, difference),
+            f"the others waits {milliseconds(one.delay_ns)} for it{hidden}, {percent(share)} of "
+            f"the window{cause}.",
+            _evidence(one, lost, share, difference),
             advice,
             share,
         )
 
 
-def _evidence(one: Straggler, share: float, difference: dict[str, float]) -> dict[str, object]:
+def _hidden(one: Straggler, ranks: list[RankResult]) -> tuple[str, int]:
+    """What of the delay may cost time: not what the others compute meanwhile.
+
+    Nobody loses more by waiting than its communication is exposed.
+    """
+    exposed = [
+        rank.breakdown.exposed_communication
+        for rank in ranks
+        if rank.rank != one.rank and rank.breakdown is not None
+    ]
+    most = max(exposed, default=one.delay_ns)
+    if one.delay_ns <= most:
+        return "", one.delay_ns
+    return f", of which at most {milliseconds(most)} without computing", most
+
+
+def _evidence(
+    one: Straggler, lost: int, share: float, difference: dict[str, float]
+) -> dict[str, object]:
     return {
         "rank": one.rank,
         "last_arrivals": one.last_arrivals,
@@ -79,6 +98,7 @@ def _evidence(one: Straggler, share: float, difference: dict[str, float]) -> dic
         "share_of_these": one.share_there,
         "imposed_wait_ns": one.imposed_wait_ns,
         "delay_ns": one.delay_ns,
+        "lost_ns": lost,
         "share": share,
         "more_than_median_of_others": difference,
     }

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice that would end a job, or change nothing, is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
+from recorded_traces import ROOT
+
+from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.analysis.findings import advice
+from megatron.torch_trace.analysis.results import Finding, RankResult
+
+MS = 1_000_000
+WHEELS = sorted((ROOT / ".wheels").glob("[0-9]*"))
+_FLAG = re.compile(r"`(--[a-z0-9-]+)")
+
+
+def rank(folder: Path, *argv: str, dimensions: tuple[str, ...] = ("tp",)) -> RankResult:
+    """A rank with this command line that communicates in these dimensions, one after the other."""
+    trace = TraceBuilder(own={"argv": ["pretrain_gpt.py", *argv]}).step(1, 0, MS)
+    for number, dimension in enumerate(dimensions):
+        trace.collective(100 * number + 100, 100 * number + 150, dimension=dimension)
+    return analyze(trace.write(folder / "rank-0.json")).ranks[0]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "argv", "advised", "not_advised"),
+    [
+        ("tp", (), "--sequence-parallel", ""),
+        ("tp", ("--sequence-parallel",), "--tp-comm-overlap", "--sequence-parallel"),
+        ("tp", ("--tp-comm-overlap",), "smaller tensor-parallel size", "--tp-comm-overlap"),
+        ("dp", (), "--overlap-grad-reduce", ""),
+        ("dp", ("--overlap-grad-reduce",), "--ddp-bucket-size", "--overlap-grad-reduce"),
+        (
+            "dp",
+            ("--overlap-grad-reduce", "--use-distributed-optimizer"),
+            "--overlap-param-gather",
+            "--overlap-grad-reduce",
+        ),
+        ("pp", (), "--num-layers-per-virtual-pipeline-stage", ""),
+        (
+            "pp",
+            ("--num-virtual-stages-per-pipeline-rank", "2"),
+            "more micro-batches",
+            "--num-layers-per-virtual-pipeline-stage",
+        ),
+        ("ep", ("--moe-token-dispatcher-type=flex",), "--moe-aux-loss-coeff", "flex"),
+        (
+            "ep",
+            ("--overlap-moe-expert-parallel-comm",),
+            "--moe-aux-loss-coeff",
+            "--overlap-moe-expert-parallel-comm",
+        ),
+    ],
+)
+def test_what_is_on_already_is_not_advised(
+    tmp_path: Path, dimension: str, argv: tuple[str, ...], advised: str, not_advised: str
+) -> None:
+    text = advice.for_exposed(dimension, [rank(tmp_path, *argv)])
+    assert advised in text
+    assert not not_advised or not_advised not in text
+
+
+def test_launches_are_saved_by_what_is_not_on_yet(tmp_path: Path) -> None:
+    nothing = advice.for_launches([rank(tmp_path / "nothing")])
+    assert "--cuda-graph-impl" in nothing
+    assert "--transformer-impl" in nothing
+    flags = ("--cuda-graph-impl=local", "--transformer-impl", "transformer_engine")
+    everything = advice.for_launches([rank(tmp_path / "everything", *flags)])
+    assert "--cuda-graph-impl" not in everything
+    assert "--transformer-impl" not in everything
+    assert "--micro-batch-size" in everything
+
+
+def test_a_loader_with_many_workers_is_not_given_fewer(tmp_path: Path) -> None:
+    few, many = (
+        advice.for_data_loader([rank(tmp_path / workers, "--num-workers", workers)])
+        for workers in ("1", "12")
+    )
+    assert "`--num-workers 8`" in few
+    assert "more than its 12 workers (`--num-workers`)" in many
+
+
+def test_ways_of_moving_layers_that_megatron_refuses_together_are_alternatives(
+    tmp_path: Path,
+) -> None:
+    plain = advice.for_uneven_stages([rank(tmp_path / "plain")])
+    assert "`, or instead of them `--account-for-embedding-in-pipeline-split`" in plain
+    flags = ("--num-layers-per-virtual-pipeline-stage", "2")
+    interleaved = advice.for_uneven_stages([rank(tmp_path / "interleaved", *flags)])
+    assert "`--num-virtual-stages-per-pipeline-rank` instead of" in interleaved
+    layout = advice.for_uneven_stages([rank(tmp_path / "layout", f"{advice.LAYOUT}=Et|tL")])
+    assert layout == "Move layers in `--pipeline-model-parallel-layout`."
+
+
+def test_a_group_is_unknown_for_one_of_two_reasons(tmp_path: Path) -> None:
+    alone = rank(tmp_path / "alone", dimensions=())
+    assert "torch 2.4" in advice.for_exposed("unknown", [alone])
+    # torch does record groups here: that of work launched before the trace is not in it.
+    beside = rank(tmp_path / "beside", dimensions=("dp",))
+    assert "--torch-profile-active" in advice.for_exposed("unknown", [beside])
+
+
+def test_a_pipeline_that_synchronises_is_told_of_interleaving_once(tmp_path: Path) -> None:
+    def finding(*argv: str) -> Finding:
+        folder = tmp_path / str(len(argv))
+        trace = TraceBuilder(0, 2, own={"argv": list(argv)}).step(1, 0, MS)
+        trace.gpu(SENDRECV, 100, 200, launch=50, args=collective_args("send", "pp"))
+        trace.gpu(GEMM, 200, 300, launch=60)
+        trace.call("cudaDeviceSynchronize", 70, 350)
+        trace.gpu(GEMM, 400_000, 990_000, launch=399_000)
+        analysis = analyze(trace.write(folder / "rank-0.json"))
+        return next(one for one in analysis.findings if one.code == "synchronisation")
+
+    assert "interleaving" in finding().advice
+    flags = ("--num-layers-per-virtual-pipeline-stage", "2")
+    assert "--no-check-for-nan-in-loss-and-grad" in finding(*flags).advice
+
+
+def advised() -> Iterator[str]:
+    """Every flag of Megatron's that a finding names."""
+    folder = Path(advice.__file__).parent
+    for module in sorted(folder.glob("*.py")):
+        # Strings go on in the next line.
+        text = re.sub(r'"\s*\n\s*f?"', "", module.read_text())
+        yield from (flag for flag in _FLAG.findall(text) if "torch-profile" not in flag)
+    yield from (*advice.INTERLEAVING, advice.LAYOUT)
+
+
+@pytest.mark.skipif(not WHEELS, reason="Megatron's wheels are not here: scripts/test.sh gets them")
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda wheel: wheel.name)
+def test_every_flag_that_is_advised_is_one_of_megatron_s(wheel: Path) -> None:
+    parts = ("training/arguments.py", "training/config", "core/transformer/transformer_config.py",
+             "core/model_parallel_config.py")  # fmt: skip
+    sources = [wheel / "megatron" / part for part in parts]
+    files = [f for one in sources for f in ([one] if one.is_file() else one.rglob("*.py"))]
+    text = "\n".join(file.read_text() for file in files)
+    ours = {"--align", "--json", "--model-flops"}
+
+    def known(flag: str) -> bool:
+        # Newer versions make flags of the fields of their configurations.
+        field = flag.removeprefix("--").replace("-", "_")
+        return f"'{flag}'" in text or f'"{flag}"' in text or f"\n    {field}:" in text
+
+    wanted = set(advised()) - ours
+    assert len(wanted) > 25
+    assert {flag for flag in wanted if not known(flag)} == set()
