@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 COUNTS = ("recompiles", "graph_breaks", "recompile_limit_hits", "fused_kernels_refused")
@@ -41,9 +42,11 @@ class CompileWatch:
         self._listener = _Listener(self._hear)
         self._show: Any = None
         self._replaced: Any = None
+        self._stopped = False
 
     def start(self) -> None:
         """Begin to count."""
+        self._stopped = False
         logging.getLogger(_LIMIT_LOGGER).addHandler(self._listener)
         self._replaced, self._show = warnings.showwarning, self._show_warning
         warnings.showwarning = self._show
@@ -57,9 +60,16 @@ class CompileWatch:
     def stop(self) -> None:
         """End; a second call changes nothing."""
         logging.getLogger(_LIMIT_LOGGER).removeHandler(self._listener)
-        # Somebody may have put theirs on top since: then ours stays below it and passes on.
+        self._stopped = True
+        # Somebody may have put theirs on top since: then ours stays below it and passes on, and the
+        # one on top, if it is one of ours too, takes both away.
         if self._show is not None and warnings.showwarning is self._show:
-            warnings.showwarning = self._replaced
+            below = self._replaced
+            while isinstance(watch := getattr(below, "__self__", None), CompileWatch):
+                if not watch._stopped:
+                    break
+                below = watch._replaced
+            warnings.showwarning = below
 
     def counts(self) -> list[float]:
         """`COUNTS`, NaN where this torch does not tell."""
@@ -84,7 +94,9 @@ class _Listener(logging.Handler):
         self._hear = hear
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._hear(str(record.msg) % record.args if record.args else str(record.msg))
+        # Whoever warns is compiling: a line that does not format is no reason to stop him.
+        with suppress(Exception):
+            self._hear(record.getMessage())
 
 
 def _since(now: float, before: float) -> float:

@@ -163,3 +163,20 @@ def test_a_wrapper_that_somebody_else_put_on_top_stays() -> None:
         assert warnings.showwarning is theirs
         warnings.warn("still shown", stacklevel=1)
     assert shown == ["still shown"]
+
+
+def test_a_line_that_does_not_format_is_nobodys_trouble(watch: CompileWatch) -> None:
+    record = logging.LogRecord("torch", logging.WARNING, "", 0, "%d of %d", ("one",), None)
+    (listener,) = logging.getLogger("torch._dynamo.convert_frame").handlers
+    listener.handle(record)
+    assert counts(watch) == dict.fromkeys(COUNTS, 0)
+
+
+def test_a_run_that_ends_before_its_window_leaves_no_watch_behind() -> None:
+    shown = warnings.showwarning
+    of_the_run, of_the_window = CompileWatch(), CompileWatch()
+    of_the_run.start()
+    of_the_window.start()
+    of_the_run.stop()
+    of_the_window.stop()
+    assert warnings.showwarning is shown
