@@ -54,7 +54,8 @@ def opened(browser: Any, file: Path, noise: list[str]) -> Iterator[Any]:
 
 @pytest.fixture
 def page(opened: Any) -> Any:
-    """The page as wide as a screen and with no filter set, whatever the test before did."""
+    """The page on a wide screen and with no filter set, whatever the test before did."""
+    opened.emulate_media(media="screen")
     opened.set_viewport_size({"width": 1280, "height": 900})
     opened.locator("#search").fill("")
     opened.locator("#ranks-filter").fill("")
@@ -84,7 +85,6 @@ def test_nothing_stands_out_of_a_printed_page_and_tables_say_what_they_leave_out
     below = "getComputedStyle(document.querySelector('#more-kernels'), '::after').content"
     rows = page.locator("#kernels tbody tr").count()
     assert page.evaluate(below) == f'"12 of {rows} rows"'
-    page.emulate_media(media="screen")
 
 
 @pytest.mark.parametrize("width", [1280, 640, 390])
