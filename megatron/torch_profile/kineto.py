@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
+from megatron.torch_profile import python_stacks
 from megatron.torch_profile.export import let_go
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
@@ -30,7 +33,8 @@ def prepared(plan: CapturePlan, window: Window) -> Any:
         "activities": [_ACTIVITIES[name] for name in plan.activities],
         "record_shapes": config.record_shapes,
         "profile_memory": config.profile_memory,
-        "with_stack": config.with_stack,
+        "with_stack": config.with_stack
+        and not python_stacks.crash(sys.version_info[:3], torch.__version__),
         "with_flops": config.with_flops,
     }
     if config.stacks:
@@ -59,6 +63,21 @@ def stop(profiler: Any) -> float:
         if getattr(profiler, "execution_trace_observer", None) is not None:
             profiler.execution_trace_observer.unregister_callback()
     return time.monotonic() - began
+
+
+def gpu_is_done(seconds: float) -> bool:
+    """Whether this process's GPU comes to an end within so many seconds.
+
+    A stop waits for the GPU, and the GPU may wait for a rank that is gone.
+    """
+    if not torch.cuda.is_initialized():
+        return True
+    wait = torch.cuda.synchronize  # lets other threads run meanwhile
+    device = torch.cuda.current_device()
+    thread = threading.Thread(target=wait, args=(device,), name="torch-profile-gpu", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def discard(profiler: Any, *, started: bool) -> None:

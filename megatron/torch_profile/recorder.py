@@ -42,6 +42,9 @@ from megatron.torch_profile.spans import Spans
 from megatron.torch_profile.trace_notes import TraceNotes
 
 P = ParamSpec("P")
+_GPU_SECONDS = 20.0
+"""How long the end of a training that failed or must end is held for the GPU; SLURM's KillWait is
+30 s by default."""
 
 
 def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
@@ -145,12 +148,12 @@ class Recorder:
             self._finish(self._next)
 
     @_never_raises
-    def close(self) -> None:
+    def close(self, *, after_failure: bool = False) -> None:
         """Export what there is; a window that is not complete is marked partial."""
         self._end_step()
         if self._next is not None and self._profiler is not None:
-            self._finish(self._next)
-        self._model = None
+            self._finish(self._next, unclean=after_failure)
+        self._next = self._model = None
         # Last: a signal that has come meanwhile is served when all this is done.
         self.signals.remove()
 
@@ -181,7 +184,7 @@ class Recorder:
     def _end_of_training(self, dies: bool) -> None:
         self._end_step()
         if self._next is not None and self._profiler is not None:
-            self._finish(self._next)
+            self._finish(self._next, unclean=dies)
         self._next = None
         if dies:
             self.exporter.wait()
@@ -221,7 +224,7 @@ class Recorder:
             self._step.close()
             self._step = None
 
-    def _finish(self, window: Window) -> None:
+    def _finish(self, window: Window, *, unclean: bool = False) -> None:
         if self._spans is not None:
             self._spans.close()
             self._spans = None
@@ -229,6 +232,15 @@ class Recorder:
         recorded, self._recorded = self._recorded, []
         self._next = next(self._windows, None)
         if profiler is None:
+            return
+        if unclean and not kineto.gpu_is_done(_GPU_SECONDS):
+            logger.warning(
+                "rank %d loses the window of iterations %s: its GPU still waits after %.0f s, "
+                "maybe for a rank that is gone",
+                self.rank,
+                window,
+                _GPU_SECONDS,
+            )
             return
         if not recorded:
             kineto.discard(profiler, started=False)

@@ -15,7 +15,8 @@ from datetime import datetime
 from importlib import metadata as packages
 from typing import Any, Protocol
 
-from megatron.torch_profile import arguments, cupti, plan, slurm
+from megatron.torch_profile import arguments, cupti, plan, python_stacks, slurm
+from megatron.torch_profile.config import flag_of
 from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.recorder import Recorder
@@ -45,8 +46,8 @@ class StepFollower(Protocol):
     def begin_pause(self) -> None:
         """Evaluation or a checkpoint is about to run."""
 
-    def close(self) -> None:
-        """Training ends, however it ends."""
+    def close(self, *, after_failure: bool = False) -> None:
+        """Training ends, however it ends; after a failure of its own other ranks may be gone."""
 
 
 class Idle:
@@ -58,7 +59,7 @@ class Idle:
     def begin_pause(self) -> None:
         """Nothing."""
 
-    def close(self) -> None:
+    def close(self, *, after_failure: bool = False) -> None:
         """Nothing."""
 
 
@@ -107,11 +108,15 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
             type(error).__name__,
             error,
         )
+    failed = False
     try:
         yield
+    except BaseException as error:
+        failed = not isinstance(error, SystemExit)  # how Megatron ends, on all ranks alike
+        raise
     finally:
         follower, current, planned = current, Idle(), None
-        follower.close()
+        follower.close(after_failure=failed)
 
 
 def _begin(
@@ -129,6 +134,7 @@ def _begin(
                 "names the same phases with --torch-profile-spans phases)",
                 args.timing_log_level,
             )
+        _say_what_stacks_will_lack(capture)
         _write_run_file(capture, args, flops)
     if not capture.records_here:
         return Idle()
@@ -144,6 +150,14 @@ def _say_what_signals_will_cost(capture: CapturePlan, args: Any) -> None:
     ):
         if trouble:
             logger.warning("%s", trouble)
+
+
+def _say_what_stacks_will_lack(capture: CapturePlan) -> None:
+    import torch
+
+    trouble = python_stacks.trouble(sys.version_info[:3], torch.__version__)
+    if capture.config.with_stack and trouble:
+        logger.warning("%s: %s", flag_of("with_stack"), trouble)
 
 
 def _prepare_cupti(args: Any) -> None:

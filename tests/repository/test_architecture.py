@@ -46,6 +46,7 @@ CAPTURE_ORDER = (
     "pace",
     "compile_watch",
     "trace_notes",
+    "python_stacks",
     "kineto",
     "recorder",
     "session",

@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import signal
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 import zstandard
 
-from megatron.torch_profile import kineto
+from megatron.torch_profile import kineto, python_stacks
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import TorchProfileConfig
@@ -300,6 +301,47 @@ def test_a_failure_while_giving_up_is_none_of_trainings_business(
     assert warned == [
         "rank 0 stops profiling, training goes on: RuntimeError: spans are broken",
     ]
+
+
+def test_a_failed_training_is_not_held_by_a_gpu_that_waits_for_a_rank_that_is_gone(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto, "gpu_is_done", lambda seconds: False)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 4))
+    held = recorder._profiler
+    recorder.close(after_failure=True)
+    assert warned == [
+        "rank 0 loses the window of iterations 3: its GPU still waits after 20 s, maybe for a rank "
+        "that is gone"
+    ]
+    kineto.discard(held, started=True)
+
+
+def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kineto.gpu_is_done(0.1), "no GPU in use waits for nobody"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(0.5))
+    assert [kineto.gpu_is_done(0.05), kineto.gpu_is_done(5.0)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("python", "torch_version", "crashes", "said"),
+    [
+        ((3, 10, 13), "2.4.1", False, None),
+        ((3, 12, 1), "2.9.0", False, "Python 3.12.1 does not tell of some calls"),
+        ((3, 12, 5), "2.6.0", False, None),
+        ((3, 13, 2), "2.6.0+cu124", True, "torch 2.6.0+cu124 crashes when it records stacks"),
+        ((3, 13, 2), "2.10.0a0+git1", False, None),
+    ],
+)
+def test_stacks_that_would_end_training_are_not_recorded(
+    python: tuple[int, ...], torch_version: str, crashes: bool, said: str | None
+) -> None:
+    assert python_stacks.crash(python, torch_version) == crashes
+    trouble = python_stacks.trouble(python, torch_version)
+    assert trouble == said or str(trouble).startswith(str(said))
 
 
 def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None:

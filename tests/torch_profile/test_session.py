@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,3 +73,27 @@ def test_the_trainings_own_exception_comes_through(args: Any) -> None:
     with pytest.raises(ZeroDivisionError), training(args, [], lambda: None):
         raise ZeroDivisionError
     assert isinstance(session.current, Idle)
+
+
+@pytest.mark.parametrize(
+    ("ending", "after_failure"),
+    [(None, False), (SystemExit(0), False), (RuntimeError(), True), (KeyboardInterrupt(), True)],
+    ids=repr,
+)
+def test_a_recorder_knows_whether_other_ranks_may_be_gone(
+    args: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: BaseException | None,
+    after_failure: bool,
+) -> None:
+    closed: list[bool] = []
+
+    class Follower(Idle):
+        def close(self, *, after_failure: bool = False) -> None:
+            closed.append(after_failure)
+
+    monkeypatch.setattr(session, "_begin", lambda *_: Follower())
+    with suppress(BaseException), training(args, [], lambda: None):
+        if ending is not None:
+            raise ending
+    assert closed == [after_failure]
