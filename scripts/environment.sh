@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# shellcheck shell=bash
 # Sourced by the scripts beside it: a Python that Megatron's wheels run on, and .venv made with it.
 
 # Prints the path of a Python >= 3.12: $PYTHON, python3.1x on the PATH, pyenv's versions.
@@ -22,12 +21,21 @@ find_python() {
 # Makes .venv and installs this checkout with the given extras, unless exactly that is there.
 install_into_venv() { # extras, such as train,view
   local stamp=.venv/.installed wanted
+  if [[ -L .venv ]]; then
+    # To install would turn the other checkout's environment to this one.
+    echo ".venv is a link to $(readlink .venv): used as it is, with this checkout on PYTHONPATH"
+    export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+    return
+  fi
   wanted="$1 $(cat pyproject.toml setup.py | sha256sum)"
   if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     return
   fi
   local python
-  [[ -x .venv/bin/python ]] || { python=$(find_python) && "$python" -m venv .venv; }
+  if [[ ! -x .venv/bin/python ]]; then
+    python=$(find_python)
+    "$python" -m venv .venv
+  fi
   echo "installing .[$1] into .venv with $(.venv/bin/python --version) (several GB with torch, some minutes) ..."
   .venv/bin/python -m pip install --quiet --editable ".[$1]"
   printf '%s' "$wanted" >"$stamp"

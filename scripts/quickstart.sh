@@ -9,6 +9,10 @@
 #
 # Everything it makes lies in .venv/ and quickstart/.
 set -euo pipefail
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '3,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  exit
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
@@ -67,12 +71,19 @@ set +e
 STATUS=${PIPESTATUS[0]}
 set -e
 if ((STATUS)); then
+  # The first error of a rank; what torchrun says of it comes later and tells less.
+  grep -v ChildFailedError quickstart/train.log |
+    grep -m 1 -E '^(\[rank[0-9]+\]: *)?([A-Za-z_.]+Error|[a-z_]+\.py: error)\b' >&2 || true
   echo "Training failed (exit status $STATUS); its whole output is in quickstart/train.log." >&2
   exit "$STATUS"
 fi
 
 # The log says where the traces went: another --torch-profile-dir may have been given.
 RUN=$(sed -n 's/^\[torch-profile\] traces: //p' quickstart/train.log | tail -n 1)
+if [[ ! -d $RUN ]]; then
+  echo "Training left no traces; its whole output is in quickstart/train.log." >&2
+  exit 1
+fi
 echo
 echo "Traces of this run (whole log: quickstart/train.log):"
 find "$RUN" -type f -printf '  %p  %k KiB\n' | sort
