@@ -161,3 +161,14 @@ def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -
     assert said[0].startswith(
         "rank 0 drops the trace of iterations 3-4: 8 trace(s) of about 1000000000 MB raw need"
     )
+
+
+def test_no_trace_passes_through_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
+    for mode in ("background", "sync"):
+        exporter = Exporter(mode, 60)
+        hand_over(exporter, what(tmp_path / mode))
+        exporter.wait()
+    assert names(tmp_path) == [f"background/{TARGET}", f"sync/{TARGET}"]

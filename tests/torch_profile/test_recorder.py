@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import os
 import signal
 import time
 import weakref
@@ -342,6 +343,17 @@ def test_stacks_that_would_end_training_are_not_recorded(
     assert python_stacks.crash(python, torch_version) == crashes
     trouble = python_stacks.trouble(python, torch_version)
     assert trouble == said or str(trouble).startswith(str(said))
+
+
+@pytest.mark.parametrize(("given", "level"), [(None, "4"), ("0", "0")])
+def test_kineto_is_quiet_unless_somebody_wants_to_hear_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, level: str
+) -> None:
+    monkeypatch.setenv("KINETO_LOG_LEVEL", given or "")
+    if given is None:
+        monkeypatch.delenv("KINETO_LOG_LEVEL")
+    make(tmp_path).close()
+    assert os.environ["KINETO_LOG_LEVEL"] == level
 
 
 def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None:
