@@ -110,15 +110,22 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
     page.close()
 
 
-def test_the_ranks_are_tracks_in_their_order(visit: Visit) -> None:
-    tracks = visit.perfetto("[...document.querySelectorAll('.pf-track')].map(t => t.innerText)")
-    names = [track.splitlines()[-1] for track in tracks]
-    assert [name for name in names if " GPU" in name] == [
+def test_the_ranks_are_tracks_in_their_order_and_nothing_else_is_there(visit: Visit) -> None:
+    titles = "[...document.querySelectorAll('.pf-track')].map(t => t.innerText)"
+    expected = [
         "rank 00 GPU (tp0 pp0 dp0)",
         "rank 01 GPU (tp1 pp0 dp0)",
         "rank 02 GPU (tp0 pp1 dp0)",
         "rank 03 GPU (tp1 pp1 dp0)",
+        *(f"rank {rank:02d} CPU {rank + 1}0000" for rank in range(4)),
     ]
+    names: list[str] = []
+    for _ in range(100):
+        names = [title.splitlines()[-1] for title in visit.perfetto(titles)]
+        if names == expected:
+            break
+        visit.page.wait_for_timeout(50)
+    assert names == expected
 
 
 def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
@@ -139,6 +146,29 @@ def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
     begin = int(begin) + offsets[rank]
     assert start <= begin < begin + int(length) <= start + duration
     assert duration < before[1] / 10
+
+
+def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) -> None:
+    finding = visit.page.locator(".finding:not(.lead)", has_text="The pipeline's bubble")
+    finding.click()
+    kind = "app.trace.selection.selection.kind"
+    for _ in range(100):
+        if visit.perfetto(kind) == "area":
+            break
+        visit.page.wait_for_timeout(50)
+    start, end, tracks = visit.perfetto(
+        "(() => { const area = app.trace.selection.selection;"
+        " const names = area.trackUris.map(uri => app.trace.workspace.getTrackByUri(uri).name);"
+        " return [String(area.start), String(area.end), names]; })()"
+    )
+    rank, begin, length = finding.evaluate(
+        "one => [one.dataset.rank, one.dataset.start, one.dataset.duration]"
+    )
+    offsets = visit.page.request.get(f"{visit.address}offsets").json()["offset_ns"]
+    assert int(start) == int(begin) + offsets[rank]
+    assert int(end) - int(start) == int(length)
+    assert tracks
+    assert {name[:7] for name in tracks} == {f"rank 0{rank}"}
 
 
 def test_a_hostile_name_is_text(visit: Visit) -> None:

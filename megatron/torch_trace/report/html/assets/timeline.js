@@ -37,6 +37,7 @@
   addEventListener("message", (event) => {
     if (event.origin !== location.origin || event.source !== frame?.contentWindow || event.data !== "PONG" || ready) return;
     ready = true;
+    arrange();
     state.textContent = "A click on a row shows it here.";
     if (pending) show(pending);
   });
@@ -58,17 +59,43 @@
     }
   };
 
-  // The UI of the same origin can select the very slice too; a version that cannot only zooms.
+  // The UI of the same origin can be asked for more than zooming; a version that cannot only zooms.
+  const shown = () => frame.contentWindow.app.trace;
+
+  // Perfetto orders processes by how much they did, and lists the clocks of our parts as a track of the
+  // "System". Ranks come in order, and that row is of no use to anyone.
+  const arrange = async () => {
+    while (!frame.contentDocument?.querySelector(".pf-track")) await new Promise((done) => { setTimeout(done, 200); });
+    try {
+      const { workspace } = shown(), rows = [...workspace.children];
+      for (const row of rows) if (row.children.length && row.children.every((one) => one.name === "Clock Snapshots")) row.remove();
+      const processes = rows.filter((row) => /^rank \d+ CPU/.test(row.name));
+      processes.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+      for (const row of processes) { row.remove(); workspace.addChildLast(row); }
+    } catch { /* as Perfetto has it */ }
+  };
+
+  // What is no slice, a micro-batch for instance, is marked on the GPU of its rank.
   const select = async (rank, from, duration) => {
     try {
-      const { engine, selection } = frame.contentWindow.app.trace;
+      const { engine, selection, workspace } = shown();
       // Tracks of GPUs are named `rank 07 stream 7 compute`: of equal slices that rank's comes first.
       const found = await engine.query(`select s.id as id from slice s join track t on t.id = s.track_id
         where s.ts = ${from} and s.dur = ${duration}
         order by t.name glob 'rank [0-9]*' and cast(substr(t.name, 6) as int) = ${Number(rank)} desc limit 1`);
       const row = found.iter({ id: 0 });
-      if (row.valid()) selection.selectSqlEvent("slice", row.id, { scrollToSelection: true });
-      else selection.clearSelection();
+      if (row.valid()) {
+        selection.selectSqlEvent("slice", row.id, { scrollToSelection: true });
+        return;
+      }
+      const gpu = new RegExp(`^rank 0*${Number(rank)} (GPU|stream) ?`);
+      const tracks = workspace.flatTracks.filter((one) => one.uri && gpu.test(one.name));
+      if (!tracks.length) {
+        selection.clearSelection();
+        return;
+      }
+      selection.selectArea({ start: from, end: from + duration, trackUris: tracks.map((one) => one.uri) });
+      shown().scrollTo({ track: { uri: tracks[0].uri, expandGroup: false } });
     } catch { /* zoomed is enough */ }
   };
 
