@@ -56,6 +56,20 @@ def test_flags_in_documents_exist(document: Path) -> None:
     assert named <= known, named - known
 
 
+def test_every_module_of_capture_has_its_place_in_the_tables_for_contributors() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    modules = (ROOT / "megatron" / "torch_profile").glob("[!_]*.py")
+    assert [module.name for module in modules if f"`{module.name}`" not in text] == []
+
+
+def test_every_place_in_the_tables_for_contributors_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    halves = [ROOT / "megatron" / "torch_profile", ROOT / "megatron" / "torch_trace"]
+    rows = "\n".join(line for line in text.splitlines() if line.startswith("| "))
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", rows):
+        assert any((folder / name).exists() for folder in (ROOT, *halves)), name
+
+
 def test_every_test_that_the_table_of_faults_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "faults.md").read_text()))
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
