@@ -21,6 +21,7 @@ from typing import Any
 
 import wrapt
 
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_trace.errors import UsageError
 
@@ -70,7 +71,7 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     capture: Any = None
     with ExitStack() as stack:
         if profiles and (session := _follower("session")):
-            model = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("model")
+            model = Guard("spans of modules")(_model_of, wrapped, args, kwargs)
             stack.enter_context(session.training(megatron_args, model, count_flops))
             capture = session.planned
         if capture and (window_results := _follower("window_results")):
@@ -81,6 +82,10 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             )
             args, kwargs = metrics.with_timed_data(wrapped, args, kwargs)
         return wrapped(*args, **kwargs)
+
+
+def _model_of(train: Any, args: Any, kwargs: Any) -> Any:
+    return inspect.signature(train).bind(*args, **kwargs).arguments.get("model")
 
 
 def _follower(module: str) -> Any:
@@ -112,7 +117,7 @@ def _metrics(method: str) -> Wrapper:
 
 def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if _following("session", "planned"):
-        _following("session", "current").begin_step(_iteration())
+        _steps(lambda: _following("session", "current").begin_step(_iteration()))
     return _metrics("train_step")(wrapped, instance, args, kwargs)
 
 
@@ -125,11 +130,15 @@ def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     results = _following("window_results", "current")
     if results is not None:
-        iteration, interval = _iteration(), _megatron_args().log_interval
-        # Logging a window takes W&B a moment, which is no part of the iteration.
-        logs = {"logs": iteration % interval == 0}
-        _metrics("pause")(results.end_iteration, None, (iteration,), logs)
+        _windows(_end_iteration, results)
     return _metrics("training_log")(wrapped, instance, args, kwargs)
+
+
+def _end_iteration(results: Any) -> None:
+    iteration, interval = _iteration(), _megatron_args().log_interval
+    # Logging a window takes W&B a moment, which is no part of the iteration.
+    logs = {"logs": iteration % interval == 0}
+    _metrics("pause")(results.end_iteration, None, (iteration,), logs)
 
 
 def _finish_wandb(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -152,6 +161,8 @@ def _iteration() -> int:
     return int(_megatron_args().curr_iteration) + 1
 
 
+_steps, _windows = Guard("profiling"), Guard("of what traces say")
+"""A fork may keep its iterations elsewhere."""
 _TRAINING = "megatron.training.training"
 _TIMERS = "megatron.core.timers"
 

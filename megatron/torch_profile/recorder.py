@@ -164,6 +164,8 @@ class Recorder:
         self.busy = True
         try:
             self.exporter.wait()
+        except Exception as error:
+            logger.warning("rank %d: %s: %s", self.rank, type(error).__name__, error)
         finally:
             self.busy = False
             self.signals.remove()

@@ -14,6 +14,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -45,10 +47,13 @@ class FlushOnSignal:
         """Take over the signals; only the main thread can, elsewhere it does nothing."""
         if threading.current_thread() is not threading.main_thread():
             return
+        in_c = _caught() & {signal.SIGUSR1, signal.SIGUSR2}
         for number in SIGNALS:
             before = signal.getsignal(number)
             if before is None or before is signal.SIG_IGN:
                 continue  # not Python's to give back, or unwanted by choice
+            if before is signal.SIG_DFL and number in in_c:
+                continue  # of faulthandler.register and the like: the process does not die of it
             self._before[number] = before
             signal.signal(number, self._handle)
 
@@ -85,3 +90,13 @@ class FlushOnSignal:
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def _caught() -> set[int]:
+    """Signals for which this process has a handler, also one that Python does not know."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return {number for number in SIGNALS if int(mask, 16) >> (number - 1) & 1}
+    return set()

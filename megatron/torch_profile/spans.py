@@ -17,7 +17,7 @@ class Spans:
 
     Args:
         config: which kinds are wanted.
-        model: Megatron's list of model chunks.
+        model: Megatron's list of model chunks; None where it cannot be had.
     """
 
     def __init__(self, config: TorchProfileConfig, model: Any) -> None:
@@ -28,7 +28,7 @@ class Spans:
             self._phases = self._stack.enter_context(phase_spans())
         if "sections" in config.wanted_spans:
             self._stack.enter_context(section_spans())
-        if "modules" in config.wanted_spans:
+        if "modules" in config.wanted_spans and model is not None:
             self._modules = self._stack.enter_context(module_spans(model, config.spans_depth))
 
     def begin_step(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
@@ -32,6 +33,8 @@ SLOW_CLOCK = 0.9
 """A GPU whose SM clock is below this share of the median of all GPUs differs from its peers."""
 
 Sample = dict[str, float]
+_MOST_SAMPLES = 10_000
+"""Of an interval; when nobody asks any more, the oldest go."""
 
 
 class Sampler:
@@ -53,7 +56,7 @@ class Sampler:
         self._interval = interval
         self._clock = clock
         self._lock = threading.Lock()
-        self._samples: list[tuple[float, Sample]] = []
+        self._samples: deque[tuple[float, Sample]] = deque(maxlen=_MOST_SAMPLES)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="torch-profile-nvml", daemon=True)
 
@@ -83,10 +86,11 @@ class Sampler:
             samples = list(self._samples)
             if reset:
                 # Nobody asked for more than counters to be carried over.
-                self._samples = [
+                self._samples.clear()
+                self._samples.extend(
                     (when, {k: v for k, v in sample.items() if k in _RATES})
                     for when, sample in samples[-1:]
-                ]
+                )
         return summarise(samples)
 
     def _run(self) -> None:

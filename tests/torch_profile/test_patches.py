@@ -7,10 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from megatron.torch_profile import patches, session, window_results
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.patches import Patch, PatchSet, version_in
 
 SOURCE = """
@@ -144,3 +147,31 @@ def test_a_version_is_read_without_importing(tmp_path: Path) -> None:
     (tmp_path / "package_info.py").write_text("MAJOR = 0\nMINOR = 5\nPATCH = 0\nPRE = 'rc0'\n")
     assert version_in(tmp_path) == "0.5.0"
     assert version_in(tmp_path / "elsewhere") == "of unknown version"
+
+
+def test_a_fork_that_counts_iterations_elsewhere_trains_without_a_profile(
+    monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    monkeypatch.setattr(session, "planned", "a plan")
+    monkeypatch.setattr(window_results, "current", "somebody")
+    monkeypatch.setattr(patches, "_megatron_args", lambda: SimpleNamespace())
+    for name in ("_steps", "_windows"):
+        monkeypatch.setattr(patches, name, Guard("of it"))
+    for _ in range(2):
+        assert patches._train_step(lambda x: x + 1, None, (3,), {}) == 4
+        assert patches._training_log(lambda x: x + 1, None, (3,), {}) == 4
+    lost = "no more of it, training goes on: AttributeError: "
+    assert [line.startswith(lost) for line in warned] == [True, True]
+
+
+def test_a_train_that_does_not_tell_its_arguments_still_trains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, warned: list[str]
+) -> None:
+    args = SimpleNamespace(
+        torch_profile=True, torch_profile_dir=str(tmp_path), train_iters=10, iteration=0
+    )
+    monkeypatch.setattr(patches, "_megatron_args", lambda: args)
+    monkeypatch.setattr(patches, "_flops_per_iteration", lambda _: None)
+    assert patches._train(max, None, (3, 4), {}) == 4, "a builtin has no signature"
+    assert len(warned) == 1
+    assert warned[0].startswith("no more spans of modules, training goes on: ValueError")

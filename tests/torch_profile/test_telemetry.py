@@ -12,7 +12,7 @@ import pytest
 import torch
 from logging_megatron import Follow
 
-from megatron.torch_profile import metrics
+from megatron.torch_profile import metrics, telemetry
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.nvml import GIB, Gpu, throttle_names
 from megatron.torch_profile.telemetry import FIELDS, Fleet, Sampler, summarise, unknown
@@ -95,6 +95,13 @@ SAMPLE = {
     "nvlink_tx_mb": 1.048576,
     "nvlink_rx_mb": 1.048576,
 }
+
+
+def test_a_training_that_never_logs_keeps_no_more_than_some_samples() -> None:
+    sampler = Sampler(lambda: {"power_w": 1.0}, 60.0)
+    for _ in range(telemetry._MOST_SAMPLES + 5):
+        sampler.sample()
+    assert len(sampler._samples) == telemetry._MOST_SAMPLES
 
 
 def test_a_sample_holds_what_the_card_tells() -> None:
