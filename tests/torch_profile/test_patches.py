@@ -172,6 +172,7 @@ def test_a_train_that_does_not_tell_its_arguments_still_trains(
     )
     monkeypatch.setattr(patches, "_megatron_args", lambda: args)
     monkeypatch.setattr(patches, "_flops_per_iteration", lambda _: None)
+    monkeypatch.setattr(patches, "_follower", {"session": session}.get)
     assert patches._train(max, None, (3, 4), {}) == 4, "a builtin has no signature"
     assert len(warned) == 1
     assert warned[0].startswith("no more spans of modules, training goes on: ValueError")
