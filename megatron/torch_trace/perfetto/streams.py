@@ -39,17 +39,27 @@ def label_streams(timeline: Timeline, calls: CollectiveCalls) -> dict[Track, Str
     code = np.where(timeline.is_communication, 2, np.where(timeline.is_memory, 1, 0))
     code[calls.rows] = calls.kind + 3
     time: dict[int, dict[StreamLabel, int]] = defaultdict(lambda: defaultdict(int))
-    pairs, inverse = np.unique(np.stack([gpu.track, code]), axis=1, return_inverse=True)
+    pieces: dict[int, dict[StreamLabel, int]] = defaultdict(lambda: defaultdict(int))
+    pairs, inverse, counts = np.unique(
+        np.stack([gpu.track, code]), axis=1, return_inverse=True, return_counts=True
+    )
     spent = np.bincount(inverse.ravel(), weights=gpu.end - gpu.start, minlength=pairs.shape[1])
-    for (track, one), ns in zip(pairs.T.tolist(), spent.tolist(), strict=True):
+    for (track, one), ns, count in zip(
+        pairs.T.tolist(), spent.tolist(), counts.tolist(), strict=True
+    ):
         time[track][found[one]] += int(ns)
-    return {timeline.activity.tracks[track]: _label(labels) for track, labels in time.items()}
+        pieces[track][found[one]] += count
+    tracks = timeline.activity.tracks
+    return {tracks[track]: _label(labels, pieces[track]) for track, labels in time.items()}
 
 
-def _label(time: dict[StreamLabel, int]) -> StreamLabel:
+def _label(time: dict[StreamLabel, int], pieces: dict[StreamLabel, int]) -> StreamLabel:
     most = max(time, key=lambda one: (time[one], one.text))
     much = [one for one in time if time[one] >= _MUCH * sum(time.values())]
-    # Waiting in a collective takes longer on one rank than on another: compute always comes first.
+    # Waiting in a collective takes longer on one rank than on another: compute always comes first,
+    # and a stream that mostly computes by number is called so however long the waiting was.
+    if 2 * pieces.get(_COMPUTE, 0) > sum(pieces.values()):
+        much.append(_COMPUTE)
     shown = sorted({most, *much}, key=lambda one: (one.order, one.text))[:_MOST_WORDS]
     return StreamLabel(" + ".join(one.text for one in shown), shown[0].order)
 

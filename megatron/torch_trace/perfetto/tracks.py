@@ -220,6 +220,8 @@ class Planner:
         if pid == -1:
             return "profiler overhead"
         if not isinstance(pid, int):
-            return f"profiler {pid}: {tid}"
+            # Kineto's marks of its own: spans, when an iteration began, when the recording ended.
+            named = ": ".join(part for one in track if (part := str(one).strip()))
+            return f"profiler {named or 'marks'}"
         name = self.found.thread_names.get(track) or f"thread {tid}"
         return name.replace("thread", "main thread", 1) if track == self.title.main else name

@@ -21,7 +21,7 @@ from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import ARTIFACTS
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a newer version of this program makes other timelines from the same traces."""
 
 _NAME = "timeline"
