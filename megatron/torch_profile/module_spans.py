@@ -15,12 +15,17 @@ for views do not stand. The hooks return nothing, so gradients are what they wer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.profiler import record_function
+
+try:
+    from torch.compiler import is_compiling
+except ImportError:  # before torch 2.2
+    from torch._dynamo.external_utils import is_compiling
 
 from megatron.torch_profile.backward_spans import BackwardSpans
 from megatron.torch_profile.guard import Guard
@@ -36,6 +41,8 @@ _RECEIVED = "input_tensor"
 # Megatron captures such a module into CUDA graphs, by a manager, or as Transformer Engine's in a
 # list, and asserts that nobody else's hooks are on it or on what is in it.
 _GRAPH_MANAGER, _GRAPH_LIST = "CudaGraphManager", "cuda_graphs"
+# torch.compile's mark on a function, and on a module that it was called on.
+_COMPILED, _COMPILED_IN_PLACE = "_torchdynamo_orig_callable", "_compiled_call_impl"
 
 
 class ModuleSpans:
@@ -107,11 +114,19 @@ class ModuleSpans:
                 self._backward.watch(f"{name} (backward)", inputs, output, until)
 
         self._handles += [
-            module.register_forward_pre_hook(self._guard.around(enter), prepend=True),
-            module.register_forward_hook(
-                self._guard.around(leave), with_kwargs=True, always_call=True
-            ),
+            module.register_forward_pre_hook(self._quiet(enter), prepend=True),
+            module.register_forward_hook(self._quiet(leave), with_kwargs=True, always_call=True),
         ]
+
+    def _quiet(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """The hook, which raises nothing and of which a compiled graph holds nothing."""
+        guarded = self._guard.around(hook)
+
+        def called(*args: Any) -> None:
+            if not is_compiling():
+                guarded(*args)
+
+        return called
 
 
 @contextmanager
@@ -125,13 +140,13 @@ def module_spans(chunks: Any, depth: int | None = None) -> Iterator[ModuleSpans]
 
 
 def _hookable(module: Any) -> Iterator[tuple[str, Any]]:
-    """As `named_modules`, without what is inside CUDA graphs."""
-    graphed: set[int] = set()
+    """As `named_modules`, without what is inside CUDA graphs or compiled."""
+    closed: set[int] = set()
     for path, part in module.named_modules():
-        if id(part) not in graphed and not _is_graphed(part):
+        if id(part) not in closed and not (_is_graphed(part) or _is_compiled(part)):
             yield path, part
         else:
-            graphed.update(map(id, part.children()))
+            closed.update(map(id, part.children()))
 
 
 def _is_graphed(module: Any) -> bool:
@@ -139,6 +154,12 @@ def _is_graphed(module: Any) -> bool:
         type(part).__name__ == _GRAPH_MANAGER
         for part in (*module.children(), *vars(module).values())
     )
+
+
+def _is_compiled(module: Any) -> bool:
+    # What is compiled while hooks are on it would keep them, and its graph would be another.
+    forward = vars(module).get("forward")
+    return hasattr(forward, _COMPILED) or getattr(module, _COMPILED_IN_PLACE, None) is not None
 
 
 def _unwrapped(chunk: Any) -> Any:

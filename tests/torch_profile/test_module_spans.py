@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,44 @@ def test_what_is_inside_cuda_graphs_is_not_touched(tmp_path: Path) -> None:
         "decoder: Block (backward)",
         "embedding: Embedding (backward)",
     ]
+
+
+@pytest.fixture
+def compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_function_that_is_compiled_with_a_module_in_it_holds_nothing_of_ours(
+    tmp_path: Path,
+) -> None:
+    model = Model()
+    layer = torch.compile(lambda x: model.decoder.layers[0](x), backend="eager", fullgraph=True)
+    x = torch.ones(2, 4)
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        inside = layer(x)
+    assert not [name for name, _ in found if name.startswith("decoder")]
+    assert torch.equal(inside, layer(x))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("how", ["wrapped", "forward", "in place"])
+def test_what_torch_compile_must_take_whole_is_not_touched(how: str, tmp_path: Path) -> None:
+    model = Model()
+    layer: Any = model.decoder.layers[0]
+    if how == "wrapped":
+        model.decoder.layers[0] = torch.compile(layer, backend="eager", fullgraph=True)
+    elif how == "forward":
+        layer.forward = torch.compile(layer.forward, backend="eager", fullgraph=True)
+    else:
+        layer.compile(backend="eager", fullgraph=True)
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        step(model)  # compiles here, in the window
+    names = [name for name, _ in found]
+    assert not [name for name in names if name.startswith("decoder.layers.0")]
+    assert "decoder.layers.1: Layer" in names
 
 
 class Fused(torch.nn.Module):
