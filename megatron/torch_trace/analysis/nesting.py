@@ -6,17 +6,21 @@ linear       [--------)  [-----)            depth 2
 addmm          [----)      [--)             depth 3
                   ^ here three have begun more than have ended: the innermost is at depth 3,
                     and it is the last one at that depth to have begun
+
+Times in whole microseconds make ranges cross a little. Then depths are off, and the last one to
+have begun that still goes on is looked for one by one.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from megatron.torch_trace.analysis.codes import present
-from megatron.torch_trace.analysis.intervals import Ints
+from megatron.torch_trace.analysis.intervals import Ints, ints
 
-_AROUND = (0, 1, 2, -1, -2)
-"""Depths to look at, relative to the expected one; only where ranges cross is the first not it."""
+_MOST_STEPS = 256
+"""So far back a range is looked for one by one."""
 
 
 class Nesting:
@@ -35,11 +39,11 @@ class Nesting:
             self._tracks[one] = _Track(start[here], end[here], rows[here])
 
     def innermost(self, track: Ints, time: Ints) -> Ints:
-        """Row of the shortest range on `track` that holds `time`; -1 if there is none."""
+        """Row of the last range to begin on `track` that holds `time`; -1 if there is none."""
         return self._find(track, time, outermost=False)
 
     def outermost(self, track: Ints, time: Ints) -> Ints:
-        """Row of the longest range on `track` that holds `time`; -1 if there is none."""
+        """Row of the first range to begin on `track` that holds `time`; -1 if there is none."""
         return self._find(track, time, outermost=True)
 
     def _find(self, track: Ints, time: Ints, *, outermost: bool) -> Ints:
@@ -47,7 +51,8 @@ class Nesting:
         for one, ranges in self._tracks.items():
             here = track == one
             if here.any():
-                found[here] = ranges.find(time[here], outermost)
+                find = ranges.outermost if outermost else ranges.innermost
+                found[here] = find(time[here])
         return found
 
 
@@ -63,21 +68,33 @@ class _Track:
         self.order = np.argsort(key, kind="stable").astype(np.int32)
         self.key = key[self.order]
 
-    def find(self, time: Ints, outermost: bool) -> Ints:
+    def innermost(self, time: Ints) -> Ints:
         begun = np.searchsorted(self.start, time, side="right")
-        deepest = begun - np.searchsorted(self.ends, time, side="right")
-        depth = np.minimum(deepest, 1) if outermost else deepest
+        depth = begun - np.searchsorted(self.ends, time, side="right")
         found = np.full(len(time), -1, dtype=np.int64)
-        offset = np.clip(time - self.origin, 0, self.stride - 1)
         open_ = np.flatnonzero(depth > 0)
-        for more in _AROUND:
+        offset = np.clip(time[open_] - self.origin, 0, self.stride - 1)
+        at = np.searchsorted(self.key, depth[open_] * self.stride + offset, side="right")
+        candidate = ints(self.order[np.maximum(at - 1, 0)])
+        holds = (at > 0) & self._holds(candidate, time[open_])
+        found[open_[holds]] = self.rows[candidate[holds]]
+        open_ = open_[~holds]
+        candidate = begun[open_] - 1
+        for _ in range(_MOST_STEPS):
             if not len(open_):
                 break
-            key = np.maximum(depth[open_] + more, 0) * self.stride + offset[open_]
-            at = np.searchsorted(self.key, key, side="right")
-            candidate = self.order[np.maximum(at - 1, 0)]
-            holds = (at > 0) & (self.start[candidate] <= time[open_])
-            holds &= self.end[candidate] > time[open_]
+            holds = self._holds(candidate, time[open_])
             found[open_[holds]] = self.rows[candidate[holds]]
-            open_ = open_[~holds]
+            open_, candidate = open_[~holds], np.maximum(candidate[~holds] - 1, 0)
         return found
+
+    def outermost(self, time: Ints) -> Ints:
+        begun = np.searchsorted(self.start, time, side="right")
+        # Where the latest end so far first lies behind `time`, it is that range's own end.
+        at = np.searchsorted(np.maximum.accumulate(self.end), time, side="right")
+        known = at < begun
+        return np.where(known, self.rows[np.where(known, at, 0)], -1).astype(np.int64)
+
+    def _holds(self, ranges: Ints, time: Ints) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = self.start[ranges] <= time
+        return found & (self.end[ranges] > time)

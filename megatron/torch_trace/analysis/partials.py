@@ -36,7 +36,7 @@ from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
 )
-_REVISION = 2
+_REVISION = 3
 """Raised when the same fields come to mean something else within a version of the package."""
 _EDGE_BYTES = 1 << 14
 _TIMES, _SMALL, _NUMBERS = ("start", "end"), ("kind", "step"), ("bytes", "elements", "seq")

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.activity import KERNEL, NONE, Activity, GpuWork, Ops
+from megatron.torch_trace.analysis.activity import KERNEL, NONE, Activity, Calls, GpuWork, Ops
 from megatron.torch_trace.analysis.autograd import forward_operators
 from megatron.torch_trace.analysis.breakdown import BusySets
 from megatron.torch_trace.analysis.codes import present
@@ -84,15 +84,17 @@ class Timeline:
 
     @cached_property
     def operators(self) -> Nesting:
-        """Operators of the CPU; answers are rows of `activity.ops`.
+        """Operators of the CPU around calls of the runtime; answers are rows of `activity.ops`.
 
         Without record_param_comms, which is only torch's note of a collective, and with
-        nccl:coalesced, which no operator encloses.
+        nccl:coalesced, which no operator encloses. Operators that call nothing, most of them, are
+        left out: it may be asked for the begin of calls only.
         """
         ops = self.activity.ops
         notes = self.activity.named(ops, lambda name: name == "record_param_comms")
         coalesced = self.activity.named(ops, lambda name: name == "nccl:coalesced")
-        return nesting_of(ops, (~ops.annotation & ~notes) | (ops.annotation & coalesced))
+        wanted = (~ops.annotation & ~notes) | (ops.annotation & coalesced)
+        return nesting_of(ops, _around(ops, wanted, self.activity.calls))
 
     @cached_property
     def launching_operator(self) -> Ints:
@@ -179,6 +181,17 @@ def nesting_of(ops: Ops, mask: npt.NDArray[np.bool_]) -> Nesting:
     """The nesting of some rows of `ops`; its answers are rows of all of `ops`."""
     rows = np.flatnonzero(mask)
     return Nesting(ops.start[rows], ops.end[rows], ops.track[rows], rows)
+
+
+def _around(ops: Ops, wanted: npt.NDArray[np.bool_], calls: Calls) -> npt.NDArray[np.bool_]:
+    """Which of the wanted rows of `ops` have the begin of a call in them, on the same track."""
+    found = np.zeros(len(ops), dtype=bool)
+    for track in present(calls.track):
+        rows = np.flatnonzero(wanted & (ops.track == track))
+        begins = calls.start[calls.track == track]
+        before = np.searchsorted(begins, ops.start[rows], side="left")
+        found[rows] = np.searchsorted(begins, ops.end[rows], side="left") > before
+    return found
 
 
 def place(activity: Activity) -> Timeline | None:
