@@ -140,7 +140,9 @@ def test_names_are_text_whatever_they_say(tp2pp2: Analysis) -> None:
 
 
 def test_the_page_of_view_has_what_it_links_to(tp2pp2: Analysis) -> None:
-    html = render_html(tp2pp2, view=ViewLinks("/ui/", "/timeline.pftrace.gz", "/offsets"))
+    html = render_html(
+        tp2pp2, view=ViewLinks("/ui/", "/timeline.pftrace.gz", "/timeline", "/offsets")
+    )
     found = read(html)
     assert 'data-ui="/ui/" data-timeline="/timeline.pftrace.gz" data-offsets="/offsets"' in html
     assert len(found.scripts) == 2

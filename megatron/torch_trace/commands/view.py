@@ -94,7 +94,7 @@ def command(
     preparation = Preparation(
         traces,
         whole_folder=len(paths) == 1 and not ranks and Path(paths[0]).is_dir(),
-        links=ViewLinks(site.UI, site.TIMELINE, site.OFFSETS) if embedded else None,
+        links=ViewLinks(site.UI, site.TIMELINE, site.ALONE, site.OFFSETS) if embedded else None,
         timeline_first=perfetto or not embedded,
         on_event=terminal.say,
     )

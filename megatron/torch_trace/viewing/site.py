@@ -22,7 +22,7 @@ from urllib.parse import quote
 from megatron.torch_trace.viewing.addresses import PUBLIC_UI
 from megatron.torch_trace.viewing.preparation import READY, WORKING, Preparation
 
-TIMELINE, OFFSETS, UI = "/timeline.pftrace.gz", "/offsets", "/ui/"
+TIMELINE, ALONE, OFFSETS, UI = "/timeline.pftrace.gz", "/timeline", "/offsets", "/ui/"
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -112,7 +112,7 @@ class Site:
         """What is answered to a path, decoded and without query; None if there is no such thing."""
         if path == "/":
             return self._report()
-        if path == "/timeline":
+        if path == ALONE:
             return self._open_timeline()
         if path == TIMELINE:
             return self._timeline()
@@ -185,10 +185,15 @@ def _type_of(path: Path) -> str:
 
 @cache
 def _page(name: str) -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("megatron.torch_trace.viewing"),
+        loader=ChoiceLoader(
+            [
+                PackageLoader("megatron.torch_trace.viewing"),
+                PackageLoader("megatron.torch_trace.report.html", "assets"),
+            ]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -40,7 +40,7 @@ def section(analysis: Analysis) -> Section:
         Column("exposed ms", hint="nothing computes beside it"),
         Column("wait ms", hint="beyond the shortest call over the ranks"),
         Column("bytes", hint="nccl-tests' S, of a rank"),
-        Column("busbw GB/s", hint="as nccl-tests defines it, decimal; without waiting"),
+        Column("busbw GB/s", hint="nccl-tests', decimal; > where waiting is unknown"),
         Column("ranks"),
     )
     window = analysis.summary.window_ns
@@ -68,7 +68,7 @@ def _row(row: CommunicationSummary, window: float) -> Row:
         ms(row.exposed_ns),
         ms(row.wait_ns),
         Cell(NONE if barrier else size(row.bytes), sort=row.bytes),
-        Cell(speed(row.busbw_gbps), sort=row.busbw_gbps),
+        Cell(speed(row.busbw_gbps, with_waiting=row.wait_ns is None), sort=row.busbw_gbps),
         number(row.ranks, f"{row.ranks:,}"),
     )
     return Row(cells, at(row.longest_rank, row.longest))

@@ -13,6 +13,7 @@ class ViewLinks:
     Args:
         ui: the Perfetto UI: `/ui/`.
         timeline: the timeline that it opens: `/timeline.pftrace.gz`.
+        alone: the page of the timeline alone: `/timeline`.
         offsets: answers `{"state": "ready" | "converting" | "failed", "message": "...",
             "offset_ns": {"0": 0, ...}}`: what is added to ns of a rank's trace to get ns of the
             timeline. It is asked until the timeline is ready.
@@ -20,4 +21,5 @@ class ViewLinks:
 
     ui: str
     timeline: str
+    alone: str
     offsets: str

@@ -66,7 +66,9 @@ def render_html(
     sections = [make(analysis) for make in _SECTIONS]
     sections += [run.telemetry(record), run.section(analysis, record), run.notes(analysis, record)]
     shown = [section for section in sections if section.missing is None]
-    scripts = [_asset("report.js"), *([_asset("timeline.js")] if view else [])]
+    scripts = [_asset("report.js")]
+    if view:
+        scripts.append(_asset("perfetto.js") + _asset("timeline.js"))
     template = _environment().get_template("page.html")
     return template.render(
         title=_title(analysis),

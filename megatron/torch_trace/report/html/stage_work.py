@@ -52,7 +52,7 @@ def tables(analysis: Analysis) -> dict[str, Any]:
     if works:
         least, most = milliseconds(min(works)), milliseconds(max(works))
         caption = f"Layer by layer, an iteration without communication: {least} to {most} ms. " + (
-            "The stage with the most and highest columns keeps the others waiting."
+            "A stage whose columns add up to more keeps the others waiting."
             if len(stages) > 1
             else "A column that stands out is a layer to look at below."
         )
@@ -71,7 +71,7 @@ def _stages(stages: Sequence[StageWork]) -> Table:
         Column("layers"),
         Column("layers ms"),
         Column("embedding ms"),
-        Column("other ms", hint="the output layer, the loss, ..."),
+        Column("other ms", hint="output layer, loss and the like"),
         Column("total ms"),
     )
     rows = tuple(

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const body = document.body, pane = document.querySelector("#timeline");
-  const state = document.querySelector("#timeline-state"), link = document.querySelector("#timeline-link");
+  const state = document.querySelector("#timeline-state");
   const toggle = document.querySelector("#toggle-timeline");
   const { ui, timeline, offsets } = body.dataset;
   let frame = null, shift = null, pending = null, ready = false;
@@ -23,7 +23,6 @@
     frame.title = "Timeline in Perfetto";
     frame.src = address();
     pane.append(frame);
-    link.href = address();
     state.textContent = "Loading the timeline ...";
     ping();
   };
@@ -37,7 +36,7 @@
   addEventListener("message", (event) => {
     if (event.origin !== location.origin || event.source !== frame?.contentWindow || event.data !== "PONG" || ready) return;
     ready = true;
-    arrange();
+    arrangeTracks(frame);
     state.textContent = "A click on a row shows it here.";
     if (pending) show(pending);
   });
@@ -61,19 +60,6 @@
 
   // The UI of the same origin can be asked for more than zooming; a version that cannot only zooms.
   const shown = () => frame.contentWindow.app.trace;
-
-  // Perfetto orders processes by how much they did, and lists the clocks of our parts as a track of the
-  // "System". Ranks come in order, and that row is of no use to anyone.
-  const arrange = async () => {
-    while (!frame.contentDocument?.querySelector(".pf-track")) await new Promise((done) => { setTimeout(done, 200); });
-    try {
-      const { workspace } = shown(), rows = [...workspace.children];
-      for (const row of rows) if (row.children.length && row.children.every((one) => one.name === "Clock Snapshots")) row.remove();
-      const processes = rows.filter((row) => /^rank \d+ CPU/.test(row.name));
-      processes.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-      for (const row of processes) { row.remove(); workspace.addChildLast(row); }
-    } catch { /* as Perfetto has it */ }
-  };
 
   // What is no slice, a micro-batch for instance, is marked on the GPU of its rank.
   const select = async (rank, from, duration) => {
