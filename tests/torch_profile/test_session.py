@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from megatron.torch_profile import session
+from megatron.torch_profile.recorder import Recorder
 from megatron.torch_profile.session import Idle, training
 
 
@@ -30,6 +31,22 @@ def test_a_training_is_followed_and_described(args: Any, tmp_path: Path) -> None
     assert session.planned is None
     (run_file,) = tmp_path.rglob("run.json")
     assert json.loads(run_file.read_text())["model_flops_per_iteration"] == 7
+
+
+def test_a_training_that_starts_again_in_the_same_process_is_a_run_of_its_own(
+    args: Any, tmp_path: Path
+) -> None:
+    """As in-process restarts do, which come back after an exception."""
+    for _ in range(2):
+        with suppress(RuntimeError), training(args, [], lambda: 7):
+            recorder = session.current
+            for iteration in range(1, 4):
+                recorder.begin_step(iteration)
+            raise RuntimeError("a peer is gone")
+        assert isinstance(recorder, Recorder)
+        recorder.exporter.wait()
+    assert sorted(path.name for path in tmp_path.rglob("*.gz")) == ["rank-0.pt.trace.json.gz"] * 2
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_without_the_flag_nothing_follows(args: Any, tmp_path: Path) -> None:
