@@ -77,7 +77,27 @@ def config_of(args: Any) -> TorchProfileConfig:
         if value is not None:
             words = value if isinstance(value, (list, tuple)) else [value]
             values[name] = [str(word) for word in words]
+    for field in _FIELDS:
+        if values["enabled"] and (wanted := _wanted_instead(field, values[field.name])):
+            exit_with(UsageError(f"{flag_of(field.name)} {values[field.name]}: {wanted}."))
     return TorchProfileConfig(**values).with_preset()
+
+
+def _wanted_instead(field: Field[Any], value: Any) -> str | None:
+    """What argparse would have refused, and YAML and programs may hold; None if it is right."""
+    if value is None and str(field.type).endswith("None"):
+        return None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if field.type in ("int", "int | None") and not whole:
+        return "must be a whole number"
+    if field.type == "bool" and not isinstance(value, bool):
+        return "must be true or false"
+    choices = field.metadata["argparse"].get("choices")
+    several = str(field.type).startswith("list")
+    words = value if several else [value]
+    if choices and not all(word in choices for word in words):
+        return f"must be {'some' if several else 'one'} of {', '.join(choices)}"
+    return None
 
 
 def metrics_of(args: Any) -> MetricsConfig:
