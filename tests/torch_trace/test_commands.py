@@ -125,6 +125,9 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
         (["slim", "{clean}", "-o", "{here}/o.json", "--step", "4"], "--step 4: {clean} has no ProfilerStep#4; it marks none."),
         (["slim", "{clean}", "-o", "{here}/o.json", "--rank", "4"], "--rank: {clean} holds one rank only; it is for merged traces."),
         (["merge", "{clean}", "-o", "{here}/o.json"], "merge: needs at least two ranks, got 1."),
+        (["merge", "{clean}", "-o", "{here}/o.json", "--ranks", "a"], "--ranks a: not a list of ranks; write 0,1,...: one a trace."),
+        (["merge", "{clean}", "-o", "{here}/o.json", "--only", "4"], "--only 4: no trace of that rank here; there are 3."),
+        (["merge", "{here}/run", "-o", "{here}/o.json"], "{here}/run: holds 2 windows (iter-0000003, iter-0000005); name one of these folders."),
         (["info", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/nothing.gz"], "{here}/nothing.gz: no trace: the file is empty."),
@@ -140,6 +143,9 @@ def test_a_mistake_is_status_2_and_one_sentence(
     here = clean.parent
     (here / "log.txt").write_text("iteration 1")
     (here / "nothing.gz").write_bytes(b"")
+    for window in ("iter-0000003", "iter-0000005"):
+        (here / "run" / window).mkdir(parents=True)
+        write(here / "run" / window / "rank-0.json.gz", CLEAN)
     (here / "empty").mkdir()
     before = sorted(here.iterdir())
     result = run(*[arg.format(clean=clean, here=here) for arg in args])

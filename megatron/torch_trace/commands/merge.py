@@ -48,14 +48,17 @@ def command(
     Ranks are named and sorted `rank 0 (tp0 pp0 dp0)`; no slice is lost to Perfetto v51-v56. The
     merged file is for looking at: analyse the ranks' own files.
     """
+    from megatron.torch_trace.analysis.choosing import listed, one_window
+
     sources = find_traces(paths)
-    named = [int(n) for n in ranks.replace(",", " ").split()] if ranks else None
-    traces = ranked(sources.traces, named)
+    traces = ranked(one_window(sources.traces), _in_order(ranks) if ranks else None)
     if only:
-        wanted = parse_numbers(only, "--only")
-        missing = wanted - {trace.rank for trace in traces}
+        wanted, there = parse_numbers(only, "--only"), [trace.rank for trace in traces]
+        missing = wanted.difference(there)
         if missing:
-            raise UsageError(f"--only {min(missing)}: no trace of that rank was found.")
+            raise UsageError(
+                f"--only {min(missing)}: no trace of that rank here; there are {listed(there)}."
+            )
         traces = [trace for trace in traces if trace.rank in wanted]
     for path, reason in sources.skipped:
         terminal.say(f"Skipped {path}: {reason}.")
@@ -80,6 +83,13 @@ def command(
     if result.damage:
         parts = [f"{path}: {damage.sentence()}" for path, damage in result.damage.items()]
         raise DamagedTraceError(f"{'; '.join(parts)}.")
+
+
+def _in_order(ranks: str) -> list[int]:
+    words = ranks.replace(",", " ").split()
+    if not all(word.isdecimal() for word in words):
+        raise UsageError(f"--ranks {ranks}: not a list of ranks; write 0,1,...: one a trace.")
+    return [int(word) for word in words]
 
 
 def _report(output: str, result: MergeResult) -> None:
