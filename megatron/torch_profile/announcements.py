@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
@@ -19,17 +18,14 @@ def say_lost(what: Export, part: str, why: str) -> None:
     )
 
 
-def say_progress(what: Export, started: float) -> None:
+def say_progress(what: Export, started: float, written_bytes: int) -> None:
     """One line about an export that takes long."""
-    size = 0
-    with suppress(OSError):
-        size = what.raw.stat().st_size
     logger.info(
-        "rank %d still writes the trace of iterations %s: %.0f s, %.0f MB raw so far",
+        "rank %d still writes the trace of iterations %s: %.0f s, %.0f MB so far",
         what.rank,
         what.window,
         time.monotonic() - started,
-        size / MB,
+        written_bytes / MB,
     )
 
 

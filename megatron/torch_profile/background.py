@@ -95,6 +95,16 @@ class Exporter:
         """
         try:
             placed = with_room(what, expected_mb, writers)
+        except TimeoutError as error:
+            # Whoever writes it may wait for the file system; training may not.
+            placed = what if self._mode == "background" else None
+            logger.warning(
+                "rank %d: %s; the trace of iterations %s is %s",
+                what.rank,
+                error,
+                what.window,
+                "written beside training when it does" if placed else "dropped",
+            )
         except OSError as error:
             say_lost(what, "trace", str(error))
             placed = None
@@ -159,7 +169,7 @@ class Exporter:
                 self._conclude(flight, ended)
             elif time.monotonic() - flight.spoke >= _PROGRESS_SECONDS:
                 flight.spoke = time.monotonic()
-                say_progress(flight.what, flight.started)
+                say_progress(flight.what, flight.started, flight.process.written_bytes())
                 self._give_up_if_stuck(flight)
 
     def wait(self, seconds: float | None = None) -> None:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.limits import short_of_space
 from megatron.torch_profile.log import logger
+
+_ANSWER_SECONDS = 5.0
+"""How long training waits for a file system."""
 
 
 def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
@@ -23,7 +27,28 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
 
     Raises:
         OSError: the window's folder cannot be made.
+        TimeoutError: a file system does not answer in time.
     """
+    found: list[Export | OSError | None] = []
+
+    def place() -> None:
+        try:
+            found.append(_placed(what, expected_mb, writers))
+        except OSError as error:
+            found.append(error)
+
+    # A thread, because who asks a network file system that hangs cannot be called back.
+    asking = threading.Thread(target=place, name="torch-profile-folder", daemon=True)
+    asking.start()
+    asking.join(_ANSWER_SECONDS)
+    if not found:
+        raise TimeoutError(f"{what.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _placed(what: Export, expected_mb: float, writers: int) -> Export | None:
     trouble = _trouble_with_scratch(what, expected_mb, writers) if what.scratch else None
     if trouble:
         logger.warning(

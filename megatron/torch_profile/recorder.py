@@ -57,6 +57,8 @@ def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         self = cast(Recorder, args[0])
         if self.failed:
+            with suppress(Exception):  # earlier traces are still being written, and held in memory
+                self.exporter.poll()
             return
         self.busy = True
         try:

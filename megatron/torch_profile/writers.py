@@ -46,6 +46,9 @@ class Writer(Protocol):
     def cpu_seconds(self) -> float:
         """CPU time that it has spent, in seconds."""
 
+    def written_bytes(self) -> int:
+        """What it has written so far."""
+
     def kill(self) -> None:
         """End it and reap it."""
 
@@ -80,6 +83,10 @@ class Child:
     def cpu_seconds(self) -> float:
         """CPU time that it has spent, in seconds."""
         return _cpu_seconds(self._pid)
+
+    def written_bytes(self) -> int:
+        """What it has written so far."""
+        return _written_bytes(self._pid)
 
     def kill(self) -> None:
         """End it and reap it."""
@@ -118,6 +125,10 @@ class Program:
         """CPU time that it has spent, in seconds."""
         return _cpu_seconds(self._process.pid)
 
+    def written_bytes(self) -> int:
+        """What it has written so far."""
+        return _written_bytes(self._process.pid)
+
     def kill(self) -> None:
         """End it and reap it."""
         self._process.kill()
@@ -152,6 +163,15 @@ def _cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _written_bytes(pid: int) -> int:
+    # Asking the file system for the size could hang with it.
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
 
 
 def fork(profiler: Any, what: Export) -> Child:
@@ -195,6 +215,7 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         _close_all_but(pipe)
         if not what.urgent:
             os.nice(10)
+        what.prepare()
         export.save(profiler, what)
         answer = asdict(compress(what.raw, what.target, what.name.compression))
         export.write_artifacts(profiler, what)

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from exports import LAUNCH, TARGET, hand_over, names, profiled, raw_trace, steps, what
 from exports import no_process_left as no_process_left
 
-from megatron.torch_profile import export
+from megatron.torch_profile import background, export, placement
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compress import check_whole
 from megatron.torch_profile.export import Export
@@ -172,3 +173,39 @@ def test_no_trace_passes_through_the_temporary_folder(
         hand_over(exporter, what(tmp_path / mode))
         exporter.wait()
     assert names(tmp_path) == [f"background/{TARGET}", f"sync/{TARGET}"]
+
+
+@pytest.mark.parametrize(("mode", "left"), [("background", [TARGET]), ("sync", [])])
+def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, mode: str, left: list[str]
+) -> None:
+    monkeypatch.setattr(placement, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(placement, "_placed", lambda *_: time.sleep(2))
+    exporter = Exporter(mode, 60)
+    began = time.monotonic()
+    hand_over(exporter, what(tmp_path))
+    assert time.monotonic() - began < 1.5
+    exporter.wait()
+    assert names(tmp_path) == left
+    assert said[0] == (
+        f"rank 0: {what(tmp_path).folder} has not answered for 0 s; the trace of iterations 3-4 is "
+        + ("written beside training when it does" if left else "dropped")
+    )
+
+
+def test_progress_is_not_asked_of_the_file_system(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = export.save
+
+    def write_and_sleep(profiler: Any, where: Export) -> int:
+        (tmp_path / "ballast").write_bytes(bytes(3_000_000))
+        time.sleep(1.5)
+        return save(profiler, where)
+
+    monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.7)
+    monkeypatch.setattr(export, "save", write_and_sleep)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert "rank 0 still writes the trace of iterations 3-4: 1 s, 3 MB so far" in said

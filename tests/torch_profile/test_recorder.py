@@ -289,6 +289,18 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
     assert len(traces(tmp_path)) == 1
 
 
+def test_after_a_failure_earlier_traces_are_still_looked_after(tmp_path: Path) -> None:
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    recorder.failed = True
+    deadline = time.monotonic() + 20
+    while recorder.exporter.in_flight and time.monotonic() < deadline:
+        train(recorder, range(5, 6))
+        time.sleep(0.05)
+    assert recorder.exporter.in_flight == 0
+    recorder.signals.remove()
+
+
 def test_a_failure_while_giving_up_is_none_of_trainings_business(
     tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
