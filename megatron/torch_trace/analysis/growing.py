@@ -63,8 +63,10 @@ class GrowingColumn:
     def finish(self) -> Ints:
         """All of it, which is this object's no longer."""
         values, self._values = self._values, None
-        if values is None:
+        if values is None and self._length:
             return nothing_of(self._dtype, self._nothing, self._length)
+        if values is None:
+            return np.zeros(0, dtype=self._dtype)
         values.resize(self._length, refcheck=False)
         return values
 

@@ -32,9 +32,11 @@ def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
     work = tables[GPU]
     odd += cut_overruns(work["track"], work["start"], work["dur"])
     for name, table in tables.items():
-        start, dur = table["start"], table.pop("dur")
-        end = start + np.maximum(dur, 0)
-        negative = dur < 0
+        start, end = table["start"], table.pop("dur")
+        negative = end < 0
+        # Durations become ends where they are: the columns of a large trace are large.
+        np.maximum(end, 0, out=end)
+        end += start
         if negative.any():
             unfinished += int(negative.sum())
             if name != GPU:
