@@ -65,13 +65,15 @@
   const select = async (rank, from, duration) => {
     try {
       const { engine, selection, workspace } = shown();
+      // What is said about a selection must not cover the little that a small frame shows.
+      const drawer = { switchToCurrentSelectionTab: frame.clientHeight > 500 };
       // Tracks of GPUs are named `rank 07 stream 7 compute`: of equal slices that rank's comes first.
       const found = await engine.query(`select s.id as id from slice s join track t on t.id = s.track_id
         where s.ts = ${from} and s.dur = ${duration}
         order by t.name glob 'rank [0-9]*' and cast(substr(t.name, 6) as int) = ${Number(rank)} desc limit 1`);
       const row = found.iter({ id: 0 });
       if (row.valid()) {
-        selection.selectSqlEvent("slice", row.id, { scrollToSelection: true });
+        selection.selectSqlEvent("slice", row.id, { scrollToSelection: true, ...drawer });
         return;
       }
       const gpu = new RegExp(`^rank 0*${Number(rank)} (GPU|stream) ?`);
@@ -80,7 +82,7 @@
         selection.clearSelection();
         return;
       }
-      selection.selectArea({ start: from, end: from + duration, trackUris: tracks.map((one) => one.uri) });
+      selection.selectArea({ start: from, end: from + duration, trackUris: tracks.map((one) => one.uri) }, drawer);
       shown().scrollTo({ track: { uri: tracks[0].uri, expandGroup: false } });
     } catch { /* zoomed is enough */ }
   };
