@@ -106,6 +106,11 @@ def test_a_group_is_unknown_for_one_of_two_reasons(tmp_path: Path) -> None:
     assert "--torch-profile-active" in advice.for_exposed("unknown", [beside])
 
 
+def test_a_group_without_advice_of_its_own_is_not_called_unknown(tmp_path: Path) -> None:
+    text = advice.for_exposed("tp-cp", [rank(tmp_path)])
+    assert text.startswith("Look in the timeline what exchanges over this group")
+
+
 def test_a_pipeline_that_synchronises_is_told_of_interleaving_once(tmp_path: Path) -> None:
     def finding(*argv: str) -> Finding:
         folder = tmp_path / str(len(argv))

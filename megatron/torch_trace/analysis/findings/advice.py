@@ -33,6 +33,9 @@ _OTHERS = {
     "default": "These are not the model's own: look for logging, checks and barriers in every "
     "iteration, and raise `--log-interval`.",
 }
+_NO_FLAG = (
+    "Look in the timeline what exchanges over this group, and whether its ranks arrive together."
+)
 _NO_GROUP = "The trace does not tell the process group; torch 2.4 or newer records it."
 _EARLIER = (
     "The trace does not tell the process group of what was launched before it began: record more "
@@ -53,8 +56,8 @@ def for_exposed(dimension: str, ranks: Sequence[RankResult]) -> str:
     dimensions = {total.dimension for rank in ranks for total in rank.dimensions}
     if dimension == "default" and dimensions <= {"default", "unknown"}:
         return _ONE_GROUP
-    if dimension in _OTHERS:
-        return _OTHERS[dimension]
+    if dimension != "unknown":
+        return _OTHERS.get(dimension, _NO_FLAG)
     return _EARLIER if dimensions - {"unknown"} else _NO_GROUP
 
 
