@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron.torch_profile.announcements import say_lost, say_progress, say_written
@@ -97,7 +97,7 @@ class Exporter:
             placed = with_room(what, expected_mb, writers)
         except TimeoutError as error:
             # Whoever writes it may wait for the file system; training may not.
-            placed = what if self._mode == "background" else None
+            placed = replace(what, prepared=False) if self._mode == "background" else None
             logger.warning(
                 "rank %d: %s; the trace of iterations %s is %s",
                 what.rank,

@@ -36,6 +36,7 @@ class Export:
         key_averages, stacks: which artifacts to write too.
         partials: whether the trace is analysed beside training; see `config.py`.
         urgent: the process may be killed any moment.
+        prepared: whether its folders are there; else whoever writes makes them.
         pid: the training process, also where a child of it writes.
     """
 
@@ -49,6 +50,7 @@ class Export:
     stacks: bool = False
     partials: str = "never"
     urgent: bool = False
+    prepared: bool = True
     pid: int = field(default_factory=os.getpid)
 
     @property

@@ -215,7 +215,8 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         _close_all_but(pipe)
         if not what.urgent:
             os.nice(10)
-        what.prepare()
+        if not what.prepared:
+            what.prepare()
         export.save(profiler, what)
         answer = asdict(compress(what.raw, what.target, what.name.compression))
         export.write_artifacts(profiler, what)
