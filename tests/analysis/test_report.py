@@ -248,5 +248,6 @@ def test_numbers_are_written_for_people() -> None:
         "480",
         "1,234",
     ]
+    assert [words.speed(v, with_waiting=True) for v in (0.04, 4.567, None)] == ["-", ">4.57", "-"]
     assert words.ranks((0, 1, 2, 3, 8, 10, 11)) == "0-3, 8, 10-11"
     assert words.ranks(()) == ""

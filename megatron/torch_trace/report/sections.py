@@ -86,7 +86,7 @@ def communication(analysis: Analysis, width: int) -> list[str]:
             milliseconds(row.exposed_ns),
             milliseconds(row.wait_ns),
             NONE if row.collective == "barrier" else size(row.bytes),
-            speed(row.busbw_gbps),
+            speed(row.busbw_gbps, with_waiting=row.wait_ns is None),
         ]
         for row in analysis.summary.communication
     ]
@@ -108,7 +108,9 @@ def communication(analysis: Analysis, width: int) -> list[str]:
         # Dimension and collective nearly always tell the group.
         columns = tuple(name for name in columns if name != "<~group")
         rows = [[*row[:2], *row[3:]] for row in rows]
-    return [f"COMMUNICATION ({means(analysis)}; busbw GB/s)", *table(columns, rows, width)]
+    unknown = any(row.wait_ns is None and row.busbw_gbps for row in analysis.summary.communication)
+    note = ", > with waiting in it" if unknown else ""
+    return [f"COMMUNICATION ({means(analysis)}; busbw GB/s{note})", *table(columns, rows, width)]
 
 
 def means(analysis: Analysis) -> str:

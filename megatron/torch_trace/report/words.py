@@ -54,11 +54,15 @@ def size(count: float | None) -> str:
     return f"{_three_digits(count)} TB"
 
 
-def speed(gbps: float | None) -> str:
-    """GB/s in three digits; `-` where there is none, `<0.1` for messages too small to say much."""
-    if gbps is None:
+def speed(gbps: float | None, *, with_waiting: bool = False) -> str:
+    """GB/s in three digits; `-` where there is none, `<0.1` for messages too small to say much.
+
+    Args:
+        with_waiting: an unknown part of the time is waiting for other ranks, so it is `>` that.
+    """
+    if gbps is None or (with_waiting and gbps < 0.1):
         return NONE
-    return "<0.1" if gbps < 0.1 else _three_digits(gbps)
+    return "<0.1" if gbps < 0.1 else ">" * with_waiting + _three_digits(gbps)
 
 
 def flop_rate(tflops: float | None) -> str:
