@@ -12,6 +12,7 @@ forked process compresses.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class Exporter:
         self.hurried = False
         """Whether the process may be killed any moment."""
         self._partials = Partials(exit_timeout)
+        self._pid = os.getpid()
 
     @property
     def in_flight(self) -> int:
@@ -178,6 +180,8 @@ class Exporter:
         Args:
             seconds: the bound; `exit_timeout` if None.
         """
+        if os.getpid() != self._pid:  # a fork of training that ends: these are not its children
+            return
         bound = self._exit_timeout if seconds is None else seconds
         deadline = time.monotonic() + bound
         while self._at_exit:

@@ -223,3 +223,19 @@ def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
     exporter.last = Written("x", 300_000_000, 1, 1, 1, 1)
     exporter.last_iterations = 3
     assert exporter.expected_mb(2) == 200.0
+
+
+def test_a_fork_of_training_that_ends_does_not_wait_for_what_training_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_save(1.0, monkeypatch)
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    fork = os.fork()
+    if fork == 0:
+        with suppress(BaseException):
+            exporter.wait()
+        os._exit(exporter.in_flight)
+    assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 1, "it left it in flight"
+    exporter.wait()
+    assert names(tmp_path) == [TARGET]
