@@ -128,6 +128,7 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
         (["merge", "{clean}", "-o", "{here}/o.json", "--ranks", "a"], "--ranks a: not a list of ranks; write 0,1,...: one a trace."),
         (["merge", "{clean}", "-o", "{here}/o.json", "--only", "4"], "--only 4: no trace of that rank here; there are 3."),
         (["merge", "{here}/run", "-o", "{here}/o.json"], "{here}/run: holds 2 windows (iter-0000003, iter-0000005); name one of these folders."),
+        (["slim", "{clean}", "-o", ""], "--output: is empty; name what to write."),
         (["info", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/nothing.gz"], "{here}/nothing.gz: no trace: the file is empty."),
@@ -177,6 +178,18 @@ def test_decompress_of_a_folder_leaves_alone_what_is_plain_already(clean: Path) 
     result = run("decompress", clean.parent)
     assert result.returncode == 2
     assert b"every trace in it is plain JSON already." in result.stderr
+
+
+@pytest.mark.parametrize("command", ["slim", "decompress", "merge", "convert", "report", "export"])
+def test_a_pipe_or_a_device_is_never_replaced(clean: Path, command: str) -> None:
+    pipe = clean.with_name("pipe")
+    os.mkfifo(pipe)
+    result = run(command, clean, "-o", pipe, "--force")
+    assert result.returncode == 2
+    assert last_line(result.stderr) == (
+        f"torch-trace: --output {pipe}: is a device or a pipe, which would be replaced; name a file, or - for standard output."
+    )
+    assert pipe.is_fifo()
 
 
 def test_slim_says_which_categories_there_are_where_one_is_misspelt(clean: Path) -> None:

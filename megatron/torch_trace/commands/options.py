@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
+
+from megatron.torch_trace.errors import UsageError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -31,8 +35,30 @@ jobs: Decorator = click.option(
 
 
 def output(*, required: bool, help: str) -> Decorator:  # noqa: A002  (click's word)
-    """`-o`, `--output`."""
-    return click.option("-o", "--output", required=required, metavar="OUT", help=help)
+    """`-o`, `--output`: a file or folder that is there, one that is not, or `-`."""
+    return click.option(
+        "-o", "--output", required=required, metavar="OUT", help=help, callback=replaceable
+    )
+
+
+def replaceable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A finished file is renamed to its name, which would take the place of a device or pipe."""
+    if value is None or value == "-":
+        return value
+    if not value:
+        raise UsageError("--output: is empty; name what to write.")
+    try:
+        mode = Path(value).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return value
+    except OSError as error:
+        raise UsageError(f"--output {value}: cannot be written ({error.strerror}).") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UsageError(
+            f"--output {value}: is a device or a pipe, which would be replaced; name a file, or - "
+            "for standard output."
+        )
+    return value
 
 
 def ranks(help: str = "Only this rank; can be given several times.") -> Decorator:  # noqa: A002

@@ -19,6 +19,7 @@ from megatron.torch_trace.writer import OutputFile
     show_default=True,
     metavar="OUT",
     help="The page to write; - for stdout.",
+    callback=options.replaceable,
 )
 @options.ranks()
 @options.step()
