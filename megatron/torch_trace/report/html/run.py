@@ -146,7 +146,7 @@ def section(analysis: Analysis, record: RunRecord | None) -> Section:
             for rank in analysis.ranks
         ),
     )
-    command = shlex.join(map(str, argv)) if isinstance(argv, (list, tuple)) else None
+    command = [shlex.quote(str(one)) for one in argv] if isinstance(argv, (list, tuple)) else None
     return Section(
         "run",
         "The run",
