@@ -165,6 +165,8 @@ def test_a_dimension_is_exposed_where_it_communicates_and_nothing_computes(
 
 @EXACTLY
 @given(works, edges, spans, spans)
+# The wait for the GPU ends in the very nanosecond in which the gap begins.
+@example([Work(COMPUTE, 0, 10, 0, 7), Work(COMPUTE, 20, 5, 15, 7)], [], [], [(5, 5)])
 def test_every_idle_nanosecond_has_one_cause(
     work: list[Work],
     steps: list[int],
@@ -179,20 +181,15 @@ def test_every_idle_nanosecond_has_one_cause(
     timeline = placed(built)
     assert timeline is not None
     start, end = window(work, steps)
-    within = [
-        w for s, n in syncing if (w := s + n) is not None and start <= s < _cpu_end(steps, end)
-    ]
+    cpu_end = steps[-1] + 7 if steps else end
+    woken = [begin + length for begin, length in syncing if start <= begin < cpu_end]
     counted: Counter[str] = Counter()
     for time in range(start, end):
         if not running(work, time):
-            counted[_cause(work, loading, within, time, (start, end))] += 1
+            counted[_cause(work, loading, woken, time, (start, end))] += 1
     assert look_at_host(timeline).idle == IdleCauses(
         *(counted[cause] for cause in ("data", "sync", "cpu", "gpu", "unknown"))
     )
-
-
-def _cpu_end(steps: list[int], end: int) -> int:
-    return steps[-1] + 7 if steps else end
 
 
 def _cause(

@@ -133,6 +133,15 @@ def measured(ranks: dict[int, RankCalls]) -> dict[int, tuple[list[int], int, int
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(calls, clocks)
 @example([Call("tp", "allreduce", (50, 90, 9, 9), frozenset())], (0, 300, 0, 0))
+@example(
+    # Ranks 0 and 1 share three calls, as 2 and 3 do, but only two with each other.
+    [
+        Call("dp", "allreduce", (1, 1, 1, 1), frozenset()),
+        Call("dp", "allreduce", (1, 1, 1, 22), frozenset()),
+        Call("tp", "allreduce", (1, 1, 1, 1), frozenset()),
+    ],
+    (0, 0, 14, 0),
+)
 @example([Call("dp", "allreduce", (60, 60, 10, 10), frozenset({1}))] * 3, (0, 300, -300, 9))
 def test_waits_and_last_arrivals_are_those_of_true_time(
     made: list[Call], apart: tuple[int, ...]
@@ -146,3 +155,11 @@ def test_without_numbers_the_order_of_the_calls_tells_which_is_the_same(
     made: list[Call], apart: tuple[int, ...]
 ) -> None:
     assert measured(recorded(made, apart, numbered=False)) == waiting(made)
+
+
+def test_a_trace_that_begins_later_is_shifted_although_all_to_alls_differ_in_size() -> None:
+    made = [
+        Call("dp", name, (50 + number, 10, 10, 10), frozenset({1} if number < 2 else ()))
+        for number, name in enumerate(("all_to_allv", "allreduce") * 4)
+    ]
+    assert measured(recorded(made, (0, 0, 0, 0), numbered=False)) == waiting(made)

@@ -111,7 +111,9 @@ def trace(job: Job, stage: int, runs: list[Run], *, told: str) -> TraceBuilder:
         needed = needs(job, stage, run.what)
         if needed is not None and needed[0] != stage and run.begin > run.free:
             args = collective_args("recv", "pp")
-            built.gpu(SENDRECV, run.free, run.begin, launch=run.free - 1, stream=9, args=args)
+            # A ns of the wait is before the receive begins: nothing runs then.
+            late = run.free + (run.begin - run.free > 1 and run.free > BEGIN)
+            built.gpu(SENDRECV, late, run.begin, launch=run.free - 1, stream=9, args=args)
         thread = LOOP if run.what.forward else BACKWARD
         built.gpu(GEMM, run.begin, run.end, launch=run.free - 1, tid=thread)
         if told == "spans":
