@@ -59,6 +59,7 @@ class Exporter:
         self._exit_timeout = exit_timeout
         self._flights: list[_Flight] = []
         self._at_exit: list[_Flight] = []
+        self._saved: list[Any] = []
         self.last: Written | None = None
         """The newest finished trace, from which the next one's size is estimated."""
         self.last_iterations = 1
@@ -134,6 +135,12 @@ class Exporter:
         )
         self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
 
+    def free_saved(self) -> None:
+        """Free what Kineto holds of traces that are on disk: five times their size, and about a
+        second for each GB, so not in the middle of an iteration that counts."""
+        while self._saved:
+            let_go(self._saved.pop())
+
     def make_room(self, called_off: Callable[[], bool]) -> None:
         """Before a window: traces that are still being written are held in memory, so give them a
         moment if there is no room for one more. Peers wait too, so only a moment; the window's own
@@ -142,6 +149,7 @@ class Exporter:
         Args:
             called_off: whether there will be no window after all.
         """
+        self.free_saved()
         deadline = time.monotonic() + _ROOM_SECONDS
         if self._flights and self._short_of_memory():
             logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
@@ -250,7 +258,9 @@ class Exporter:
             say_lost(what, "artifacts" if ended else "trace", error)
         elif died:
             self._save_instead(flight, died)
-        let_go(flight.profiler)
+        self._saved.append(flight.profiler)
+        if self._short_of_memory():
+            self.free_saved()
 
     def _save_instead(self, flight: _Flight, how: str) -> None:
         what = flight.what

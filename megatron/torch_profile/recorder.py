@@ -145,6 +145,7 @@ class Recorder:
     def begin_pause(self) -> None:
         """After the last recorded iteration, close the window before something else runs."""
         self._pace.pause()
+        self.exporter.free_saved()
         if self._next is not None and self._recorded and self._recorded[-1] == self._next.last:
             self._end_step()
             self._finish(self._next)
@@ -155,6 +156,7 @@ class Recorder:
         self._end_step()
         if self._next is not None and self._profiler is not None:
             self._finish(self._next, unclean=after_failure)
+        self.exporter.free_saved()
         self._next = self._model = None
         # Last: a signal that has come meanwhile is served when all this is done.
         self.signals.remove()

@@ -18,10 +18,11 @@ import pytest
 import torch
 import zstandard
 
-from megatron.torch_profile import kineto, python_stacks
+from megatron.torch_profile import background, kineto
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.host_memory import HostMemory
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.ranks import Layout
 from megatron.torch_profile.recorder import Recorder
@@ -331,32 +332,6 @@ def test_a_failed_training_is_not_held_by_a_gpu_that_waits_for_a_rank_that_is_go
     kineto.discard(held, started=True)
 
 
-def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kineto.gpu_is_done(0.1), "no GPU in use waits for nobody"
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(0.5))
-    assert [kineto.gpu_is_done(0.05), kineto.gpu_is_done(5.0)] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("python", "torch_version", "crashes", "said"),
-    [
-        ((3, 10, 13), "2.4.1", False, None),
-        ((3, 12, 1), "2.9.0", False, "Python 3.12.1 does not tell of some calls"),
-        ((3, 12, 5), "2.6.0", False, None),
-        ((3, 13, 2), "2.6.0+cu124", True, "torch 2.6.0+cu124 crashes when it records stacks"),
-        ((3, 13, 2), "2.10.0a0+git1", False, None),
-    ],
-)
-def test_stacks_that_would_end_training_are_not_recorded(
-    python: tuple[int, ...], torch_version: str, crashes: bool, said: str | None
-) -> None:
-    assert python_stacks.crash(python, torch_version) == crashes
-    trouble = python_stacks.trouble(python, torch_version)
-    assert trouble == said or str(trouble).startswith(str(said))
-
-
 @pytest.mark.parametrize(("given", "level"), [(None, "4"), ("0", "0")])
 def test_kineto_is_quiet_unless_somebody_wants_to_hear_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, level: str
@@ -379,20 +354,37 @@ def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None
     assert f"{target} exists, and traces are never overwritten; see {target.parent}" in warned[0]
 
 
-@pytest.mark.parametrize("flags", [{}, {"export": "sync"}, {"warmup": 5}], ids=str)
-def test_a_profiler_is_gone_with_its_window_also_without_a_collector(
-    tmp_path: Path, flags: dict[str, Any]
+@pytest.mark.parametrize(
+    ("flags", "free", "frees"),
+    [
+        ({}, None, "pause"),
+        ({"iterations": ["3", "7"]}, None, "next window"),
+        ({}, 1, "at once"),
+        ({"export": "sync"}, None, "at once"),
+    ],
+    ids=str,
+)
+def test_what_kineto_holds_of_a_saved_trace_is_freed_when_nothing_waits_for_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: dict[str, Any],
+    free: int | None,
+    frees: str,
 ) -> None:
+    if free is not None:
+        monkeypatch.setattr(background, "host_memory", lambda: HostMemory(free, 0))
     recorder = make(tmp_path, **flags)
     gc.disable()  # as --manual-gc does
     try:
         train(recorder, range(1, 4))
         held = weakref.ref(recorder._profiler.profiler)
-        if "warmup" in flags:
-            recorder.close()
-        else:
-            train(recorder, range(4, 6))
+        recorder.begin_step(4)
         recorder.exporter.wait()
+        assert (held() is None) == (frees == "at once")
+        if frees == "pause":
+            recorder.begin_pause()
+        elif frees == "next window":
+            recorder.begin_step(6)
         assert held() is None
     finally:
         gc.enable()

@@ -34,7 +34,7 @@ def watching(flushed: list[int]) -> FlushOnSignal:
 
 def test_a_signal_that_dumps_stacks_goes_on_doing_so(tmp_path: Path, flushed: list[int]) -> None:
     with (tmp_path / "stacks").open("w") as stacks:
-        faulthandler.register(signal.SIGUSR1, stacks)  # in C, of which Python knows nothing
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)  # in C
         try:
             signals = watching(flushed)
             signal.raise_signal(signal.SIGUSR1)

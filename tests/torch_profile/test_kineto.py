@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's profiler may be asked for, and whether the GPU lets it stop."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from megatron.torch_profile import kineto, python_stacks
+
+
+def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kineto.gpu_is_done(0.1), "no GPU in use waits for nobody"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(0.5))
+    assert [kineto.gpu_is_done(0.05), kineto.gpu_is_done(5.0)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("python", "torch_version", "crashes", "said"),
+    [
+        ((3, 10, 13), "2.4.1", False, None),
+        ((3, 12, 1), "2.9.0", False, "Python 3.12.1 does not tell of some calls"),
+        ((3, 12, 5), "2.6.0", False, None),
+        ((3, 13, 2), "2.6.0+cu124", True, "torch 2.6.0+cu124 crashes when it records stacks"),
+        ((3, 13, 2), "2.10.0a0+git1", False, None),
+    ],
+)
+def test_stacks_that_would_end_training_are_not_recorded(
+    python: tuple[int, ...], torch_version: str, crashes: bool, said: str | None
+) -> None:
+    assert python_stacks.crash(python, torch_version) == crashes
+    trouble = python_stacks.trouble(python, torch_version)
+    assert trouble == said or str(trouble).startswith(str(said))
