@@ -82,6 +82,14 @@ def running(preparation: Preparation, ui: dict[str, Path]) -> Iterator[Running]:
     one.stop()
 
 
+@pytest.mark.parametrize(("path", "what"), [("/timeline", "timeline"), ("/traces/", "traces")])
+def test_tabs_of_several_windows_can_be_told_apart(
+    path: str, what: str, running: Running, tmp_path: Path
+) -> None:
+    title = f"<title>{tmp_path.name} / window - {what}</title>"
+    assert title in running.ask(path)[1].decode()
+
+
 def test_report_timeline_traces_and_ui_are_on_one_origin(running: Running) -> None:
     assert running.ask("/")[1] == b"<p>the report</p>"
     assert running.ask("/ui/")[1] == b"<p>Perfetto</p>"

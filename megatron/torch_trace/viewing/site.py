@@ -87,6 +87,8 @@ class Site:
         self.native_port = native_port
         self.origins = () if ui else (PUBLIC_UI,)
         self._ui = ui
+        # Run and window: tabs of several of them can be told apart.
+        self._name = " / ".join(preparation.traces[0].absolute().parts[-3:-1])
         self._traces = {
             f"{number}/{path.name}": path for number, path in enumerate(preparation.traces)
         }
@@ -134,6 +136,7 @@ class Site:
             return TextReply(self.preparation.report)
         return TextReply(
             _page("report").render(
+                name=self._name,
                 working=progress.state == WORKING,
                 message=progress.message,
                 traces=len(self._traces),
@@ -143,6 +146,7 @@ class Site:
     def _open_timeline(self) -> TextReply:
         return TextReply(
             _page("timeline").render(
+                name=self._name,
                 timeline=TIMELINE,
                 offsets=OFFSETS,
                 ui=UI if self._ui else f"{PUBLIC_UI}/",
@@ -176,7 +180,7 @@ class Site:
             for name, path in self._traces.items()
             if path.is_file()
         ]
-        return TextReply(_page("traces").render(traces=traces))
+        return TextReply(_page("traces").render(name=self._name, traces=traces))
 
 
 def _type_of(path: Path) -> str:
