@@ -217,6 +217,19 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     assert finding.advice.startswith("It is waiting, not transfer")
 
 
+def test_without_traces_of_the_others_nobody_knows_what_is_waiting(tmp_path: Path) -> None:
+    def title(world_size: int, dimension: str) -> str:
+        trace = TraceBuilder(0, world_size).step(1, 0, MS).gpu(GEMM, 0, 600_000, launch=0)
+        trace.collective(600_000, MS, dimension=dimension, launch=10)
+        findings = one_rank(tmp_path / f"{world_size}{dimension}", trace)
+        return findings[f"exposed_communication_{dimension}"].title
+
+    untold = "how much of that is waiting, only traces of the other ranks tell."
+    assert title(2, "tp").endswith(untold)
+    assert not title(1, "tp").endswith(untold)
+    assert not title(2, "pp").endswith(untold)
+
+
 def test_every_finding_has_a_number_advice_of_a_sentence_and_a_known_severity(
     tmp_path: Path,
 ) -> None:

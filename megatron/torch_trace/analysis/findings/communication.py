@@ -23,6 +23,8 @@ _LEAST = 0.03
 """Of the window: an iteration differs from the next by as much."""
 _MOSTLY = 0.6
 """From here on tuning the transfer cannot gain more than ending the waiting."""
+_UNTOLD = ("pp", "unknown")
+"""Sends and receives, and calls of unknown groups, are not matched whoever has a trace."""
 _BARRIERS = 0.01
 """Of the window; little, for it is lost for nothing."""
 
@@ -48,6 +50,10 @@ def exposed_communication(analysis: Analysis) -> Iterator[Finding]:
         tail = ""
         if waiting is not None:
             tail = f"; {percent(waiting)} of that communication is waiting for other ranks"
+        elif dimension not in _UNTOLD and any(
+            (rank.world_size or 1) > len(analysis.ranks) for rank in ranks
+        ):
+            tail = "; how much of that is waiting, only traces of the other ranks tell"
         yield Finding(
             f"exposed_communication_{dimension}",
             severity(share),
