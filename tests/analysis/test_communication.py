@@ -51,9 +51,26 @@ def test_pipeline_kernels_without_arguments_are_known_by_what_stands_before_thei
     timeline = trace.timeline(tmp_path)
     found = communication_rows(timeline, attribute(timeline))
     assert [(r.dimension, r.collective, r.calls, r.time_ns, r.bytes) for r in found] == [
-        ("pp", "send_recv", 1, 40, 400),
+        ("pp", "send_recv", 1, 40, 200),
         ("pp", "recv", 1, 10, 200),
     ]
+
+
+def test_what_goes_out_and_what_comes_in_pass_each_other(tmp_path: Path) -> None:
+    # As sendrecv_perf of nccl-tests has it: S is one direction, both at the same time.
+    trace = TraceBuilder().step(1, 0, 500)
+    for number, (name, nelems) in enumerate((("send", 100), ("recv", 300), ("send", 150))):
+        args = collective_args(name, "pp", nelems=nelems)
+        trace.op("record_param_comms", 10 + number, 11 + number, args=args)
+    trace.annotation("nccl:coalesced", 20, 30).gpu(SENDRECV, 40, 80, launch=25, stream=9)
+    timeline = trace.timeline(tmp_path)
+    (row,) = communication_rows(timeline, attribute(timeline))
+    assert (row.collective, row.bytes, row.algbw_gbps, row.busbw_gbps) == (
+        "send_recv",
+        600,
+        15.0,
+        15.0,
+    )
 
 
 def test_a_send_of_another_thread_is_not_taken_for_ones_own(tmp_path: Path) -> None:

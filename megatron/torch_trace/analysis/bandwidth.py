@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes and bandwidth of collectives, as nccl-tests defines them.
 
-S is the whole buffer: what a rank puts in; for all-gather and gather what it gets out.
+S is the whole buffer: what a rank puts in; for all-gather and gather what it gets out. Of sends and
+receives in one kernel, which pass each other, it is the larger of what goes out and what comes in.
 
     algbw = S / t        busbw = algbw x factor        in GB/s = 10^9 bytes a second = bytes a ns
 

@@ -239,14 +239,20 @@ class _Coalesced:
 
 
 def _joined(members: list[Collective], groups: _Groups) -> tuple[CollectiveKind, Message]:
-    """One kernel that does several sends and receives: named after both, bytes added up."""
-    names = {canonical(member.name) for member in members}
-    name = "send_recv" if names == {"send", "recv"} else min(names)
-    calls = [groups.call(member, name) for member in members]
-    sizes = [message.bytes for _, message in calls]
-    return calls[0][0], Message(
-        bytes=NONE if NONE in sizes else sum(sizes),
-        elements=sum(message.elements for _, message in calls),
+    """One kernel that does several sends and receives: named after both.
+
+    What goes out and what comes in pass each other, so the larger of them is its size.
+    """
+    names = [canonical(member.name) for member in members]
+    name = "send_recv" if {*names} == {"send", "recv"} else min(names)
+    calls = [groups.call(member, own)[1] for member, own in zip(members, names, strict=True)]
+    ways: dict[str, int] = {}
+    for own, message in zip(names, calls, strict=True):
+        ways[own] = ways.get(own, 0) + message.bytes
+    unknown = any(message.bytes == NONE for message in calls)
+    return groups.call(members[0], name)[0], Message(
+        bytes=NONE if unknown else max(ways.values()),
+        elements=sum(message.elements for message in calls),
     )
 
 
