@@ -83,7 +83,8 @@
         return;
       }
       selection.selectArea({ start: from, end: from + duration, trackUris: tracks.map((one) => one.uri) }, drawer);
-      shown().scrollTo({ track: { uri: tracks[0].uri, expandGroup: false } });
+      // The first of its streams, so that they are opened.
+      shown().scrollTo({ track: { uri: (tracks[1] ?? tracks[0]).uri, expandGroup: true } });
     } catch { /* zoomed is enough */ }
   };
 
