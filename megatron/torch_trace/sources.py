@@ -67,7 +67,12 @@ def _search(folder: Path, sources: Sources) -> None:
             found.append(path)
     if not found:
         raise UsageError(f"{folder}: holds no trace (looked at every file in it and below).")
-    sources.traces += found
+    for path in found:
+        packed = {path.with_name(path.name + suffix) for suffix in (".gz", ".zst")} & {*found}
+        if packed:
+            sources.skipped.append((path, f"the text of {min(packed).name}, which is beside it"))
+        else:
+            sources.traces.append(path)
 
 
 def stranger(path: Path) -> str | None:

@@ -326,6 +326,36 @@ def test_a_kernel_that_overruns_the_next_by_seconds_is_a_fault(tmp_path: Path) -
     }
 
 
+def test_the_plain_text_beside_a_trace_is_no_second_trace(clean: Path) -> None:
+    assert run("decompress", clean).returncode == 0
+    result = run("check", clean.parent)
+    assert result.returncode == 0
+    lines = result.stdout.decode().splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("ok")] == [["ok", str(clean)]]
+    plain = clean.with_suffix("")
+    assert lines[-1] == f"Skipped {plain}: the text of rank-0.json.gz, which is beside it."
+
+
+def test_brackets_in_paths_and_traces_are_no_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "run[bold]"
+    folder.mkdir()
+    (folder / "[red]notes.txt").write_text("hello")
+    header = HEADER.replace("NVIDIA H200", "GPU [/] 1").replace(
+        '"world_size"', '"[/red]": 1, "world_size"'
+    )
+    data = text(event("x", cat="[/x]"), kernel("k", "2.000", "1.000", 1), header=header)
+    path = write(folder / "rank-0.json", data)
+    shown = run("info", path).stdout.decode()
+    assert str(path) in shown
+    assert "[/x]" in shown
+    assert "GPU [/] 1" in shown
+    for command in ("info", "check"):
+        result = run(command, folder)
+        assert f"Skipped {folder}/[red]notes.txt: " in result.stdout.decode(), result.stderr
+    small = folder / "[green].json"
+    assert f"Wrote {small}: " in run("slim", path, "-o", small).stdout.decode().replace("\n", " ")
+
+
 def test_strangers_in_a_folder_are_skipped_with_a_reason(clean: Path) -> None:
     folder = clean.parent
     write(folder / "README.gz", b"read me")

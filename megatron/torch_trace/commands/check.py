@@ -61,7 +61,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
         for one in found:
             _print(console, one)
         for path, reason in sources.skipped:
-            console.print(f"skipped {path}: {reason}")
+            terminal.sentence(console, terminal.literal(f"Skipped {path}: {reason}."))
     if faulty:
         kind = StrictError if strict else DamagedTraceError
         count = f"{len(faulty)} of {len(found)} traces have faults"
@@ -92,10 +92,8 @@ def _facts(one: Survey) -> dict[str, Any]:
 
 def _print(console: Console, one: Survey) -> None:
     verdict = "[bold red]faults[/]" if one.has_faults else "[bold green]ok[/]"
-    console.print(
-        f"{verdict}  [bold]{one.path}[/]  {one.events:,} events, {terminal.size(one.raw_bytes)}",
-        soft_wrap=True,
-    )
+    size = f"{one.events:,} events, {terminal.size(one.raw_bytes)}"
+    console.print(f"{verdict}  [bold]{terminal.literal(one.path)}[/]  {size}", soft_wrap=True)
     table = terminal.table("", "count", "first at byte", "", right=(1, 2))
     table.show_header = bool(one.damage or one.odd)
     for kind, count, offsets in one.damage:
@@ -104,7 +102,9 @@ def _print(console: Console, one: Survey) -> None:
         first = f"{offsets[0]:,}" if offsets else ""
         table.add_row("[red]damage[/]", f"{count:,}", first, KINDS[kind])
     for kind, odd in sorted(one.odd.items()):
-        table.add_row("[red]time[/]", f"{odd.count:,}", f"{odd.offset:,}", f"slices {kind}")
+        table.add_row(
+            "[red]time[/]", f"{odd.count:,}", f"{odd.offset:,}", f"slices {terminal.literal(kind)}"
+        )
     if one.launches or one.gpu_events:
         bad = one.gpu_is_missing or one.gpu_is_incomplete
         table.add_row(

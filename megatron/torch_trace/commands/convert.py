@@ -79,9 +79,9 @@ def _report(result: Conversion) -> None:
     size = result.output.stat().st_size
     terminal.sentence(
         console,
-        f"Wrote {result.output}: {ranks}, {result.slices:,} slices, {result.arrows:,} arrows, "
-        f"{terminal.size(size)}. {result.crossing:,} slices that crossed others are on lanes of "
-        "their own.",
+        f"Wrote {terminal.literal(result.output)}: {ranks}, {result.slices:,} slices, "
+        f"{result.arrows:,} arrows, {terminal.size(size)}. {result.crossing:,} slices that "
+        "crossed others are on lanes of their own.",
     )
     terminal.sentence(
         console,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,7 +53,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
             for one in surveys:
                 _print_one(console, one)
         for path, reason in sources.skipped:
-            console.print(f"Skipped {path}: {reason}.")
+            terminal.sentence(console, terminal.literal(f"Skipped {path}: {reason}."))
     damaged = [str(one.path) for one in surveys if one.damage]
     if damaged:
         raise DamagedTraceError(
@@ -68,7 +67,9 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
     devices = {device(one) for one in surveys}
     common = [str(folder) for folder in folders] if len(folders) == 1 else []
     common += [name for name in devices if name] if len(devices) == 1 else []
-    console.print(f"[bold]{len(surveys)} traces[/]  {'  '.join(common)}", soft_wrap=True)
+    console.print(
+        f"[bold]{len(surveys)} traces[/]  {terminal.literal('  '.join(common))}", soft_wrap=True
+    )
     split = {d for one in surveys for d, place in one.metadata.coordinates.items() if place}
     table = terminal.table("rank", "at", "steps", "span", "events", "JSON", right=(0, 3, 4, 5))
     if len(devices) > 1:
@@ -78,7 +79,7 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
         wrong = "damaged" if one.damage else "faults" if one.has_faults else ""
         where = " ".join(f"{k}{v}" for k, v in one.metadata.coordinates.items() if k in split)
         number = rank(one)
-        file = one.path.name if len(folders) == 1 else str(one.path)
+        file = terminal.literal(one.path.name if len(folders) == 1 else one.path)
         table.add_row(
             "merged" if one.metadata.merged else "?" if number is None else str(number),
             where,
@@ -86,7 +87,7 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
             _span(one),
             f"{one.events:,}",
             terminal.size(one.raw_bytes),
-            *([device(one) or "-"] if len(devices) > 1 else []),
+            *([terminal.literal(device(one) or "-")] if len(devices) > 1 else []),
             f"{file}  [bold red]{wrong}[/]" if wrong else file,
         )
     console.print(table)
@@ -105,7 +106,7 @@ def _span(one: Survey) -> str:
 
 def _print_one(console: Console, one: Survey) -> None:
     metadata = one.metadata
-    console.print(f"[bold]{Path(one.path)}[/]")
+    console.print(f"[bold]{terminal.literal(one.path)}[/]", soft_wrap=True)
     table = terminal.table("", "")
     table.show_header = False
     number = rank(one)
@@ -117,10 +118,11 @@ def _print_one(console: Console, one: Survey) -> None:
         of = f" of {metadata.world_size}" if metadata.world_size else ""
         shown = "unknown" if number is None else f"{number}{of}"
         table.add_row("rank", f"{shown}{f'  ({where})' if where else ''}")
-    table.add_row("host", str(metadata.own.get("host") or "not recorded"))
-    table.add_row("device", device(one) or "not recorded")
-    table.add_row("versions", ", ".join(f"{k[:-8]} {v}" for k, v in versions(one).items()) or "-")
-    table.add_row("flags on", ", ".join(metadata.flags) or "none")
+    table.add_row("host", terminal.literal(metadata.own.get("host") or "not recorded"))
+    table.add_row("device", terminal.literal(device(one) or "not recorded"))
+    found = ", ".join(f"{k[:-8]} {v}" for k, v in versions(one).items())
+    table.add_row("versions", terminal.literal(found or "-"))
+    table.add_row("flags on", terminal.literal(", ".join(metadata.flags) or "none"))
     table.add_row("steps", _steps(one))
     table.add_row("span", _span(one))
     packed = ""
@@ -131,15 +133,15 @@ def _print_one(console: Console, one: Survey) -> None:
         "launches", f"{one.launches:,}, of which {one.launches_without_work:,} ran nothing"
     )
     if metadata.own.get("slim"):
-        table.add_row("slimmed", json.dumps(metadata.own["slim"]))
+        table.add_row("slimmed", terminal.literal(json.dumps(metadata.own["slim"])))
     console.print(table)
     _print_categories(console, one)
     _print_groups(console, one)
     console.print()
     for sentence in problems(one):
-        terminal.sentence(console, f"[bold red]![/] {sentence}")
+        terminal.sentence(console, f"[bold red]![/] {terminal.literal(sentence)}")
     for sentence in advice(one):
-        console.print(f"[green]>[/] {sentence}", soft_wrap=True)
+        console.print(f"[green]>[/] {terminal.literal(sentence)}", soft_wrap=True)
 
 
 def _print_categories(console: Console, one: Survey) -> None:
@@ -147,7 +149,10 @@ def _print_categories(console: Console, one: Survey) -> None:
     total = sum(size for _, size in one.account.values()) or 1
     for name, (events, size) in sorted(one.account.items(), key=lambda item: -item[1][1]):
         table.add_row(
-            name or "(none)", f"{events:,}", terminal.size(size), f"{100 * size / total:.1f} %"
+            terminal.literal(name or "(none)"),
+            f"{events:,}",
+            terminal.size(size),
+            f"{100 * size / total:.1f} %",
         )
     console.print()
     console.print(table)
@@ -168,10 +173,10 @@ def _print_groups(console: Console, one: Survey) -> None:
         first, *others = members
         more = f" and {len(others)} more" if others else ""
         table.add_row(
-            f"{first.get('pg_desc')}{more}",
-            str(first.get("pg_name")),
+            terminal.literal(f"{first.get('pg_desc')}{more}"),
+            terminal.literal(first.get("pg_name")),
             str(len(first["ranks"])),
-            ranks,
+            terminal.literal(ranks),
         )
     console.print()
     console.print(table)

@@ -100,7 +100,7 @@ def _report(output: str, result: MergeResult) -> None:
             table.add_row(str(rank), "unknown" if offset is None else terminal.duration(offset))
         console.print(table)
     console.print(
-        f"Wrote {output}: {len(result.ranks)} ranks, {result.events:,} events, "
+        f"Wrote {terminal.literal(output)}: {len(result.ranks)} ranks, {result.events:,} events, "
         f"{terminal.size(result.written_bytes)} of JSON. {result.moved_crossing:,} slices that "
         "crossed others are on lanes of their own.",
         soft_wrap=True,

@@ -141,7 +141,7 @@ def _report(output: str, result: SlimResult) -> None:
     for name, (events, size) in rows:
         kept_events, kept_size = result.after.get(name, (0, 0))
         table.add_row(
-            name or "(none)",
+            terminal.literal(name or "(none)"),
             f"{events:,}",
             f"{kept_events:,}",
             terminal.size(size),
@@ -161,6 +161,6 @@ def _report(output: str, result: SlimResult) -> None:
         )
     on_disk = Path(output).stat().st_size
     console.print(
-        f"Wrote {output}: {terminal.size(result.raw_bytes)} of JSON is now "
+        f"Wrote {terminal.literal(output)}: {terminal.size(result.raw_bytes)} of JSON is now "
         f"{terminal.size(result.written_bytes)}, {terminal.size(on_disk)} on disk."
     )

@@ -47,6 +47,13 @@ def sentence(console: Console, markup: str) -> None:
     console.print(markup, soft_wrap=not console.is_terminal)
 
 
+def literal(text: object) -> str:
+    """Text from a file or a path, whose brackets are no markup: `[bold]` stays what it is."""
+    from rich.markup import escape
+
+    return escape(str(text))
+
+
 def table(*columns: str, right: Sequence[int] = ()) -> Table:
     """A table without lines; columns whose numbers are in `right` are aligned there."""
     from rich.table import Table
