@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import GEMM, TraceBuilder
+from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
 from recorded_traces import SAMPLES
 
 from megatron.torch_trace.analysis.analyse import analyze
@@ -112,6 +112,23 @@ def test_unknown_utilisation_is_unknown_everywhere(tmp_path: Path) -> None:
     assert "unknown" in text.split("WHERE THE TIME WENT")[1].split("\n\n")[0]
     assert "0 %" not in text.replace("20 %", "")
     assert document(analysis)["ranks"][0]["breakdown_ns"] is None
+
+
+def test_what_runs_beside_kernels_that_are_missing_is_unknown(tmp_path: Path) -> None:
+    groups = [{"pg_name": "pp", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}]
+    trace = TraceBuilder(0, 2, groups=groups).step(1, 0, 1_000_000)
+    for at in range(20):
+        trace.call("cudaLaunchKernel", at, at + 1, args={"correlation": 1000 + at})
+    trace.gpu(GEMM, 100_000, 200_000, launch=50)
+    args = collective_args("send", "pp")
+    trace.gpu(NCCL, 300_000, 400_000, launch=60, args=args)
+    parts = render(analyze(trace.write(tmp_path / "rank-0.json"))).split("\n\n")
+    (communication,) = (part for part in parts if part.startswith("COMMUNICATION"))
+    (pipeline,) = (part for part in parts if part.startswith("PIPELINE"))
+    assert communication.splitlines()[2].split()[3:7] == ["1", "0.10", "10", "%"]
+    assert "unknown" in communication
+    # Length is known; compute, send/recv, idle and bubble are not.
+    assert pipeline.splitlines()[2].split()[-6:] == ["0.30", *["unknown"] * 5]
 
 
 def test_a_step_and_a_rank_without_communication_have_no_empty_tables(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def communication(analysis: Analysis, width: int) -> list[str]:
             count(row.calls),
             milliseconds(row.time_ns),
             percent(row.share),
-            milliseconds(row.exposed_ns),
+            milliseconds(row.exposed_ns) if analysis.summary.shares else UNKNOWN,
             milliseconds(row.wait_ns),
             NONE if row.collective == "barrier" else size(row.bytes),
             speed(row.busbw_gbps, with_waiting=row.wait_ns is None),
@@ -194,17 +194,18 @@ def _stage(entries: list[tuple[RankResult, PipelineStep]]) -> list[str]:
     rank, first = entries[0]
     steps = [one for _, one in entries]
     counts = sorted({one.microbatches for one in steps if one.microbatches is not None})
-    shares = [one.bubble_share for rank, one in entries if not rank.unknown]
+    known = [one for rank, one in entries if not rank.unknown]
     return [
         UNKNOWN if first.stage is None else f"{first.stage} of {first.stages}",
         str(rank.rank) if len(entries) == 1 else ranks(tuple(r.rank for r, _ in entries), most=2),
         str(first.step),
         _passes(counts, first.chunks),
         milliseconds(mean(one.end_ns - one.start_ns for one in steps)),
-        milliseconds(mean(one.compute_ns for one in steps)),
-        milliseconds(mean(one.exposed_pipeline_ns for one in steps)),
-        milliseconds(mean(one.idle_ns for one in steps)),
-        percent(mean(shares)) if shares else UNKNOWN,
+        *(
+            milliseconds(mean(getattr(one, part) for one in known)) if known else UNKNOWN
+            for part in ("compute_ns", "exposed_pipeline_ns", "idle_ns")
+        ),
+        percent(mean(one.bubble_share for one in known)) if known else UNKNOWN,
         percent(first.ideal_share),
     ]
 

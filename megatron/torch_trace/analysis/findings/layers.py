@@ -38,6 +38,9 @@ def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
     iteration = analysis.summary.iteration_ns or analysis.summary.window_ns
     if len(stages) < 2 or not all(stage.layers for stage in stages) or not iteration:
         return
+    if any(rank.unknown for rank in analysis.ranks if rank.modules):
+        # What a stage lacks may be in the launches whose kernels are missing.
+        return
     slow = max(stages, key=lambda stage: stage.total_ns)
     more = slow.total_ns - mean(stage.total_ns for stage in stages)
     share = more / iteration

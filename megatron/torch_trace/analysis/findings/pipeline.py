@@ -8,7 +8,7 @@ from statistics import mean
 
 from megatron.torch_trace.analysis.findings.advice import for_bubble, for_uneven_stages
 from megatron.torch_trace.analysis.findings.layers import layer_imbalance
-from megatron.torch_trace.analysis.findings.shares import milliseconds, percent, severity
+from megatron.torch_trace.analysis.findings.shares import known, milliseconds, percent, severity
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, Finding
 
@@ -19,9 +19,9 @@ _UNEVEN = 0.15
 
 
 def stages(analysis: Analysis) -> dict[int, list[PipelineStep]]:
-    """Entries of all ranks and steps by stage; those of unknown stage are left out."""
+    """Entries of all ranks and steps by stage; those of unknown stage, or work, are left out."""
     found: dict[int, list[PipelineStep]] = {}
-    for rank in analysis.ranks:
+    for rank in known(analysis):
         for one in rank.pipeline:
             if one.stage is not None:
                 found.setdefault(one.stage, []).append(one)
