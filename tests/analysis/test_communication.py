@@ -115,17 +115,26 @@ def test_kernels_of_all_libraries_are_communication(tmp_path: Path) -> None:
         "void vllm::cross_device_reduce_1stage<nv_bfloat16, 8>(RankData*)",
         "void deep_ep::internode::dispatch<false>(int)",
         "nvshmemi_transfer_rma_block",
+        "void hybrid_ep::combine_kernel<hybrid_ep::inter_node_group<4>>(int)",
+        "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(ncclSymkDevWorkArgs4K)",
     )
     trace = TraceBuilder().step(1, 0, 1000)
     for number, name in enumerate(names):
         trace.gpu(name, 100 * number, 100 * number + 10, launch=1)
     timeline = trace.timeline(tmp_path)
-    assert timeline.sets.communication.total == 50
+    assert timeline.sets.communication.total == 10 * len(names)
     assert timeline.sets.compute.total == 0
 
 
 @pytest.mark.parametrize(
-    "name", [GEMM, "reduce_kernel<512>", "ampere_sgemm", "void at::native::Memcpy_like(int)"]
+    "name",
+    [
+        GEMM,
+        "void hybrid_ep::scan<256, 4>(int)",
+        "reduce_kernel<512>",
+        "ampere_sgemm",
+        "void at::native::Memcpy_like(int)",
+    ],
 )
 def test_compute_is_not_taken_for_communication(name: str) -> None:
     assert not is_communication(name)

@@ -20,6 +20,7 @@ _COMMUNICATION = re.compile(
             r"nccl(?:dev)?kernel",
             r"nvshmem",  # NVSHMEM's own kernels
             r"deep_?ep::|internode::(?:dispatch|combine|notify)|intranode::(?:dispatch|combine)",
+            r"hybrid_ep::(?:dispatch|combine|device_sync)",  # its scan only counts tokens
             r"multimem_(?:all|one_shot|reduce|gather)",  # torch symmetric memory
             r"(?:one|two)_shot_all_?_?reduce",
             r"cross_device_reduce",  # vLLM's one-shot all-reduce

@@ -57,7 +57,7 @@ class Shard:
         All shares find the same division by themselves: the largest first, each to whom has least.
         """
         given = list(files)
-        loads = [(0, share) for share in range(self.count)]
+        loads = [(0, share) for share in range(min(self.count, len(given)))]
         mine = set()
         for size, file in sorted(((_size(file), file) for file in given), reverse=True):
             load, share = heapq.heappop(loads)
