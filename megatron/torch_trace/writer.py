@@ -56,6 +56,11 @@ class OutputFile:
             return
         if self.path.is_dir():
             raise UsageError(f"{self.path}: is a folder; name the file to write.")
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError(
+                f"{self.path}: is a device or a pipe, which would be replaced; name a file, or - "
+                "for standard output."
+            )
         if self.path.exists() and not force:
             raise UsageError(f"{self.path}: exists already; choose another name or pass --force.")
         folder = self.path.parent

@@ -15,7 +15,7 @@ from typing import IO, Any
 import pytest
 import zstandard
 
-from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.writer import OutputFile
 
 ENDINGS = ["json", "json.gz", "json.zst"]
@@ -72,6 +72,13 @@ def test_an_error_of_the_writer_leaves_nothing(tmp_path: Path, ending: str) -> N
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
     assert threading.active_count() == 1
+
+
+def test_a_pipe_or_a_device_is_not_replaced_whoever_asks(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="pipe: is a device or a pipe"):
+        OutputFile(pipe, force=True)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
