@@ -169,7 +169,6 @@ def main(argv: list[str]) -> None:
     """Compress one file and print what was written as JSON; an error as JSON too, status 1."""
     raw, target, compression = argv
     os.nice(10)
-    be_killed_first()
     try:
         print(json.dumps(asdict(compress(Path(raw), Path(target), compression))))
     except (OSError, TorchTraceError) as error:
@@ -178,4 +177,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    be_killed_first()
     main(sys.argv[1:])

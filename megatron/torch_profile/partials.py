@@ -116,7 +116,6 @@ class Partials:
 def main(argv: list[str]) -> None:
     """Analyse one trace and keep the result; says on stdout, as JSON, what went wrong if so."""
     os.nice(19)
-    be_killed_first()
     _end_with_parent()
     # Training needs the cores more.
     for name in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -148,4 +147,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    be_killed_first()
     main(sys.argv[1:])

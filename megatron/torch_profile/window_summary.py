@@ -213,7 +213,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--analyse", action="store_true")
     options = parser.parse_args(arguments)
     os.nice(19)
-    be_killed_first()
     quiet = math.inf if options.elsewhere else _QUIET_SECONDS
     traces = wait_for_traces(options.folder, options.ranks, options.wait, quiet)
     answer: dict[str, Any] = {"traces": [str(path) for path in traces.values()]}
@@ -249,4 +248,5 @@ def _analyse(folder: Path, traces: dict[int, Path], planned: Sequence[int]) -> N
 
 
 if __name__ == "__main__":
+    be_killed_first()
     main()
