@@ -298,6 +298,18 @@ def test_conditions(longer_gemm: Comparison, condition: str, holds: bool) -> Non
     assert judge(parse(condition), longer_gemm).holds is holds
 
 
+@pytest.mark.parametrize("metric", ["dp", "kernels", "kernel:nvjet", "family:gemm", "idle"])
+def test_where_kernels_are_missing_no_condition_on_them_holds_or_fails(
+    tmp_path: Path, metric: str
+) -> None:
+    trace = TraceBuilder(0, 2).step(0, 0, 10 * MS).gpu(GEMM, MS, 2 * MS, launch=5)
+    for at in range(20):
+        trace.call("cudaLaunchKernel", at, at + 1, args={"correlation": 1000 + at})
+    blind = trace.write(tmp_path / "blind" / "rank-0.json")
+    with pytest.raises(TorchTraceError, match=f"{metric} is unknown in B"):
+        judge(parse(f"{metric} > +1ms"), comparison(window(tmp_path / "a"), blind))
+
+
 @pytest.mark.parametrize(
     ("condition", "sentence"),
     [

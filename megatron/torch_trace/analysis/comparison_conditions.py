@@ -40,7 +40,7 @@ _NAMED = (
     "iteration", "compute", "exposed_communication", "exposed_memory", "idle", "communication",
     "overlapped_communication", "kernels", "straggler", "mfu",
 )  # fmt: skip
-_DIMENSIONS = (*(one for one in ORDER if one != "unknown"), "edp", "tp-cp", "tp-dp")
+_DIMENSIONS = (*(one for one in ORDER if one != "unknown"), "edp", "gtp", "tp-cp", "tp-dp")
 _TABLES = ("kernel", "family", "module")
 
 
@@ -133,6 +133,10 @@ def _value(metric: str, comparison: Comparison) -> Difference:
             max((row.before or 0.0 for row in comparison.stragglers), default=0.0),
             max((row.after or 0.0 for row in comparison.stragglers), default=0.0),
         )
+    return _where_known(_of_gpu_work(metric, table, name, comparison), comparison)
+
+
+def _of_gpu_work(metric: str, table: str, name: str, comparison: Comparison) -> Difference:
     if metric == "kernels":
         return _sum(comparison.kernels)
     if table == "kernel":
@@ -142,6 +146,15 @@ def _value(metric: str, comparison: Comparison) -> Difference:
     if table == "module":
         return _sum(row for row in comparison.modules if row.name == name)
     return comparison.dimensions.get(metric, Difference(0.0, 0.0))
+
+
+def _where_known(value: Difference, comparison: Comparison) -> Difference:
+    """None on the side where the kernels are missing: nothing of something is no measurement."""
+    compute = comparison.breakdown["compute"]
+    return Difference(
+        None if compute.before is None else value.before,
+        None if compute.after is None else value.after,
+    )
 
 
 def _sum(rows: Iterable[WorkDifference]) -> Difference:

@@ -87,7 +87,9 @@ def compute_mfu(
     """MFU, or why there is none."""
     peak = dense_peak_tflops(device)
     reason = None
-    if not model_flops:
+    if device == "cpu":
+        reason = "trained without a GPU."
+    elif not model_flops:
         reason = "the trace does not hold the model's FLOPs; give them with --model-flops."
     elif not iteration_ns:
         reason = "the trace has no ProfilerStep marks, so the time of an iteration is unknown."

@@ -24,7 +24,7 @@ def recorded_on_the_cpu(analysis: Analysis) -> Iterator[Finding]:
             "info",
             f"Trained on the CPU ({over(ranks)}): there is no GPU to tell of.",
             {"ranks": [rank.rank for rank in ranks]},
-            "Look at the spans and operators in Perfetto; the tables above are about GPUs.",
+            "Look at the spans and operators in Perfetto; what is unknown below is about GPUs.",
         )
 
 
