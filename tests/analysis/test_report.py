@@ -131,6 +131,20 @@ def test_what_runs_beside_kernels_that_are_missing_is_unknown(tmp_path: Path) ->
     assert pipeline.splitlines()[2].split()[-6:] == ["0.30", *["unknown"] * 5]
 
 
+def test_a_trace_without_operators_does_not_call_everything_python(tmp_path: Path) -> None:
+    def loop(name: str, *, operators: bool) -> list[str]:
+        trace = TraceBuilder().step(1, 0, 1_000_000).gpu(GEMM, 10, 900_000, launch=1)
+        trace.call("cudaDeviceSynchronize", 100_000, 300_000)
+        if operators:
+            trace.op("aten::mm", 400_000, 800_000)
+        text = render(analyze(trace.write(tmp_path / name / "rank-0.json")))
+        return text.split("CPU SIDE")[1].splitlines()[2].split()[-3:]
+
+    # operators, waits, Python
+    assert loop("with", operators=True) == ["0.40", "0.20", "0.40"]
+    assert loop("without", operators=False) == ["-", "0.20", "-"]
+
+
 def test_a_step_and_a_rank_without_communication_have_no_empty_tables(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 1_000_000).gpu(GEMM, 10, 1_000_000, launch=1)
     text = render(analyze(trace.write(tmp_path / "rank-0.json")))

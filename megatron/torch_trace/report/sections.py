@@ -272,6 +272,8 @@ def _host_row(rank: RankResult) -> list[str]:
     launches, idle, loop = rank.launches, rank.host.idle, rank.host.loop_thread
     delay = launches.delay_median_ns
     causes = (idle.cpu_ns, idle.data_ns, idle.sync_ns, idle.gpu_ns)
+    # No loop trains without operators: the trace has none, so nobody knows what is Python.
+    recorded = loop is not None and loop.operators_ns > 0
     return [
         str(rank.rank),
         f"{launches.launches:,}",
@@ -282,9 +284,9 @@ def _host_row(rank: RankResult) -> list[str]:
             (NONE, NONE, NONE)
             if loop is None
             else (
-                milliseconds(loop.operators_ns),
+                milliseconds(loop.operators_ns) if recorded else NONE,
                 milliseconds(loop.waiting_ns),
-                milliseconds(loop.other_ns - loop.backward_ns),
+                milliseconds(loop.other_ns - loop.backward_ns) if recorded else NONE,
             )
         ),
     ]
