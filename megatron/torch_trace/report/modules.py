@@ -34,7 +34,7 @@ _OPTIONAL = ("recompute", "TFLOP/s", "exposed comm")
 
 def tree(analysis: Analysis, width: int, top: int) -> list[str]:
     """Modules by GPU work and what the stages compute; nothing if no trace tells of modules."""
-    shown = first_and_last(analysis, lambda rank: rank.modules)
+    shown = first_and_last(analysis, lambda rank: any(row.total_ns for row in rank.modules))
     parts = [_tree(rank, label(rank, shown), width, 2 * top) for rank in shown]
     if len(analysis.stages) > 1:
         parts.append(_stages(analysis.stages, width))
