@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,18 @@ def test_the_page_shows_a_hostile_name_as_text_and_is_complete_in_itself(tmp_pat
     assert "http://" not in page
     assert "https://" not in page
     assert isinstance(run(a, b, "-o", output).exception, UsageError)
+
+
+def test_what_may_be_noise_has_no_colour_on_the_page(tmp_path: Path) -> None:
+    samples = SAMPLES / "analysis"
+    output = tmp_path / "compare.html"
+    assert run(samples / "dp4", samples / "dp4-rank2-slow", "-o", output).exit_code == 0
+    rows = re.findall(r"<tr>\n(.*?)</tr>", output.read_text(), re.DOTALL)
+    changes = [(re.findall(r"<td class=\"(\w*)\">[+-]\d", row), ">no</td>" in row) for row in rows]
+    assert {tone for tones, may_be_noise in changes if may_be_noise for tone in tones} == {""}
+    assert {tone for tones, may_be_noise in changes if not may_be_noise for tone in tones} == {
+        "more", "less",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("folders", [("dp4", "dp4-rank2-slow"), ("dp4", "ep4-moe")])
