@@ -81,9 +81,19 @@ def test_waiting_in_the_data_loader_is_its_own_finding(tmp_path: Path) -> None:
     assert findings["data_loader"].severity == "high"
     assert findings["data_loader"].title == (
         "The training loop waits in the data loader for 20 % of the iteration on rank 0, 0.4 ms "
-        "for a batch; the GPU is idle for 0.4 ms of it."
+        "for a batch; the GPU is idle for 100 % of that time."
     )
     assert "launch_bound" not in findings
+
+
+def test_a_loader_that_the_gpu_does_not_notice_is_of_low_severity(tmp_path: Path) -> None:
+    trace = busy()
+    trace.annotation(
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300_000, 700_000
+    )
+    finding = one_rank(tmp_path, trace)["data_loader"]
+    assert (finding.severity, finding.evidence["share"]) == ("low", 0.4)
+    assert finding.title.endswith("the GPU is idle for 0.1 % of that time.")
 
 
 def test_missing_kernels_are_said_and_no_percentage_is(tmp_path: Path) -> None:

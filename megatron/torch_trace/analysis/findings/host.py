@@ -41,35 +41,38 @@ _TINY = 0.5
 def data_loader(analysis: Analysis) -> Iterator[Finding]:
     """The training loop waits in the data loader."""
     ranks = known(analysis)
-    loading = [rank for rank in ranks if rank.host.data_loading]
-    share = max((_data_share(rank) for rank in loading), default=0.0)
-    if share < _DATA:
+    waiting = [rank for rank in ranks if _in_loader(rank)[1] > _DATA * rank.window_ns]
+    worst = max(waiting, key=_in_loader, default=None)
+    if worst is None:
         return
-    worst = max(loading, key=_data_share)
+    idle, time = _in_loader(worst)
     steps = worst.host.data_loading
-    time = sum(step.time_ns for step in steps)
     calls = sum(step.calls for step in steps)
+    # While the GPU works off what was launched before, waiting for data costs nothing.
+    lost = idle / worst.window_ns
     yield Finding(
         "data_loader",
-        severity(share),
-        f"The training loop waits in the data loader for {percent(share)} of the iteration on rank "
-        f"{worst.rank}, {milliseconds(time / max(calls, 1))} for a batch; the GPU is idle for "
-        f"{milliseconds(sum(step.idle_ns for step in steps))} of it.",
+        severity(lost),
+        f"The training loop waits in the data loader for {percent(time / worst.window_ns)} of the "
+        f"iteration on rank {worst.rank}, {milliseconds(time / max(calls, 1))} for a batch; the "
+        f"GPU is idle for {percent(idle / time)} of that time.",
         {
-            "share": share,
+            "share": time / worst.window_ns,
+            "idle_share": lost,
             "rank": worst.rank,
             "steps": {step.step: step.time_ns for step in steps},
             "calls": calls,
-            "idle_ns": sum(step.idle_ns for step in steps),
+            "idle_ns": idle,
         },
         for_data_loader(ranks),
-        share,
+        lost,
     )
 
 
-def _data_share(rank: RankResult) -> float:
-    time = sum(step.time_ns for step in rank.host.data_loading)
-    return time / rank.window_ns if rank.window_ns else 0.0
+def _in_loader(rank: RankResult) -> tuple[int, int]:
+    """How long the GPU was idle while the loop was in the loader, and how long the loop was."""
+    steps = rank.host.data_loading
+    return sum(step.idle_ns for step in steps), sum(step.time_ns for step in steps)
 
 
 def data_loader_without_reserve(analysis: Analysis) -> Iterator[Finding]:
