@@ -65,6 +65,7 @@ def main(argv: list[str]) -> None:
         if cpu:
             from megatron.torch_profile import cpu as on_cpu
 
+            os.environ.update(on_cpu.alone(os.environ))
             stack.enter_context(on_cpu.training())
         sys.argv = [target[0], *arguments]
         if as_module:

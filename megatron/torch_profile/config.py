@@ -49,7 +49,7 @@ class TorchProfileConfig:
 
     enabled: bool = _flag(
         False,
-        "Record torch.profiler traces of this run. The other --torch-profile-* flags do nothing "
+        "Record torch.profiler traces of this run. No other --torch-profile-* flag may be given "
         "without it.",
     )
     ranks: list[str] = _flag(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron.torch_profile import cpu_device
@@ -39,6 +40,17 @@ ARGUMENTS: dict[str, Any] = {
     "async_tensor_model_parallel_allreduce": False,
 }
 """What a CPU needs Megatron's arguments to be. Only those that the version at hand has are set."""
+
+
+def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would set for one process; nothing if a launcher has told the rank."""
+    if "RANK" in environment:
+        return {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
 def active() -> bool:

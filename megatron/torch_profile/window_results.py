@@ -241,7 +241,9 @@ def _make(capture: CapturePlan, args: Any) -> WindowResults | None:
     if config.summary == "auto" and here:
         analyse = _records_gpus(capture)
         if not analyse:
-            logger.info("no summary of windows without a GPU; --torch-profile-summary always")
+            logger.info(
+                "no summary of windows without a GPU; --torch-profile-summary always makes one"
+            )
     if not analyse and artifacts is None:
         return None
     outputs: list[Sink] = [wandb, tensorboard, JsonLines(capture.run_folder / METRICS_FILE)]

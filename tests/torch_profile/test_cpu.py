@@ -247,3 +247,13 @@ def test_dataset_helpers_are_compiled_unless_they_are_there(
     monkeypatch.setitem(sys.modules, "megatron.core.datasets", ModuleType("megatron.core.datasets"))
     monkeypatch.setitem(sys.modules, "megatron.core.datasets.helpers", helpers)  # None: no such
     assert wrapped("compile_helpers")() == result
+
+
+def test_without_a_launcher_a_process_is_the_only_rank() -> None:
+    found = cpu.alone({"PATH": "/bin"})
+    assert int(found.pop("MASTER_PORT")) > 1023
+    assert found == {
+        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }  # fmt: skip
+    assert cpu.alone({"RANK": "3", "WORLD_SIZE": "8"}) == {}

@@ -207,7 +207,10 @@ def test_without_a_gpu_one_line_says_so_unless_it_is_wanted(
     writers["wandb"] = Run()
     assert begin(activities=["cpu"]) is None
     assert begin(device="cpu") is None
-    assert said == ["no summary of windows without a GPU; --torch-profile-summary always"] * 2
+    assert (
+        said
+        == ["no summary of windows without a GPU; --torch-profile-summary always makes one"] * 2
+    )
     assert begin(device="cpu", summary="always") is not None
 
 

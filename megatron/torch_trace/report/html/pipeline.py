@@ -82,9 +82,10 @@ def _pipeline_row(rank: RankResult, one: PipelineStep) -> Row:
         number(one.step, str(one.step)),
         Cell(count, sort=one.microbatches),
         ms(one.end_ns - one.start_ns),
-        ms(one.compute_ns),
-        ms(one.exposed_pipeline_ns),
-        ms(one.idle_ns),
+        *(
+            Cell(UNKNOWN) if rank.unknown else ms(part)
+            for part in (one.compute_ns, one.exposed_pipeline_ns, one.idle_ns)
+        ),
         share(None if rank.unknown else one.bubble_share, "bubble"),
         share(one.ideal_share),
     )
