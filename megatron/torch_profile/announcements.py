@@ -42,7 +42,7 @@ def say_written(what: Export, written: Written, started: float, held_seconds: fl
         time.monotonic() - started,
         held_seconds * 1e3,
     )
-    if written.launches and not written.kernels:
+    if (written.launches or what.gpu) and not written.kernels:
         logger.warning(
             "rank %d: %d kernel launches and not one kernel in the trace, so it tells nothing of "
             "the GPU; another profiler (nsys, DCGM) may hold CUPTI, or the user may lack the "

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 # With CUDA graphs, CUPTI can be torn down and attached again from this CUDA on; before, the
 # process crashes (pytorch/pytorch#75504, #112507, #134308).
 _GRAPHS_SURVIVE_TEARDOWN = (12, 6)
+_TEARDOWN = "TEARDOWN_CUPTI"
+
+_CLOSE = 10
+"""Iterations. Kineto tears CUPTI down in a thread and at a later CUDA call; a window that has begun
+by then records nothing of the GPU (pytorch/kineto#1554; seen with torch 2.11)."""
+
+_managed = False
+"""Whether this process's environment was ours to set."""
 
 _OTHERS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems (nsys)",
@@ -31,14 +39,36 @@ def environment(cuda: str | None, *, cuda_graphs: bool, given: Mapping[str, str]
     Returns:
         Variables to set.
     """
-    if cuda is None or "TEARDOWN_CUPTI" in given:
+    if cuda is None or _TEARDOWN in given:
         return {}
     version = tuple(int(part) for part in cuda.split(".")[:2])
     if cuda_graphs and version < _GRAPHS_SURVIVE_TEARDOWN:
-        wanted = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
+        wanted = {_TEARDOWN: "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
     else:
-        wanted = {"TEARDOWN_CUPTI": "1"}
+        wanted = {_TEARDOWN: "1"}
     return {name: value for name, value in wanted.items() if name not in given}
+
+
+def prepare(cuda: str | None, *, cuda_graphs: bool, given: MutableMapping[str, str]) -> None:
+    """Set what `environment` wants."""
+    global _managed
+    wanted = environment(cuda, cuda_graphs=cuda_graphs, given=given)
+    _managed = _managed or wanted.get(_TEARDOWN) == "1"
+    given.update(wanted)
+
+
+def before_stop(gap: int | None, given: MutableMapping[str, str]) -> None:
+    """Let CUPTI be torn down after the window that is about to stop, if there is time for it.
+
+    Kineto looks into the environment at every stop. What the user has set stays.
+
+    Args:
+        gap: iterations until the next window's warm-up begins; None if there is no other.
+        given: the environment.
+    """
+    wanted = "1" if gap is None or gap >= _CLOSE else "0"
+    if _managed and given.get(_TEARDOWN) != wanted:
+        given[_TEARDOWN] = wanted
 
 
 def uses_cuda_graphs(args: Any) -> bool:

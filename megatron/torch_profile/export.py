@@ -35,6 +35,7 @@ class Export:
         scratch: folder of the node in which raw and compressed files grow; the window's if None.
         key_averages, stacks: which artifacts to write too.
         partials: whether the trace is analysed beside training; see `config.py`.
+        gpu: whether the GPU was to be recorded.
         urgent: the process may be killed any moment.
         prepared: whether its folders are there; else whoever writes makes them.
         pid: the training process, also where a child of it writes.
@@ -49,6 +50,7 @@ class Export:
     key_averages: bool = False
     stacks: bool = False
     partials: str = "never"
+    gpu: bool = False
     urgent: bool = False
     prepared: bool = True
     pid: int = field(default_factory=os.getpid)

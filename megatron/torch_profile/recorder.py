@@ -29,7 +29,7 @@ from typing import Any, ParamSpec, cast
 
 from torch.profiler import record_function
 
-from megatron.torch_profile import kineto
+from megatron.torch_profile import cupti, kineto
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.export import Export
 from megatron.torch_profile.limits import WindowLimits
@@ -256,6 +256,9 @@ class Recorder:
         if self._notes is not None:
             self._notes.complete()
             self._notes = None
+        following = self._next
+        gap = following.first - following.warmup - recorded[-1] - 1 if following else None
+        cupti.before_stop(gap, os.environ)
         stop_seconds = kineto.stop(profiler)
         self._pace.window_closed()
         # A signal comes in the middle of an iteration.
@@ -280,6 +283,7 @@ class Recorder:
             key_averages=config.key_averages,
             partials=config.partials,
             stacks=config.stacks,
+            gpu="cuda" in self._plan.activities,
             urgent=cut,
         )
         self.exporter.hand_over(

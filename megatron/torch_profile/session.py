@@ -164,7 +164,7 @@ def _prepare_cupti(args: Any) -> None:
     import torch
 
     graphs = cupti.uses_cuda_graphs(args)
-    os.environ.update(cupti.environment(torch.version.cuda, cuda_graphs=graphs, given=os.environ))
+    cupti.prepare(torch.version.cuda, cuda_graphs=graphs, given=os.environ)
     other = cupti.other_subscriber(os.environ)
     if other:
         logger.warning(

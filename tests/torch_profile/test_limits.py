@@ -129,6 +129,38 @@ def test_cupti_is_torn_down_where_that_does_not_crash(
     assert cupti.environment(cuda, cuda_graphs=graphs, given=given) == expected
 
 
+@pytest.fixture
+def unmanaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti, "_managed", False)
+
+
+@pytest.mark.usefixtures("unmanaged")
+def test_cupti_stays_for_a_window_that_is_close_and_goes_before_one_that_is_not() -> None:
+    environment: dict[str, str] = {}
+    cupti.prepare("13.0", cuda_graphs=False, given=environment)
+    found = []
+    for gap in (0, 9, 10, 500, 1, None):
+        cupti.before_stop(gap, environment)
+        found.append(environment["TEARDOWN_CUPTI"])
+    assert found == ["0", "0", "1", "1", "0", "1"]
+
+
+@pytest.mark.usefixtures("unmanaged")
+@pytest.mark.parametrize(
+    ("graphs", "given"),
+    [(False, {"TEARDOWN_CUPTI": "1"}), (False, {"TEARDOWN_CUPTI": "0"}), (True, {})],
+)
+def test_what_the_user_or_cuda_graphs_need_of_cupti_stays(
+    graphs: bool, given: dict[str, str]
+) -> None:
+    environment = dict(given)
+    cupti.prepare("12.4", cuda_graphs=graphs, given=environment)
+    before = dict(environment)
+    for gap in (0, None):
+        cupti.before_stop(gap, environment)
+    assert environment == before
+
+
 def test_cuda_graphs_in_every_versions_spelling() -> None:
     assert not cupti.uses_cuda_graphs(SimpleNamespace())
     assert not cupti.uses_cuda_graphs(SimpleNamespace(cuda_graph_impl="none"))

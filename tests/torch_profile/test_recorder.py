@@ -18,7 +18,7 @@ import pytest
 import torch
 import zstandard
 
-from megatron.torch_profile import background, kineto
+from megatron.torch_profile import background, cupti, kineto
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import TorchProfileConfig
@@ -121,6 +121,17 @@ def test_windows_that_touch_lose_no_iteration(tmp_path: Path) -> None:
         ["ProfilerStep#2", "ProfilerStep#3"],
         ["ProfilerStep#4", "ProfilerStep#5"],
     ]
+
+
+def test_cupti_is_told_how_many_iterations_there_are_to_the_next_warm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps: list[int | None] = []
+    monkeypatch.setattr(cupti, "before_stop", lambda gap, _: gaps.append(gap))
+    recorder = make(tmp_path, iterations=["3-4", "6", "7-8", "15"], warmup=1, last=17)
+    train(recorder, range(1, 18))
+    end(recorder)
+    assert gaps == [0, 0, 5, None]
 
 
 def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
