@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
-from recorded_traces import ROOT
 
 from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.analysis.findings import advice
 from megatron.torch_trace.analysis.results import Finding, RankResult
 
 MS = 1_000_000
-WHEELS = sorted((ROOT / ".wheels").glob("[0-9]*"))
-_FLAG = re.compile(r"`(--[a-z0-9-]+)")
 
 
 def rank(folder: Path, *argv: str, dimensions: tuple[str, ...] = ("tp",)) -> RankResult:
@@ -125,33 +120,3 @@ def test_a_pipeline_that_synchronises_is_told_of_interleaving_once(tmp_path: Pat
     assert "interleaving" in finding().advice
     flags = ("--num-layers-per-virtual-pipeline-stage", "2")
     assert "--no-check-for-nan-in-loss-and-grad" in finding(*flags).advice
-
-
-def advised() -> Iterator[str]:
-    """Every flag of Megatron's that a finding names."""
-    folder = Path(advice.__file__).parent
-    for module in sorted(folder.glob("*.py")):
-        # Strings go on in the next line.
-        text = re.sub(r'"\s*\n\s*f?"', "", module.read_text())
-        yield from (flag for flag in _FLAG.findall(text) if "torch-profile" not in flag)
-    yield from (*advice.INTERLEAVING, advice.LAYOUT)
-
-
-@pytest.mark.skipif(not WHEELS, reason="Megatron's wheels are not here: scripts/test.sh gets them")
-@pytest.mark.parametrize("wheel", WHEELS, ids=lambda wheel: wheel.name)
-def test_every_flag_that_is_advised_is_one_of_megatron_s(wheel: Path) -> None:
-    parts = ("training/arguments.py", "training/config", "core/transformer/transformer_config.py",
-             "core/model_parallel_config.py")  # fmt: skip
-    sources = [wheel / "megatron" / part for part in parts]
-    files = [f for one in sources for f in ([one] if one.is_file() else one.rglob("*.py"))]
-    text = "\n".join(file.read_text() for file in files)
-    ours = {"--align", "--json", "--model-flops"}
-
-    def known(flag: str) -> bool:
-        # Newer versions make flags of the fields of their configurations.
-        field = flag.removeprefix("--").replace("-", "_")
-        return f"'{flag}'" in text or f'"{flag}"' in text or f"\n    {field}:" in text
-
-    wanted = set(advised()) - ours
-    assert len(wanted) > 25
-    assert {flag for flag in wanted if not known(flag)} == set()

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice names flags that Megatron has, in every wheel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from launches import WHEELS
+
+from megatron.torch_trace.analysis.findings import advice
+
+OURS = {"--align", "--json", "--model-flops"}
+_FLAG = re.compile(r"`(--[a-z0-9-]+)")
+_PARTS = (
+    "training/arguments.py",
+    "training/config",
+    "core/transformer/transformer_config.py",
+    "core/model_parallel_config.py",
+)
+
+
+def advised() -> Iterator[str]:
+    """Every flag of Megatron's that a finding names."""
+    folder = Path(advice.__file__).parent
+    for module in sorted(folder.glob("*.py")):
+        # Strings go on in the next line.
+        text = re.sub(r'"\s*\n\s*f?"', "", module.read_text())
+        yield from (flag for flag in _FLAG.findall(text) if "torch-profile" not in flag)
+    yield from (*advice.INTERLEAVING, advice.LAYOUT)
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_every_flag_that_is_advised_is_one_of_megatron_s(
+    version: str, wheel_path: Callable[[str], str]
+) -> None:
+    sources = [Path(wheel_path(version)) / "megatron" / part for part in _PARTS]
+    files = [f for one in sources for f in ([one] if one.is_file() else one.rglob("*.py"))]
+    text = "\n".join(file.read_text() for file in files)
+
+    def known(flag: str) -> bool:
+        # Newer versions make flags of the fields of their configurations.
+        field = flag.removeprefix("--").replace("-", "_")
+        return f"'{flag}'" in text or f'"{flag}"' in text or f"\n    {field}:" in text
+
+    wanted = set(advised()) - OURS
+    assert len(wanted) > 25
+    assert {flag for flag in wanted if not known(flag)} == set()
