@@ -32,3 +32,7 @@ class StrictError(TorchTraceError):
     """The input is damaged and `--strict` forbids working on what is whole."""
 
     exit_status = 4
+
+
+class ReaderDiedError(TorchTraceError):
+    """A process that read for this one has ended by itself, mostly for lack of memory."""

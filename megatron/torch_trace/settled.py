@@ -26,7 +26,6 @@ from megatron.torch_trace.reader import EventBlock, Trace
 from megatron.torch_trace.reader.cutter import RawBlock
 from megatron.torch_trace.reader.event import PlainEvent, decode_loosely
 from megatron.torch_trace.reader.texts import Texts
-from megatron.torch_trace.rewriting import clipped, placed, replaced
 from megatron.torch_trace.slices import BlockSlices, Keyed, Track, keyed, slices_of
 from megatron.torch_trace.slimming import SlimPart
 from megatron.torch_trace.spool import Ids, bitmap, flow_numbers
@@ -148,7 +147,9 @@ class Settled:
         for name, places in lost:
             kept[places] = False
             count(part.after, name, -int(sizes[places].sum()), -len(places))
-        new = self._changed(texts, raw.offset)
+        moved = self._plan.moves.of(raw.offset)
+        moved |= _arrows_beside(texts, moved)
+        new = self._plan.changed(raw.offset, texts, moved)
         for place, text in new.items():
             if kept[place]:
                 event = _event(texts, place)
@@ -156,17 +157,6 @@ class Settled:
                 count(part.after, name, len(text) + 2 - int(sizes[place]), 0)
         part.text = texts.chosen(kept, new)
         return part
-
-    def _changed(self, texts: Texts, block: int) -> dict[int, bytes]:
-        plan = self._plan
-        moved = plan.moves.of(block)
-        moved |= _arrows_beside(texts, moved)
-        new = {place: placed(texts[place], track) for place, track in moved.items()}
-        for place in plan.unfinished.get(block, ()):
-            new[place] = replaced(new.get(place, texts[place]), {"dur": b"0"})
-        for place, ns in plan.clipped.get(block, {}).items():
-            new[place] = clipped(new.get(place, texts[place]), ns)
-        return new
 
 
 def _event(texts: Texts, place: int) -> PlainEvent:

@@ -15,7 +15,7 @@ from megatron.torch_trace.filters import Selection, join_object
 from megatron.torch_trace.kinds import BlockKinds, KindTable, coded
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import BareEvent, Identity
-from megatron.torch_trace.rewriting import clipped, entries_of, placed, renamed, replaced
+from megatron.torch_trace.rewriting import entries_of, placed, renamed
 from megatron.torch_trace.spool import (
     Arrows,
     Ends,
@@ -99,7 +99,6 @@ class _BlockPass:
         self.part = SlimPart()
         self.moved = slimmer.plan.moves.of(block.offset) if slimmer.plan else {}
         self.clipped = slimmer.plan.clipped.get(block.offset, {}) if slimmer.plan else {}
-        self.unfinished = slimmer.plan.unfinished.get(block.offset, []) if slimmer.plan else []
         self.gates: dict[int, Gate] = {}
 
     def run(self) -> SlimPart:
@@ -182,13 +181,8 @@ class _BlockPass:
 
     def _changed(self, kept: NDArray[np.bool_]) -> dict[int, bytes]:
         """Index -> new text without braces, of the events that change; arrows not included."""
-        new: dict[int, bytes] = {}
-        for index, track in self.moved.items():
-            new[index] = placed(self.texts[index], track)
-        for index in self.unfinished:
-            new[index] = replaced(self._text(index, new), {"dur": b"0"})
-        for index, ns in self.clipped.items():
-            new[index] = clipped(self._text(index, new), ns)
+        plan = self.slimmer.plan
+        new = plan.changed(self.block.offset, self.texts, self.moved) if plan else {}
         if self.selection.max_name:
             for index in np.flatnonzero(kept).tolist():
                 event = self.events[index]

@@ -10,6 +10,7 @@ such ids are given free ones.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from megatron.torch_trace.moves import Moves
 from megatron.torch_trace.overruns import Assigned, assign_lanes
 from megatron.torch_trace.reader import Trace
 from megatron.torch_trace.reader.event import Identity, TrackEvent
+from megatron.torch_trace.reader.texts import Texts
+from megatron.torch_trace.rewriting import clipped, placed, replaced
 from megatron.torch_trace.slices import BlockSlices, Track, fits, fits_perfetto, slices_of
 from megatron.torch_trace.times import NO_TIME
 
@@ -73,6 +76,20 @@ class TrackPlan:
             + len(self.clipped.get(block, ()))
             + len(self.unfinished.get(block, ()))
         )
+
+    def changed(self, block: int, texts: Texts, moved: Mapping[int, Track]) -> dict[int, bytes]:
+        """Place in a block -> new text without braces, of the events that change.
+
+        Args:
+            block: its offset.
+            moved: places of those that leave their track; arrows that go with them may be added.
+        """
+        new = {place: placed(texts[place], track) for place, track in moved.items()}
+        for place in self.unfinished.get(block, ()):
+            new[place] = replaced(new.get(place, texts[place]), {"dur": b"0"})
+        for place, ns in self.clipped.get(block, {}).items():
+            new[place] = clipped(new.get(place, texts[place]), ns)
+        return new
 
     def process_kind(self, pid: Identity) -> str:
         """What a process is, for people: `CPU`, `GPU 0`, `profiler overhead`, `Spans`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from exports import profiled
 
 from megatron.torch_profile import partials
 from megatron.torch_profile.background import Exporter
@@ -71,15 +71,9 @@ def what(folder: Path, first: int = 3, **options: Any) -> Export:
 def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     tmp_path: Path, said: list[str]
 ) -> None:
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    profiler.prepare_trace()
-    profiler.start_trace()
-    with torch.profiler.record_function("ProfilerStep#3"):
-        torch.ones(4).sum()
-    profiler.stop_trace()
     exporter = Exporter("background", 60)
     one = what(tmp_path, partials="always")
-    exporter.hand_over(profiler, one, stop_seconds=0.0, expected_mb=0.0, writers=1)
+    exporter.hand_over(profiled(), one, stop_seconds=0.0, expected_mb=0.0, writers=1)
     exporter.wait()
     exporter._partials.wait()
     assert partial_of(one.target).is_file()

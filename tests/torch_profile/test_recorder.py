@@ -4,79 +4,23 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import json
 import os
 import signal
-import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import zstandard
+from recordings import end, make, read, spans, traces, train
+from recordings import signals as signals
 
 from megatron.torch_profile import background, cupti, kineto
-from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compile_watch import COUNTS
-from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.host_memory import HostMemory
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.ranks import Layout
-from megatron.torch_profile.recorder import Recorder
-from megatron.torch_profile.schedule import Schedule, Span
-from megatron.torch_profile.signals import SIGNALS
-from megatron.torch_profile.spans import Spans
-from megatron.torch_profile.topology import CPU, Member, Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """Recorders take over signals; a test that fails half-way must not leave them so."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:
-    config = TorchProfileConfig(enabled=True, **flags)
-    topology = Topology(0, Layout(1, {}), [Member(0, "node0", 1, 0, CPU)])
-    plan = CapturePlan(config, topology, (0,), Schedule(config, Span(1, last)), folder)
-    return Recorder(plan, model or [torch.nn.Linear(4, 4)], {"rank": 0})
-
-
-def train(recorder: Recorder, iterations: Iterator[int] | range, model: Any = None) -> None:
-    for iteration in iterations:
-        recorder.begin_step(iteration)
-        with torch.profiler.record_function(f"work of {iteration}"):
-            (model or torch.nn.Linear(4, 4))(torch.ones(2, 4))
-
-
-def end(recorder: Recorder) -> None:
-    recorder.close()
-    recorder.exporter.wait()
-
-
-def traces(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def read(path: Path) -> dict[str, Any]:
-    openers = {".gz": gzip.open, ".zst": zstandard.open, ".json": open}
-    with openers[path.suffix](path, "rb") as file:
-        trace: dict[str, Any] = json.loads(file.read())
-    return trace
-
-
-def spans(path: Path, *prefixes: str) -> list[str]:
-    events = [e for e in read(path)["traceEvents"] if e.get("cat") == "user_annotation"]
-    events.sort(key=lambda e: float(e["ts"]))
-    return [e["name"] for e in events if e["name"].startswith(prefixes)]
 
 
 def test_a_window_is_one_trace_with_a_mark_for_each_iteration(tmp_path: Path) -> None:
@@ -279,68 +223,6 @@ def test_spans_are_there_inside_the_window_only(tmp_path: Path) -> None:
         "0: Linear",
     ]
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
-
-
-def test_a_failure_is_said_once_and_ends_profiling_only(
-    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_space(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Exporter, "hand_over", no_space)
-    recorder = make(tmp_path, repeat=0)
-    train(recorder, range(1, 15))
-    end(recorder)
-    assert warned == [
-        "rank 0 stops profiling, training goes on: OSError: [Errno 28] No space left on device"
-    ]
-    monkeypatch.undo()
-    after = make(tmp_path)
-    train(after, range(1, 5))
-    end(after)
-    assert len(traces(tmp_path)) == 1
-
-
-def test_after_a_failure_earlier_traces_are_still_looked_after(tmp_path: Path) -> None:
-    recorder = make(tmp_path)
-    train(recorder, range(1, 5))
-    recorder.failed = True
-    deadline = time.monotonic() + 20
-    while recorder.exporter.in_flight and time.monotonic() < deadline:
-        train(recorder, range(5, 6))
-        time.sleep(0.05)
-    assert recorder.exporter.in_flight == 0
-    recorder.signals.remove()
-
-
-def test_a_failure_while_giving_up_is_none_of_trainings_business(
-    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> None:
-        raise RuntimeError("spans are broken")
-
-    monkeypatch.setattr(Spans, "close", broken)
-    recorder = make(tmp_path, with_modules=True)
-    train(recorder, range(1, 6))
-    end(recorder)
-    assert warned == [
-        "rank 0 stops profiling, training goes on: RuntimeError: spans are broken",
-    ]
-
-
-def test_a_failed_training_is_not_held_by_a_gpu_that_waits_for_a_rank_that_is_gone(
-    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kineto, "gpu_is_done", lambda seconds: False)
-    recorder = make(tmp_path)
-    train(recorder, range(1, 4))
-    held = recorder._profiler
-    recorder.close(after_failure=True)
-    assert warned == [
-        "rank 0 loses the window of iterations 3: its GPU still waits after 20 s, maybe for a rank "
-        "that is gone"
-    ]
-    kineto.discard(held, started=True)
 
 
 @pytest.mark.parametrize(("given", "level"), [(None, "4"), ("0", "0")])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron.torch_trace.errors import ReaderDiedError
 from megatron.torch_trace.reader import workers
 from megatron.torch_trace.reader.ahead import ahead
 from megatron.torch_trace.reader.workers import SMALL_BYTES, Child, Workers, started_early
@@ -65,6 +66,15 @@ def test_an_error_of_a_job_is_raised_and_the_process_serves_on(large: Path) -> N
         with pytest.raises(ZeroDivisionError):
             list(Workers(1, DIVIDE).map([0]))
         assert list(Workers(1, DIVIDE).map([10])) == [(10, 10)]
+
+
+def test_a_process_that_dies_is_one_sentence_that_says_what_to_try(large: Path) -> None:
+    with started_early(1, [large], "json"):
+        child = Child(os._exit)
+        child.send(9)
+        with pytest.raises(ReaderDiedError, match="died; it may have lacked memory: try -j 1"):
+            child.receive()
+        child.stop()
 
 
 def test_nothing_is_started_early_for_small_files_or_none(tmp_path: Path) -> None:

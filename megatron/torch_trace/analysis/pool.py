@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from megatron.torch_trace.analysis.rank import RankOutcome, StepError, analyse_rank
-from megatron.torch_trace.errors import StrictError, TorchTraceError
+from megatron.torch_trace.errors import ReaderDiedError, StrictError, TorchTraceError
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import Workers
 
@@ -90,13 +90,13 @@ def _side_by_side(
             done += 1
             yield path, outcome
         return
-    except RuntimeError:
+    except ReaderDiedError:
         # A process has died, most likely of memory. The rest gets one each, one after the other.
         pass
     for path in paths[done:]:
         try:
             yield from Workers(1, one).map([path])
-        except RuntimeError:
+        except ReaderDiedError:
             yield (
                 path,
                 TorchTraceError(f"{path}: the process that read it died; it may lack memory."),

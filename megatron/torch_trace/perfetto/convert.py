@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from megatron.torch_trace.analysis.choosing import one_window
-from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.errors import ReaderDiedError, TorchTraceError, UsageError
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
@@ -171,7 +171,7 @@ def _convert_ranks(
             progress.add(sizes[done])
             done += 1
             yield part
-    except RuntimeError as error:
+    except ReaderDiedError as error:
         raise TorchTraceError(
             f"{work[done].path}: the process that read it died; it may lack memory: try -j 1."
         ) from error

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.cutter import Cutter, RawBlock
 from megatron.torch_trace.reader.workers import Child
@@ -154,4 +155,4 @@ class _Stripe:
         for number, raw in self._blocks:
             if number == wanted:
                 return self.function(raw)
-        raise RuntimeError(f"{self.path}: has changed while it was read")
+        raise TorchTraceError(f"{self.path}: has changed while it was read.")

@@ -5,8 +5,8 @@ The processes are plain children that speak pickle over pipes. They do not impor
 `__main__`, unlike multiprocessing's, so a notebook or a script without a guard can use them; they
 end when their standard input does, however this process ends.
 
-Starting one takes as long as reading 30 MB. A program that knows it will need some calls
-`start_early`: they import while it does, and serve one reading after another.
+Starting one takes as long as reading 30 MB. A program that knows it will need some
+works inside `started_early`: they import while it does, and serve one reading after another.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from megatron.torch_trace.errors import ReaderDiedError
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 SMALL_BYTES = 3 << 19
 """Compressed size below which starting other processes costs more than it gives."""
 _PIPE_BYTES = 1 << 20
+_DIED = "a process that read for this one died; it may have lacked memory: try -j 1."
 
 
 class Workers:
@@ -150,7 +153,7 @@ class Child:
             pickle.dump(value, self.process.stdin, protocol=5)
             self.process.stdin.flush()
         except BrokenPipeError as error:
-            raise RuntimeError("a reading process has died") from error
+            raise ReaderDiedError(_DIED) from error
 
     def has_answered(self) -> bool:
         """Whether `receive` would not have to wait for an answer to begin."""
@@ -162,7 +165,7 @@ class Child:
         try:
             ok, value = pickle.load(self.process.stdout)
         except EOFError as error:
-            raise RuntimeError("a reading process has died") from error
+            raise ReaderDiedError(_DIED) from error
         self._unanswered -= 1
         if not ok:
             raise value
@@ -171,7 +174,7 @@ class Child:
     def stop(self) -> None:
         """No more work: the process ends, or waits for the next `Child` if it was started early."""
         if self.process.pid in _early and not self._unanswered:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(ReaderDiedError):
                 self._send(_Enough())
                 _spare.append(self.process)
                 return

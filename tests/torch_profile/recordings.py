@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training loop of three lines under a recorder, and its traces read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zstandard
+
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.ranks import Layout
+from megatron.torch_profile.recorder import Recorder
+from megatron.torch_profile.schedule import Schedule, Span
+from megatron.torch_profile.signals import SIGNALS
+from megatron.torch_profile.topology import CPU, Member, Topology
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Recorders take over signals; a test that fails half-way must not leave them so."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:
+    config = TorchProfileConfig(enabled=True, **flags)
+    topology = Topology(0, Layout(1, {}), [Member(0, "node0", 1, 0, CPU)])
+    plan = CapturePlan(config, topology, (0,), Schedule(config, Span(1, last)), folder)
+    return Recorder(plan, model or [torch.nn.Linear(4, 4)], {"rank": 0})
+
+
+def train(recorder: Recorder, iterations: Iterator[int] | range, model: Any = None) -> None:
+    for iteration in iterations:
+        recorder.begin_step(iteration)
+        with torch.profiler.record_function(f"work of {iteration}"):
+            (model or torch.nn.Linear(4, 4))(torch.ones(2, 4))
+
+
+def end(recorder: Recorder) -> None:
+    recorder.close()
+    recorder.exporter.wait()
+
+
+def traces(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def read(path: Path) -> dict[str, Any]:
+    openers = {".gz": gzip.open, ".zst": zstandard.open, ".json": open}
+    with openers[path.suffix](path, "rb") as file:
+        trace: dict[str, Any] = json.loads(file.read())
+    return trace
+
+
+def spans(path: Path, *prefixes: str) -> list[str]:
+    events = [e for e in read(path)["traceEvents"] if e.get("cat") == "user_annotation"]
+    events.sort(key=lambda e: float(e["ts"]))
+    return [e["name"] for e in events if e["name"].startswith(prefixes)]
