@@ -15,8 +15,10 @@ for views do not stand. The hooks return nothing, so gradients are what they wer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,10 +41,13 @@ _NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
 # Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
 _RECEIVED = "input_tensor"
 # Megatron captures such a module into CUDA graphs, by a manager, or as Transformer Engine's in a
-# list, and asserts that nobody else's hooks are on it or on what is in it.
+# list that is there before the graphs are, and asserts that nobody else's hooks are on it or on
+# what is in it. In core 0.8 to 0.11 every block of layers has a dictionary, empty without graphs.
 _GRAPH_MANAGER, _GRAPH_LIST = "CudaGraphManager", "cuda_graphs"
 # torch.compile's mark on a function, and on a module that it was called on.
-_COMPILED, _COMPILED_IN_PLACE = "_torchdynamo_orig_callable", "_compiled_call_impl"
+_COMPILED_FORWARD, _COMPILED_IN_PLACE = "_torchdynamo_orig_callable", "_compiled_call_impl"
+# Why a module can have no spans.
+_IN_GRAPHS, _COMPILED = "in CUDA graphs", "compiled"
 
 
 class ModuleSpans:
@@ -63,16 +68,9 @@ class ModuleSpans:
         # (shared or recomputed).
         self._forward: list[tuple[str, Any]] = []
         self._removed = False
-        chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
-        for index, chunk in enumerate(chunks):
-            prefix = f"chunk{index}." if len(chunks) > 1 else ""
-            for path, module in _hookable(_unwrapped(chunk)):
-                if type(module).__name__ in _NOTHING:
-                    continue
-                if depth is None or path.count(".") < depth:
-                    self._hook(
-                        module, f"{prefix}{path or _ROOT}: {type(module).__name__}", not path
-                    )
+        for part in _parts(chunks, depth):
+            if part.closed_by is None:
+                self._hook(part.module, part.name, part.is_model)
 
     def remove(self) -> None:
         """Take the hooks off, and close what a gradient that never came left open."""
@@ -139,27 +137,92 @@ def module_spans(chunks: Any, depth: int | None = None) -> Iterator[ModuleSpans]
         spans.remove()
 
 
-def _hookable(module: Any) -> Iterator[tuple[str, Any]]:
-    """As `named_modules`, without what is inside CUDA graphs or compiled."""
-    closed: set[int] = set()
-    for path, part in module.named_modules():
-        if id(part) not in closed and not (_is_graphed(part) or _is_compiled(part)):
-            yield path, part
-        else:
-            closed.update(map(id, part.children()))
+@dataclass(frozen=True, slots=True)
+class SpanCount:
+    """How many modules of a model get spans, and how many can have none."""
+
+    named: int
+    in_graphs: int = 0
+    compiled: int = 0
+
+    def __str__(self) -> str:
+        named = f"{self.named} module{'s' * (self.named != 1)}"
+        return f"{named}, none of the {self._closed}" if self._closed else named
+
+    @property
+    def why_none(self) -> str:
+        """Why no module has a span, where none has."""
+        if self._closed:
+            return f"the model is in CUDA graphs or compiled ({self._closed})"
+        return "the model has no module within --torch-profile-spans-depth"
+
+    @property
+    def _closed(self) -> str:
+        numbers = {_IN_GRAPHS: self.in_graphs, _COMPILED: self.compiled}
+        return " and ".join(f"{number} {why}" for why, number in numbers.items() if number)
+
+
+def count_spans(chunks: Any, depth: int | None = None) -> SpanCount:
+    """What `ModuleSpans` would name; the model is not touched."""
+    why = Counter(part.closed_by for part in _parts(chunks, depth))
+    return SpanCount(why[None], why[_IN_GRAPHS], why[_COMPILED])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A module that a trace may speak of, and why it can have no hooks; None where it can."""
+
+    name: str
+    module: Any
+    is_model: bool
+    closed_by: str | None
+
+
+def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
+    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
+    for index, chunk in enumerate(chunks):
+        prefix = f"chunk{index}." if len(chunks) > 1 else ""
+        closed: dict[int, str] = {}
+        for path, module in _unwrapped(chunk).named_modules():
+            why = closed.get(id(module)) or _closed_by(module)
+            if why:
+                # Nor can what is inside.
+                closed.update((id(child), why) for child in module.children())
+            kind = type(module).__name__
+            if _is_called(module) and (depth is None or path.count(".") < depth):
+                yield _Part(f"{prefix}{path or _ROOT}: {kind}", module, not path, why)
+
+
+def _is_called(module: Any) -> bool:
+    """Whether a trace has something to say of it: lists of modules are never called."""
+    has_forward = type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
+    return has_forward and type(module).__name__ not in _NOTHING
+
+
+def _closed_by(module: Any) -> str | None:
+    if _is_graphed(module):
+        return _IN_GRAPHS
+    return _COMPILED if _is_compiled(module) else None
 
 
 def _is_graphed(module: Any) -> bool:
-    return hasattr(module, _GRAPH_LIST) or any(
-        type(part).__name__ == _GRAPH_MANAGER
-        for part in (*module.children(), *vars(module).values())
+    graphs = getattr(module, _GRAPH_LIST, None)
+    return (
+        isinstance(graphs, list)
+        or bool(graphs)
+        or any(
+            type(part).__name__ == _GRAPH_MANAGER
+            for part in (*module.children(), *vars(module).values())
+        )
     )
 
 
 def _is_compiled(module: Any) -> bool:
     # What is compiled while hooks are on it would keep them, and its graph would be another.
     forward = vars(module).get("forward")
-    return hasattr(forward, _COMPILED) or getattr(module, _COMPILED_IN_PLACE, None) is not None
+    return (
+        hasattr(forward, _COMPILED_FORWARD) or getattr(module, _COMPILED_IN_PLACE, None) is not None
+    )
 
 
 def _unwrapped(chunk: Any) -> Any:

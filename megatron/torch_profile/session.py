@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 from megatron.torch_profile import arguments, cupti, plan, python_stacks, slurm
 from megatron.torch_profile.config import flag_of
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import exit_with, logger
+from megatron.torch_profile.module_spans import count_spans
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.recorder import Recorder
 from megatron.torch_trace import __version__
@@ -34,6 +36,7 @@ _PACKAGES = (
     "wandb",
     "tensorboard",
 )
+_NO_MODEL = "this Megatron's train() does not take its model under the name that is known"
 _ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS")
 
 
@@ -136,6 +139,8 @@ def _begin(
             )
         _say_what_stacks_will_lack(capture)
         _write_run_file(capture, args, flops)
+    if "modules" in capture.config.wanted_spans:
+        _say_which_modules_have_spans(capture, model)
     if not capture.records_here:
         return Idle()
     _prepare_cupti(args)
@@ -158,6 +163,20 @@ def _say_what_stacks_will_lack(capture: CapturePlan) -> None:
     trouble = python_stacks.trouble(sys.version_info[:3], torch.__version__)
     if capture.config.with_stack and trouble:
         logger.warning("%s: %s", flag_of("with_stack"), trouble)
+
+
+def _say_which_modules_have_spans(capture: CapturePlan, model: Any) -> None:
+    rank, depth = capture.topology.rank, capture.config.spans_depth
+    count: Any = None
+    if model is not None:
+        count = Guard("counts of module spans")(count_spans, model, depth)
+    if count and count.named:
+        if rank == 0:
+            logger.info("spans of modules: %s", count)
+    elif rank == 0 or capture.records_here:
+        logger.warning(
+            "rank %d: no module gets a span: %s", rank, count.why_none if count else _NO_MODEL
+        )
 
 
 def _prepare_cupti(args: Any) -> None:

@@ -13,7 +13,12 @@ from recorded_spans import events_of, recorded
 from torch.utils.checkpoint import checkpoint
 
 from megatron.torch_profile.backward_spans import BackwardSpans
-from megatron.torch_profile.module_spans import ModuleSpans, module_spans
+from megatron.torch_profile.module_spans import (
+    ModuleSpans,
+    SpanCount,
+    count_spans,
+    module_spans,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
@@ -252,6 +257,38 @@ def test_what_is_inside_cuda_graphs_is_not_touched(tmp_path: Path) -> None:
         "decoder: Block (backward)",
         "embedding: Embedding (backward)",
     ]
+
+
+@pytest.mark.parametrize("core", ["0.8", "0.10", "0.11"])
+def test_a_block_whose_dictionary_of_cuda_graphs_is_empty_has_spans(
+    core: str, tmp_path: Path
+) -> None:
+    model = Model()
+    model.decoder.cuda_graphs = {}  # every TransformerBlock of these versions
+    if core != "0.8":
+        model.decoder.current_microbatch = -1
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        step(model)
+    assert ("decoder.layers.1.mlp: Linear", 3) in found
+    assert count_spans([model]) == SpanCount(9)
+
+
+def test_a_block_whose_dictionary_holds_graphs_is_not_touched(tmp_path: Path) -> None:
+    model = Model()
+    model.decoder.cuda_graphs = {0: [object()], 1: [object()]}
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        step(model)
+    assert not [name for name, _ in found if name.startswith("decoder")]
+    assert count_spans([model]) == SpanCount(2, in_graphs=7)
+
+
+def test_modules_are_counted_before_anything_is_hooked() -> None:
+    model = Model()
+    model.decoder.layers[0] = GraphedLayer()
+    assert str(count_spans([Model()])) == "9 modules"
+    assert str(count_spans([Model()], depth=1)) == "3 modules"
+    assert str(count_spans([model])) == "6 modules, none of the 3 in CUDA graphs"
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 @pytest.fixture

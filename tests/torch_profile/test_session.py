@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from megatron.torch_profile import session
 from megatron.torch_profile.recorder import Recorder
@@ -114,3 +115,39 @@ def test_a_recorder_knows_whether_other_ranks_may_be_gone(
         if ending is not None:
             raise ending
     assert closed == [after_failure]
+
+
+def model(graphed: bool = False) -> torch.nn.Module:
+    made = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    if graphed:
+        made.cuda_graphs = []
+    return made
+
+
+def test_the_plan_counts_the_modules_that_get_spans(args: Any, said: list[str]) -> None:
+    args.torch_profile_spans = ["modules"]
+    with training(args, [model()], lambda: None):
+        pass
+    assert "spans of modules: 3 modules" in said
+
+
+@pytest.mark.parametrize(
+    ("chunks", "depth", "why"),
+    [
+        ([model(graphed=True)], None, "the model is in CUDA graphs or compiled (3 in CUDA graphs)"),
+        ([model()], 0, "the model has no module within --torch-profile-spans-depth"),
+        (
+            None,
+            None,
+            "this Megatron's train() does not take its model under the name that is known",
+        ),
+    ],
+    ids=["graphs", "depth", "unknown"],
+)
+def test_a_model_without_any_span_is_a_warning(
+    chunks: Any, depth: int | None, why: str, args: Any, warned: list[str]
+) -> None:
+    args.torch_profile_with_modules, args.torch_profile_spans_depth = True, depth
+    with training(args, chunks, lambda: None):
+        pass
+    assert warned == [f"rank 0: no module gets a span: {why}"]
