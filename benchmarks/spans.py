@@ -35,7 +35,8 @@ ROWS = {
 WINDOW, LAST = 4, 12
 _ITERATION = re.compile(r" iteration +(\d+)/.*?elapsed time per iteration \(ms\): ([\d.]+)")
 _LOSS = re.compile(r" iteration +(\d+)/.*?lm loss: (\S+)")
-_STOP = re.compile(r"rank 0 writes .*held ([\d.]+) s by the profiler's stop")
+_STOP = re.compile(r"rank 0 writes .*held ([\d.,]+) (us|ms|s) by the profiler's stop")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def train(options: argparse.Namespace, flags: list[str], folder: Path) -> Row:
     stop = _STOP.search(text)
     return Row(
         raw_mb=_raw_bytes(next(folder.rglob("rank-0.pt.trace.json.gz"))) / 1e6,
-        stop=float(stop[1]) if stop else None,
+        stop=float(stop[1].replace(",", "")) * _SECONDS[stop[2]] if stop else None,
         inside=took[WINDOW],
         # The first iteration after the window holds the stop.
         outside=statistics.median(ms for number, ms in took.items() if number > WINDOW + 1),

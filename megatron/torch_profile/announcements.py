@@ -7,8 +7,8 @@ import time
 
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
-from megatron.torch_profile.limits import MB
 from megatron.torch_profile.log import logger
+from megatron.torch_trace.wording import count, megabytes, seconds, size
 
 
 def say_lost(what: Export, part: str, why: str) -> None:
@@ -18,29 +18,43 @@ def say_lost(what: Export, part: str, why: str) -> None:
     )
 
 
+def say_begun(
+    what: Export, expected_mb: float | None, stop_seconds: float, held_seconds: float
+) -> None:
+    """One line about a window that is over, and how long training was held at its end."""
+    logger.info(
+        "rank %d writes the trace of iterations %s%s; training was held %s by the profiler's stop "
+        "and %s by the hand-over",
+        what.rank,
+        what.window,
+        "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
+        seconds(stop_seconds),
+        seconds(held_seconds),
+    )
+
+
 def say_progress(what: Export, started: float, written_bytes: int) -> None:
     """One line about an export that takes long."""
     logger.info(
-        "rank %d still writes the trace of iterations %s: %.0f s, %.0f MB so far",
+        "rank %d still writes the trace of iterations %s: %s, %s so far",
         what.rank,
         what.window,
-        time.monotonic() - started,
-        written_bytes / MB,
+        seconds(round(time.monotonic() - started)),
+        size(written_bytes),
     )
 
 
 def say_written(what: Export, written: Written, started: float, held_seconds: float) -> None:
     """One line about a finished trace, and one if it tells nothing of the GPU."""
     logger.info(
-        "rank %d wrote %s: %.1f MB (%.1f MB raw, %d events) in %.1f s, of which training was held "
-        "%.0f ms",
+        "rank %d wrote %s: %s (%s raw, %s events) in %s, of which training was held %s",
         what.rank,
         written.path,
-        written.file_bytes / MB,
-        written.raw_bytes / MB,
-        written.events,
-        time.monotonic() - started,
-        held_seconds * 1e3,
+        size(written.file_bytes),
+        size(written.raw_bytes),
+        count(written.events),
+        seconds(time.monotonic() - started),
+        seconds(held_seconds),
     )
     if (written.launches or what.gpu) and not written.kernels:
         logger.warning(

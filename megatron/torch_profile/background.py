@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from megatron.torch_profile.announcements import say_lost, say_progress, say_written
+from megatron.torch_profile.announcements import say_begun, say_lost, say_progress, say_written
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.export import Export, let_go, write_artifacts
@@ -124,15 +124,7 @@ class Exporter:
             if process is None:
                 return
         held = time.monotonic() - began
-        logger.info(
-            "rank %d writes the trace of iterations %s%s; training was held %.2f s by the "
-            "profiler's stop and %.0f ms by the hand-over",
-            what.rank,
-            what.window,
-            f" (about {expected_mb:.0f} MB raw)" if self.last else "",
-            stop_seconds,
-            held * 1e3,
-        )
+        say_begun(what, expected_mb if self.last else None, stop_seconds, held)
         self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
 
     def free_saved(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from megatron.torch_profile.across_ranks import largest
 from megatron.torch_profile.compile_watch import COUNTS
+from megatron.torch_trace.wording import counted
 
 _RECOMPILES, _BREAKS, _LIMITS, _REFUSED = range(len(COUNTS))
 
@@ -43,16 +44,20 @@ class Complaints:
             self._compiled = True
             rank = again.index(largest(again))
             recompiles, breaks, limits = (int(n) for n in rows[rank][:_REFUSED])
+            happened = [
+                counted(recompiles, "recompilation"),
+                counted(breaks, "graph break"),
+                f"{counted(limits, 'function')} at the recompile limit",
+            ]
             lines.append(
-                f"torch.compile was at work on rank {rank} since the last log: {recompiles} "
-                f"recompilation(s), {breaks} graph break(s), {limits} function(s) at the recompile "
-                "limit; TORCH_LOGS=recompiles,graph_breaks says why"
+                f"torch.compile was at work on rank {rank} since the last log: "
+                f"{', '.join(happened)}; TORCH_LOGS=recompiles,graph_breaks says why"
             )
         refused = [rank for rank, row in enumerate(rows) if row[_REFUSED] > 0]
         if refused and not self._refused:
             self._refused = True
             lines.append(
-                f"a fused kernel refused its inputs on {len(refused)} rank(s), rank {refused[0]} "
-                "among them; the warning in its log names the types"
+                f"a fused kernel refused its inputs on {counted(len(refused), 'rank')}, rank "
+                f"{refused[0]} among them; the warning in its log names the types"
             )
         return lines

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from megatron.torch_profile.host_memory import be_killed_first
+from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import DESTINATION_FILE, UnfinishedName
 
@@ -72,7 +73,7 @@ def check_whole(raw: Path) -> int:
         tail = file.read().rstrip()
     if not head.startswith(b"{") or not tail.endswith(b"}"):
         raise TorchTraceError(
-            f"the trace is cut short after {size / 1e6:.1f} MB (is the disk full?); what there is "
+            f"the trace is cut short after {wording.size(size)} (is the disk full?); what there is "
             f"was left in {raw}"
         )
     return size

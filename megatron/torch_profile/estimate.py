@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_trace.wording import megabytes
 
 MB_PER_LAYER_AND_MICRO_BATCH = 0.25
 HELD_MB_PER_TRACE_MB = 5.0
@@ -34,8 +35,8 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"about {self.raw_mb:.0f} MB raw (a guess, from layers and micro-batches), "
-            f"{self.held_mb / 1e3:.1f} GB of host memory until it is written"
+            f"about {megabytes(self.raw_mb)} raw (a guess, from layers and micro-batches), "
+            f"{megabytes(self.held_mb)} of host memory until it is written"
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.host_memory import host_memory, resident_bytes
+from megatron.torch_trace.wording import counted, megabytes, size
 
 MB = 1_000_000
 TRACE_BYTES_PER_GROWN_BYTE = 2.0
@@ -56,15 +57,15 @@ class WindowLimits:
             following = estimate * (iterations + 1) / iterations
             if following > self._max_trace_mb:
                 return (
-                    f"the trace holds about {estimate:.0f} MB raw and the next iteration would "
+                    f"the trace holds about {megabytes(estimate)} raw and the next iteration would "
                     f"take it past --torch-profile-max-trace-mb {self._max_trace_mb:g}"
                 )
         host = host_memory()
         needed = estimate * HELD_MB_PER_TRACE_MB
         if host.free / MB < host.limit / MB * _RESERVE + needed:
             return (
-                f"host memory is short: {host.free / MB:.0f} MB of {host.limit / MB:.0f} MB are "
-                f"left, and closing the window needs about {needed:.0f} MB"
+                f"host memory is short: {size(host.free)} of {size(host.limit)} are "
+                f"left, and closing the window needs about {megabytes(needed)}"
             )
         return None
 
@@ -83,6 +84,6 @@ def short_of_space(folder: Path, raw_mb: float, writers: int) -> str | None:
     if needed <= free:
         return None
     return (
-        f"{writers} trace(s) of about {raw_mb:.0f} MB raw need {needed:.0f} MB and {folder} has "
-        f"{free:.0f} MB free"
+        f"{counted(writers, 'trace')} of about {megabytes(raw_mb)} raw would take "
+        f"{megabytes(needed)} and {folder} has {megabytes(free)} free"
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 
+from megatron.torch_trace.wording import seconds
+
 _AFTER = 5
 """Iterations to average after a window; the first one after it is left out: it catches up."""
 
@@ -48,8 +50,8 @@ class Pace:
             return None
         old, new = sum(before) / len(before), sum(after) / len(after)
         return (
-            f"mean iteration {old * 1e3:.1f} ms before the window ({len(before)}), "
-            f"{new * 1e3:.1f} ms after it ({len(after)})"
+            f"mean iteration {seconds(old)} before the window ({len(before)}), "
+            f"{seconds(new)} after it ({len(after)})"
         )
 
     def pause(self) -> None:

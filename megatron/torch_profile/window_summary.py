@@ -24,6 +24,7 @@ from megatron.torch_profile.host_memory import be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.layout import ARTIFACTS, SUMMARY_FILE, TraceName, WindowName, partial_of
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.wording import counted, percent
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results import Analysis, RankResult
@@ -69,14 +70,15 @@ class WindowSummary:
     def line(self) -> str:
         """The window in a sentence."""
         shares = {part: self.scalars.get(f"profile/{part}_pct") for part in BREAKDOWN}
-        said = [f"{k.replace('_', ' ')} {v:.1f} %" for k, v in shares.items() if v is not None]
+        known = {part: percent(v / 100) for part, v in shares.items() if v is not None}
+        said = [f"{part.replace('_', ' ')} {share}" for part, share in known.items()]
         if not said:
             said = ["no GPU work in the traces"]
         lacking = ", ".join(map(str, self.missing_ranks))
-        return (
-            f"iterations {self.iterations}: {', '.join(said)} ({len(self.ranks)} rank(s)"
-            f"{f'; without rank {lacking}' if lacking else ''}; {len(self.findings)} finding(s))"
-        )
+        of = [counted(len(self.ranks), "rank")]
+        of += [f"without rank {lacking}"] if lacking else []
+        of += [counted(len(self.findings), "finding")] if self.findings else []
+        return f"iterations {self.iterations}: {', '.join(said)} ({'; '.join(of)})"
 
 
 def read(folder: Path) -> WindowSummary:

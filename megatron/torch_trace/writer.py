@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.wording import size
 
 STDOUT = Path("-")
 _SEPARATOR = b",\n  "
@@ -71,8 +72,8 @@ class OutputFile:
         free = shutil.disk_usage(folder).free
         if expected_bytes + _HEADROOM_BYTES > free:
             raise TorchTraceError(
-                f"{folder}: has {_size(free)} free, but {self.path.name} needs about "
-                f"{_size(expected_bytes + _HEADROOM_BYTES)}; write it to another disk."
+                f"{folder}: has {size(free)} free, but {self.path.name} needs about "
+                f"{size(expected_bytes + _HEADROOM_BYTES)}; write it to another disk."
             )
 
     def __enter__(self) -> OutputFile:
@@ -101,7 +102,7 @@ class OutputFile:
         if error.errno == errno.ENOSPC:
             name = "standard output" if self.path == STDOUT else self.path
             return TorchTraceError(
-                f"{name}: the disk is full after {_size(self.written)}; nothing was left behind."
+                f"{name}: the disk is full after {size(self.written)}; nothing was left behind."
             )
         return TorchTraceError(f"{self.path}: cannot be written ({error.strerror or error}).")
 
@@ -130,10 +131,6 @@ class OutputFile:
                 with contextlib.suppress(OSError, ValueError):
                     file.close()
             self._temporary.unlink(missing_ok=True)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _compressor(path: Path, raw: IO[bytes]) -> Any:

@@ -100,7 +100,7 @@ def test_speeds_stand_beside_the_modules_whose_flops_are_known(tmp_path: Path) -
         "  mlp                 1    0.029         -  100 %        -",
         "    (itself)               0.010         -   34 %",
         "    fc1               1    0.019         -   66 %      105",
-        "  (in no module)                            0.0 %",
+        "  (in no module)                              0 %",
     ]
 
 

@@ -197,7 +197,7 @@ def what_the_trace_says_is_in_every_sink(run: Run, folder: Path) -> None:
     assert told["profile/iteration"] == 8
     assert told["profile/findings/_type"] == "table-file"
     assert told["profile/breakdown_by_rank/nrows"] == 1
-    assert "iterations 8: no GPU work in the traces (1 rank(s); 1 finding(s))" in run.said
+    assert "iterations 8: no GPU work in the traces (1 rank; 1 finding)" in run.said
     (artifact,) = (r.artifact for r in wandb_records(folder) if r.artifact.type == "torch-profile")
     (entry,) = artifact.manifest.contents
     assert entry.path == "iter-0000008/rank-0.pt.trace.json.gz"

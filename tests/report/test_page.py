@@ -16,7 +16,7 @@ from megatron.torch_trace.analysis.run_record import find_run
 from megatron.torch_trace.analysis.summary import summarise
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import ViewLinks, render_html
-from megatron.torch_trace.report.words import milliseconds, percent
+from megatron.torch_trace.wording import milliseconds, percent
 
 HOSTILE = "</script><img src=x onerror=document.title='hacked'>"
 

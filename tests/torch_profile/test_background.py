@@ -40,7 +40,7 @@ def test_a_trace_arrives_whole_and_alone(tmp_path: Path, mode: str, said: list[s
     exporter.wait()
     assert names(tmp_path) == [TARGET]
     assert steps(tmp_path / TARGET) == 1
-    assert said[0].startswith("rank 0 writes the trace of iterations 3-4; training was held 0.00 s")
+    assert said[0].startswith("rank 0 writes the trace of iterations 3-4; training was held 0 ns")
     assert said[-1].startswith(f"rank 0 wrote {tmp_path / TARGET}: ")
 
 

@@ -78,7 +78,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("free_kib", "sentence", "left"),
     [
-        (8, "the trace is cut short after 0.0 MB (is the disk full?)", ".json.tmp"),
+        (8, "the trace is cut short after 8.19 kB (is the disk full?)", ".json.tmp"),
         (12, "No space left on device; the raw trace is whole", "rank-0.pt.trace.json"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
     exporter.hand_over(profiled(), where, stop_seconds=0, expected_mb=100, writers=2)
     exporter.wait()
     assert steps(tmp_path / "run" / TARGET) == 1
-    assert "2 trace(s) of about 100 MB raw need 220 MB" in said[0]
+    assert "2 traces of about 100 MB raw would take 220 MB" in said[0]
     assert said[0].endswith(
         f"7 MB free; the trace of iterations 3-4 grows in {where.folder} instead"
     )
@@ -160,7 +160,7 @@ def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -
     exporter.hand_over(profiled(), what(tmp_path), stop_seconds=0, expected_mb=1e9, writers=8)
     assert names(tmp_path) == []
     assert said[0].startswith(
-        "rank 0 drops the trace of iterations 3-4: 8 trace(s) of about 1000000000 MB raw need"
+        "rank 0 drops the trace of iterations 3-4: 8 traces of about 1,000 TB raw would take"
     )
 
 

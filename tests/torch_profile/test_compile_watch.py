@@ -117,13 +117,13 @@ def test_the_rank_that_has_most_is_counted_and_trouble_is_said_once_after_the_wa
     }
     complaints = Complaints()
     refused = (
-        "a fused kernel refused its inputs on 1 rank(s), rank 2 among them; the warning in its "
+        "a fused kernel refused its inputs on 1 rank, rank 2 among them; the warning in its "
         "log names the types"
     )
     assert complaints.of(rows, warm=False) == [refused]
     assert complaints.of(rows, warm=True) == [
-        "torch.compile was at work on rank 1 since the last log: 3 recompilation(s), 2 graph "
-        "break(s), 1 function(s) at the recompile limit; TORCH_LOGS=recompiles,graph_breaks says "
+        "torch.compile was at work on rank 1 since the last log: 3 recompilations, 2 graph "
+        "breaks, 1 function at the recompile limit; TORCH_LOGS=recompiles,graph_breaks says "
         "why"
     ]
     assert complaints.of(rows, warm=True) == []

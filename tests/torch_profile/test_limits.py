@@ -99,14 +99,13 @@ def test_a_window_ends_before_the_control_group_is_full(process: Any) -> None:
     process.resident += 500_000_000
     process.host = HostMemory(32 * GIB, 27 * GIB)
     assert window.reached(1) == (
-        "host memory is short: 5369 MB of 34360 MB are left, and closing the window needs about "
-        "5000 MB"
+        "host memory is short: 5.37 GB of 34.4 GB are left, and closing the window needs about 5 GB"
     )
 
 
 def test_space_is_asked_for_all_writers_of_the_node(tmp_path: Path) -> None:
     assert short_of_space(tmp_path, 0, 8) is None
-    assert "9 trace(s) of about 1000000000 MB raw need" in str(short_of_space(tmp_path, 1e9, 9))
+    assert "9 traces of about 1,000 TB raw would take" in str(short_of_space(tmp_path, 1e9, 9))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +192,7 @@ def test_pace_compares_the_last_five_iterations_before_with_five_after(
     watched.window_closed()
     assert iteration(0.5) is None, "catches up"
     said = [iteration(0.2) for _ in range(5)]
-    assert said == [None] * 4 + [
-        "mean iteration 100.0 ms before the window (5), 200.0 ms after it (5)"
-    ]
+    assert said == [None] * 4 + ["mean iteration 100 ms before the window (5), 200 ms after it (5)"]
 
 
 def test_an_iteration_with_a_checkpoint_tells_nothing_of_the_pace(
@@ -215,7 +212,7 @@ def test_an_iteration_with_a_checkpoint_tells_nothing_of_the_pace(
         clock.now += 0.1
         said.append(watched.begin_step(outside=iteration != 3))
     assert [line for line in said if line] == [
-        "mean iteration 100.0 ms before the window (2), 100.0 ms after it (5)"
+        "mean iteration 100 ms before the window (2), 100 ms after it (5)"
     ]
 
 

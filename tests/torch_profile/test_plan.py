@@ -184,7 +184,7 @@ def test_the_size_to_expect_is_guessed_from_layers_and_micro_batches() -> None:
     # Measured: 188 MB and 735 MB.
     assert str(plain).startswith("about 192 MB raw (a guess")
     assert str(stacks).startswith("about 749 MB raw (a guess")
-    assert str(stacks).endswith("3.7 GB of host memory until it is written")
+    assert str(stacks).endswith("3.74 GB of host memory until it is written")
     assert estimate(TorchProfileConfig(), arguments_of(), 1) is None
 
 

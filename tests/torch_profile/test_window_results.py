@@ -82,7 +82,7 @@ def test_a_windows_summary_reaches_every_sink_at_a_later_log(
         "iteration": 4,
         "profile/idle_pct": 12.5,
     }
-    assert said == ["iterations 3-4: idle 12.5 % (1 rank(s); 1 finding(s))"]
+    assert said == ["iterations 3-4: idle 12 % (1 rank; 1 finding)"]
     assert len(programs) == 2, "one window at a time"
     assert programs[1].folder.name == "iter-0000006-0000007"
 

@@ -75,11 +75,11 @@ def test_the_line_names_the_parts_and_the_ranks_that_are_missing(window: Path) -
     summary = replace(read(window), findings=[])
     summary.scalars.update({f"profile/{part}_pct": 25.0 for part in BREAKDOWN})
     assert summary.line() == (
-        "iterations 3: compute 25.0 %, exposed communication 25.0 %, exposed memory 25.0 %, "
-        "idle 25.0 % (2 rank(s); without rank 1; 0 finding(s))"
+        "iterations 3: compute 25 %, exposed communication 25 %, exposed memory 25 %, "
+        "idle 25 % (2 ranks; without rank 1)"
     )
     bare = replace(summary, last=4, scalars={}, missing_ranks=[])
-    assert bare.line() == "iterations 3-4: no GPU work in the traces (2 rank(s); 0 finding(s))"
+    assert bare.line() == "iterations 3-4: no GPU work in the traces (2 ranks)"
 
 
 def test_wandb_gets_two_tables_and_a_figure_where_shares_are_known(window: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.facts import problems, rank
 from megatron.torch_trace.errors import DamagedTraceError, StrictError
@@ -92,7 +93,7 @@ def _facts(one: Survey) -> dict[str, Any]:
 
 def _print(console: Console, one: Survey) -> None:
     verdict = "[bold red]faults[/]" if one.has_faults else "[bold green]ok[/]"
-    size = f"{one.events:,} events, {terminal.size(one.raw_bytes)}"
+    size = f"{one.events:,} events, {wording.size(one.raw_bytes)}"
     console.print(f"{verdict}  [bold]{terminal.literal(one.path)}[/]  {size}", soft_wrap=True)
     table = terminal.table("", "count", "first at byte", "", right=(1, 2))
     table.show_header = bool(one.damage or one.odd)

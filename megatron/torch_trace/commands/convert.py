@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 
@@ -73,14 +74,14 @@ def _report(result: Conversion) -> None:
     if len(result.ranks) > 1:
         table = terminal.table("rank", "clock moved by", right=(0, 1))
         for rank, offset in result.clock_ns.items():
-            table.add_row(str(rank), "unknown" if offset is None else terminal.duration(offset))
+            table.add_row(str(rank), "unknown" if offset is None else wording.duration(offset))
         console.print(table)
-    ranks = "1 rank" if len(result.ranks) == 1 else f"{len(result.ranks)} ranks"
+    ranks = wording.counted(len(result.ranks), "rank")
     size = result.output.stat().st_size
     terminal.sentence(
         console,
         f"Wrote {terminal.literal(result.output)}: {ranks}, {result.slices:,} slices, "
-        f"{result.arrows:,} arrows, {terminal.size(size)}. {result.crossing:,} slices that "
+        f"{result.arrows:,} arrows, {wording.size(size)}. {result.crossing:,} slices that "
         "crossed others are on lanes of their own.",
     )
     terminal.sentence(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.reader import ByteStream, available_cores
@@ -65,7 +66,7 @@ def command(
             )
         if str(target) != "-":
             how = "" if result.repaired else ", byte for byte (--repair mends what parsers refuse)"
-            terminal.say(f"Wrote {target}: {terminal.size(result.written_bytes)} of JSON{how}.")
+            terminal.say(f"Wrote {target}: {wording.size(result.written_bytes)} of JSON{how}.")
         if result.damage:
             terminal.say(f"{path}: {result.damage.sentence()}.")
             damaged.append(path)

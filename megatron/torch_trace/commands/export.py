@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError
 
@@ -37,7 +38,7 @@ def command(
     table = terminal.table("table", "rows", "size", right=(1, 2))
     for name, rows in result.rows.items():
         file = result.folder / f"{name}.parquet"
-        table.add_row(file.name, f"{rows:,}", terminal.size(file.stat().st_size))
+        table.add_row(file.name, f"{rows:,}", wording.size(file.stat().st_size))
     console.print(table)
     if result.damage:
         parts = [f"{path}: {damage.sentence()}" for path, damage in result.damage.items()]

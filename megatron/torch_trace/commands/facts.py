@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from megatron.torch_trace.commands import terminal
+from megatron.torch_trace import wording
 from megatron.torch_trace.sources import rank_in_name
 
 if TYPE_CHECKING:
@@ -131,17 +131,17 @@ def advice(one: Survey) -> list[str]:
     python = sizes.get("python_function", 0)
     left = one.raw_bytes - python
     if python > one.raw_bytes / 5:
-        found.append(f"Without Python frames, about {terminal.size(left)}: {whole} --drop python")
+        found.append(f"Without Python frames, about {wording.size(left)}: {whole} --drop python")
     if len(one.steps) > 1:
         first = min(one.steps)
         each = one.raw_bytes / len(one.steps)
-        found.append(f"One step, about {terminal.size(each)}: {whole} --step {first}")
+        found.append(f"One step, about {wording.size(each)}: {whole} --step {first}")
     kept = sum(
         sizes.get(key, 0)
         for key in ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "user_annotation", "ac2g")
     )
     found.append(
-        f"GPU work and its launches, about {terminal.size(kept)}: "
+        f"GPU work and its launches, about {wording.size(kept)}: "
         f"torch-trace slim {name} -o {out} --preset overlap"
     )
     if one.raw_bytes > _LARGEST_BYTES:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.facts import advice, device, facts, problems, rank, versions
 from megatron.torch_trace.errors import DamagedTraceError
@@ -86,7 +87,7 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
             _steps(one),
             _span(one),
             f"{one.events:,}",
-            terminal.size(one.raw_bytes),
+            wording.size(one.raw_bytes),
             *([terminal.literal(device(one) or "-")] if len(devices) > 1 else []),
             f"{file}  [bold red]{wrong}[/]" if wrong else file,
         )
@@ -101,7 +102,7 @@ def _steps(one: Survey) -> str:
 
 
 def _span(one: Survey) -> str:
-    return terminal.duration(one.span_ns[1] - one.span_ns[0]) if one.span_ns else "none"
+    return wording.duration(one.span_ns[1] - one.span_ns[0]) if one.span_ns else "none"
 
 
 def _print_one(console: Console, one: Survey) -> None:
@@ -127,8 +128,8 @@ def _print_one(console: Console, one: Survey) -> None:
     table.add_row("span", _span(one))
     packed = ""
     if one.file_bytes and one.compression != "none":
-        packed = f", {terminal.size(one.file_bytes)} as {one.compression}"
-    table.add_row("size", f"{terminal.size(one.raw_bytes)} of JSON{packed}")
+        packed = f", {wording.size(one.file_bytes)} as {one.compression}"
+    table.add_row("size", f"{wording.size(one.raw_bytes)} of JSON{packed}")
     table.add_row(
         "launches", f"{one.launches:,}, of which {one.launches_without_work:,} ran nothing"
     )
@@ -151,8 +152,8 @@ def _print_categories(console: Console, one: Survey) -> None:
         table.add_row(
             terminal.literal(name or "(none)"),
             f"{events:,}",
-            terminal.size(size),
-            f"{100 * size / total:.1f} %",
+            wording.size(size),
+            wording.percent(size / total),
         )
     console.print()
     console.print(table)

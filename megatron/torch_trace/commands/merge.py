@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.filters import parse_numbers
@@ -97,12 +98,12 @@ def _report(output: str, result: MergeResult) -> None:
     if result.offsets_ns:
         table = terminal.table("rank", "clock moved by", right=(0, 1))
         for rank, offset in result.offsets_ns.items():
-            table.add_row(str(rank), "unknown" if offset is None else terminal.duration(offset))
+            table.add_row(str(rank), "unknown" if offset is None else wording.duration(offset))
         console.print(table)
     console.print(
-        f"Wrote {terminal.literal(output)}: {len(result.ranks)} ranks, {result.events:,} events, "
-        f"{terminal.size(result.written_bytes)} of JSON. {result.moved_crossing:,} slices that "
-        "crossed others are on lanes of their own.",
+        f"Wrote {terminal.literal(output)}: {wording.counted(len(result.ranks), 'rank')}, "
+        f"{result.events:,} events, {wording.size(result.written_bytes)} of JSON. "
+        f"{result.moved_crossing:,} slices that crossed others are on lanes of their own.",
         soft_wrap=True,
     )
     console.print("Open it in https://ui.perfetto.dev.")

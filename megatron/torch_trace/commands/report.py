@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
 from megatron.torch_trace.writer import OutputFile
@@ -65,5 +66,5 @@ def command(
         page = render_html(analysis).encode()
         file.write(page)
     if output != "-":
-        terminal.say(f"Wrote {output}: {terminal.size(len(page))}.")
+        terminal.say(f"Wrote {output}: {wording.size(len(page))}.")
     raise_if_damaged(analysis)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.filters import (
@@ -144,8 +145,8 @@ def _report(output: str, result: SlimResult) -> None:
             terminal.literal(name or "(none)"),
             f"{events:,}",
             f"{kept_events:,}",
-            terminal.size(size),
-            terminal.size(kept_size),
+            wording.size(size),
+            wording.size(kept_size),
         )
     console = terminal.console()
     console.print(table)
@@ -161,6 +162,6 @@ def _report(output: str, result: SlimResult) -> None:
         )
     on_disk = Path(output).stat().st_size
     console.print(
-        f"Wrote {terminal.literal(output)}: {terminal.size(result.raw_bytes)} of JSON is now "
-        f"{terminal.size(result.written_bytes)}, {terminal.size(on_disk)} on disk."
+        f"Wrote {terminal.literal(output)}: {wording.size(result.raw_bytes)} of JSON is now "
+        f"{wording.size(result.written_bytes)}, {wording.size(on_disk)} on disk."
     )

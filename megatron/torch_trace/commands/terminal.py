@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees: sizes and times in words, tables, a progress bar on a terminal only."""
+"""What a person sees: sentences, tables, a progress bar on a terminal only."""
 
 from __future__ import annotations
 
@@ -62,23 +62,6 @@ def table(*columns: str, right: Sequence[int] = ()) -> Table:
     for number, column in enumerate(columns):
         result.add_column(column, justify="right" if number in right else "left", overflow="fold")
     return result
-
-
-def size(count: float) -> str:
-    """Bytes in decimal units, as disks and `ls --si` count: `1.23 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def duration(ns: float) -> str:
-    """`1.234 s`, `56.7 ms`, `8.9 us`."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.4g} {unit}"
-    return f"{ns:.0f} ns"
 
 
 def say(message: str) -> None:

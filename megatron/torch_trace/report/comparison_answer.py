@@ -7,7 +7,7 @@ from megatron.torch_trace.analysis.comparison import Comparison, Lateness
 from megatron.torch_trace.analysis.comparison_parts import PARTS
 from megatron.torch_trace.analysis.comparison_statistics import STEPS, Difference
 from megatron.torch_trace.report.comparison_words import part_name, relative, signed
-from megatron.torch_trace.report.words import duration, percent
+from megatron.torch_trace.wording import duration, percent
 
 _LEAST_SHARE = 0.001
 

@@ -20,7 +20,7 @@ from megatron.torch_trace.report.comparison_sections import (
 )
 from megatron.torch_trace.report.comparison_words import part_name
 from megatron.torch_trace.report.sentences import head
-from megatron.torch_trace.report.words import duration
+from megatron.torch_trace.wording import duration
 
 _PACKAGE = "megatron.torch_trace.report"
 _ROWS, _RANKS = 100, 1024

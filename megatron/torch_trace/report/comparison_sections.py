@@ -17,8 +17,8 @@ from megatron.torch_trace.report.comparison_words import (
     relative,
     significant,
 )
-from megatron.torch_trace.report.words import NONE, count, milliseconds, percent
 from megatron.torch_trace.report.work import shape_in_words
+from megatron.torch_trace.wording import NONE, count, milliseconds, percent
 
 _MOST_RANKS = 16
 _LEAST_NS = 1_000

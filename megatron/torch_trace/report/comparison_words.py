@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.comparison_statistics import Difference
-from megatron.torch_trace.report.words import NONE, milliseconds
+from megatron.torch_trace.wording import NONE, milliseconds
 
 _PARTS = {
     "exposed_communication": "exposed communication",
@@ -25,11 +25,11 @@ def part_name(name: str) -> str:
 
 
 def signed(ns: float | None) -> str:
-    """`+12.3`, `-0.45`, `0.000`."""
+    """`+12.3`, `-0.45`, `0`."""
     if ns is None:
         return NONE
     text = milliseconds(abs(ns))
-    return text if float(text.replace(",", "")) == 0 else f"{'+' if ns > 0 else '-'}{text}"
+    return "0" if text in ("0", "<0.001") else f"{'+' if ns > 0 else '-'}{text}"
 
 
 def change(part: Difference) -> str:
@@ -47,6 +47,8 @@ def relative(part: Difference) -> str:
     if share is None:
         return "new"
     value = 100 * share
+    if not value:
+        return "0 %"
     return f"{value:+,.0f} %" if abs(value) >= 9.95 else f"{value:+.1f} %"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from megatron.torch_trace.analysis.module_ranges import holders
 from megatron.torch_trace.analysis.modules import ModuleRow
-from megatron.torch_trace.report.words import ranks
+from megatron.torch_trace.wording import ranks
 
 _ANY = "*"
 _PER_TERA = 1e-3

@@ -10,7 +10,7 @@ from megatron.torch_trace.analysis.stage_work import StageWork
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
 from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.report.table import paragraph, table
-from megatron.torch_trace.report.words import (
+from megatron.torch_trace.wording import (
     NONE,
     count,
     flop_rate,

@@ -8,7 +8,7 @@ from megatron.torch_trace.analysis.phases import PhaseRow
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.report.table import paragraph, table
-from megatron.torch_trace.report.words import NONE, count, milliseconds
+from megatron.torch_trace.wording import NONE, count, milliseconds
 
 _PASSES = ("forward", "backward")
 _NO_PLACE = ""

@@ -9,7 +9,7 @@ from megatron.torch_trace.analysis.breakdown import Breakdown
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.table import paragraph, table
-from megatron.torch_trace.report.words import (
+from megatron.torch_trace.wording import (
     NONE,
     UNKNOWN,
     count,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.report.words import duration, percent, ranks
+from megatron.torch_trace.wording import duration, percent, ranks
 
 _NAMES = {
     "tp": "tensor parallel",

@@ -10,7 +10,7 @@ from megatron.torch_trace.analysis.results import Analysis
 from megatron.torch_trace.analysis.summary import WorkSummary
 from megatron.torch_trace.report.sections import means
 from megatron.torch_trace.report.table import table
-from megatron.torch_trace.report.words import NONE, count, milliseconds, percent
+from megatron.torch_trace.wording import NONE, count, milliseconds, percent
 
 
 def tables(analysis: Analysis, width: int, top: int) -> list[str]:

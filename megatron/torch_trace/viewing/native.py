@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.wording import size
 
 NATIVE_PORT = 9001
 """Where the UI looks for one."""
@@ -89,6 +90,6 @@ def too_large(raw_bytes: int) -> str | None:
     if raw_bytes < BROWSER_BYTES:
         return None
     return (
-        f"About {raw_bytes / 1e9:.1f} GB of JSON: a browser may run out of memory. Look at fewer "
+        f"About {size(raw_bytes)} of JSON: a browser may run out of memory. Look at fewer "
         "ranks or one step (torch-trace slim), or pass --trace-processor BIN."
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.viewing import cache
 
@@ -116,12 +117,14 @@ class Preparation:
         from megatron.torch_trace.report.html import render_html
 
         count, done = len(self.traces), 0
-        self.reporting = Progress(WORKING, f"Analysing {_traces(count)}.")
+        self.reporting = Progress(WORKING, f"Analysing {wording.counted(count, 'trace')}.")
 
         def on_done(file: Path) -> None:
             nonlocal done
             done += 1
-            self.reporting = Progress(WORKING, f"Analysing: {done} of {_traces(count)} done.")
+            self.reporting = Progress(
+                WORKING, f"Analysing: {done} of {wording.counted(count, 'trace')} done."
+            )
 
         try:
             self.report = render_html(analyze(self.traces, on_done=on_done), view=self._links)
@@ -143,7 +146,9 @@ class Preparation:
         def on_progress(done: float) -> None:
             if self._stopped.is_set():
                 raise _StoppedError
-            self.timeline = Progress(WORKING, f"Converting the traces: {done:.0%} done.")
+            self.timeline = Progress(
+                WORKING, f"Converting the traces: {wording.percent(done)} done."
+            )
 
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -159,10 +164,8 @@ class Preparation:
         except Exception as error:
             self._finished(Progress(FAILED, f"{type(error).__name__}: {error}"))
         else:
-            size = self.file.stat().st_size / 1e6
-            self._finished(
-                Progress(READY, f"The timeline is ready: {size:.1f} MB.", found.offset_ns)
-            )
+            size = wording.size(self.file.stat().st_size)
+            self._finished(Progress(READY, f"The timeline is ready: {size}.", found.offset_ns))
 
     def _show_as_it_is(self, why: str) -> None:
         """The only trace was made for Perfetto, which tells by the content what it is."""
@@ -182,7 +185,3 @@ def _is_merged(trace: Path) -> bool:
         return read_metadata(trace).merged is not None
     except TorchTraceError:
         return False
-
-
-def _traces(count: int) -> str:
-    return "1 trace" if count == 1 else f"{count:,} traces"

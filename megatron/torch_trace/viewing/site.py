@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from megatron.torch_trace.viewing.addresses import PUBLIC_UI
 from megatron.torch_trace.viewing.preparation import READY, WORKING, Preparation
+from megatron.torch_trace.wording import counted, size
 
 TIMELINE, ALONE, OFFSETS, UI = "/timeline.pftrace.gz", "/timeline", "/offsets", "/ui/"
 
@@ -139,7 +140,7 @@ class Site:
                 name=self._name,
                 working=progress.state == WORKING,
                 message=progress.message,
-                traces=len(self._traces),
+                traces=counted(len(self._traces), "trace"),
             )
         )
 
@@ -176,7 +177,7 @@ class Site:
 
     def _list(self) -> TextReply:
         traces = [
-            (f"/traces/{quote(name)}", str(path), path.stat().st_size)
+            (f"/traces/{quote(name)}", str(path), size(path.stat().st_size))
             for name, path in self._traces.items()
             if path.is_file()
         ]

@@ -11,13 +11,12 @@ from megatron.torch_trace.analysis.findings.shares import (
     flag_value,
     known,
     mean_share,
-    number,
     over,
-    percent,
     severity,
 )
 from megatron.torch_trace.analysis.findings.stragglers import DIMENSION_NAMES
 from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
+from megatron.torch_trace.wording import number, percent
 
 _LEAST = 0.03
 """Of the window: an iteration differs from the next by as much."""

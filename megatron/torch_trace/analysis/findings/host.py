@@ -16,14 +16,13 @@ from megatron.torch_trace.analysis.findings.shares import (
     known,
     mean_share,
     milliseconds,
-    number,
     over,
-    percent,
     severity,
     typically,
 )
 from megatron.torch_trace.analysis.names import COMPUTE
 from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
+from megatron.torch_trace.wording import number, percent
 
 _LAUNCH_BOUND = 0.10
 """Of the window; the profiler itself makes a few percent of it, by slowing launches down."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, percent, severity
+from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
 from megatron.torch_trace.analysis.names import MEMORY
 from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.wording import percent
 
 _COPIES = 0.03
 _CASTS = 0.03

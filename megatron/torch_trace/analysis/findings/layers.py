@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import mean
 
-from megatron.torch_trace.analysis.findings.shares import milliseconds, percent, severity
+from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.results import Analysis, Finding
 from megatron.torch_trace.analysis.stage_work import StageWork
+from megatron.torch_trace.wording import percent
 
 _LEAST = 0.02
 """Of the iteration: less is within what one iteration differs from the next."""

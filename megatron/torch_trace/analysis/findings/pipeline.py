@@ -8,9 +8,10 @@ from statistics import mean
 
 from megatron.torch_trace.analysis.findings.advice import for_bubble, for_uneven_stages
 from megatron.torch_trace.analysis.findings.layers import layer_imbalance
-from megatron.torch_trace.analysis.findings.shares import known, milliseconds, percent, severity
+from megatron.torch_trace.analysis.findings.shares import known, milliseconds, severity
 from megatron.torch_trace.analysis.pipeline import PipelineStep
 from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.wording import percent
 
 _BUBBLE = 0.10
 """Of the time between first and last micro-batch: 1F1B with nine micro-batches a stage has less."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, percent, severity
+from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
 from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.wording import percent
 
 _OVERHEAD = 0.02
 """Of the window: every share in the report may be off by as much."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from megatron.torch_trace.analysis import command_line
 from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.wording import number
 
 HIGH = 0.15
 MEDIUM = 0.05
@@ -29,19 +30,6 @@ def mean_share(ranks: Sequence[RankResult], part: Callable[[RankResult], int]) -
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def percent(share: float) -> str:
-    """`23 %`; below 10 with a decimal: `3.4 %`; never `100 %` of what is not all of it."""
-    value = 100 * share
-    if 99.5 <= value < 100:
-        return f"{value:.1f} %" if value < 99.95 else ">99.9 %"
-    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
-
-
-def number(mean: float) -> str:
-    """A mean count in three digits: `6`, `6.25`, `1,234`."""
-    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
-
-
 def by_iteration(ranks: Sequence[RankResult]) -> tuple[int, str]:
     """What counts of a window are divided by, and what they are of then."""
     steps = max((len(rank.steps) for rank in ranks), default=0)
@@ -50,8 +38,7 @@ def by_iteration(ranks: Sequence[RankResult]) -> tuple[int, str]:
 
 def milliseconds(ns: float) -> str:
     """`12.3 ms`, in three digits."""
-    value = ns / 1e6
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"
+    return f"{number(ns / 1e6)} ms"
 
 
 def over(ranks: Sequence[RankResult]) -> str:

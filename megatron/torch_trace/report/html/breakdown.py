@@ -22,7 +22,7 @@ from megatron.torch_trace.report.html.parts import (
     stacked,
     text,
 )
-from megatron.torch_trace.report.words import UNKNOWN, milliseconds, percent
+from megatron.torch_trace.wording import UNKNOWN, milliseconds, percent
 
 FEW = 32
 """Ranks that have a line each at once; more are columns side by side."""

@@ -16,7 +16,7 @@ from megatron.torch_trace.report.html.parts import (
     number,
     text,
 )
-from megatron.torch_trace.report.words import NONE, count, percent, size, speed
+from megatron.torch_trace.wording import NONE, count, percent, size, speed
 
 
 def means(analysis: Analysis) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from megatron.torch_trace.analysis.finding_moments import moment_of
 from megatron.torch_trace.analysis.results import Analysis, Finding
 from megatron.torch_trace.report.html.parts import At, Section, at
-from megatron.torch_trace.report.words import duration, percent
+from megatron.torch_trace.wording import duration, percent
 
 _MOST_VALUES = 16
 _SEVERITIES = {"high": "high", "medium": "medium", "low": "low", "info": "for information"}

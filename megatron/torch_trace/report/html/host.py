@@ -17,7 +17,7 @@ from megatron.torch_trace.report.html.parts import (
     share,
     text,
 )
-from megatron.torch_trace.report.words import NONE, UNKNOWN, count, percent
+from megatron.torch_trace.wording import NONE, UNKNOWN, count, percent
 
 _MOST = 200
 _USE = "the time to make a batch, of the time between two requests, at least"

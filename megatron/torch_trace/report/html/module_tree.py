@@ -23,7 +23,7 @@ from megatron.torch_trace.report.html.parts import (
 )
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
 from megatron.torch_trace.report.stages import first_and_last, label
-from megatron.torch_trace.report.words import count, flop_rate, milliseconds, percent
+from megatron.torch_trace.wording import count, flop_rate, milliseconds, percent
 
 _MOST = 600
 _MOST_OUTSIDE = 12

@@ -12,7 +12,7 @@ from megatron.torch_trace.analysis.moments import Moment
 from megatron.torch_trace.analysis.results import Analysis, RankResult
 from megatron.torch_trace.report.html.breakdown import used_dimensions, where
 from megatron.torch_trace.report.html.parts import At, Section
-from megatron.torch_trace.report.words import duration
+from megatron.torch_trace.wording import duration
 
 WIDTH, HEIGHT = 1000, 24
 """Of a lane, in units of its drawing; a page scales it to its own width."""

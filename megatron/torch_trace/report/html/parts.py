@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.breakdown import Breakdown
 from megatron.torch_trace.analysis.moments import Moment
-from megatron.torch_trace.report.words import NONE, UNKNOWN, milliseconds, percent
+from megatron.torch_trace.wording import NONE, UNKNOWN, milliseconds, percent
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from megatron.torch_trace.report.html.parts import (
     text,
 )
 from megatron.torch_trace.report.stages import first_and_last
-from megatron.torch_trace.report.words import NONE, count, ranks
+from megatron.torch_trace.wording import NONE, count, ranks
 
 _MOST = 300
 _PASSES = ("forward", "backward")

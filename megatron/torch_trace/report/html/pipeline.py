@@ -20,7 +20,7 @@ from megatron.torch_trace.report.html.parts import (
     share,
     text,
 )
-from megatron.torch_trace.report.words import UNKNOWN
+from megatron.torch_trace.wording import UNKNOWN
 
 _MOST = 256
 

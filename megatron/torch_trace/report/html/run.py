@@ -13,7 +13,8 @@ from megatron.torch_trace.analysis.results import Analysis
 from megatron.torch_trace.analysis.run_record import RunRecord, Series
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html.parts import Cell, Column, Row, Section, Table, number, text
-from megatron.torch_trace.report.words import ranks
+from megatron.torch_trace.wording import number as number_in_words
+from megatron.torch_trace.wording import ranks
 
 _WIDTH, _HEIGHT = 240, 36
 _MOST_VALUE = 400
@@ -88,20 +89,16 @@ def _line(series: Series) -> Line:
         points.append(f"{x:.1f} {y:.1f}")
     path = "M" + "L".join(points) + ("" if len(points) > 1 else "h.1")
     unit = next((unit for end, unit in _UNITS.items() if series.name.endswith(end)), "")
-    told = f"{series.name}: {_value(least)} to {_value(most)} {unit}".strip()
+    told = f"{series.name}: {number_in_words(least)} to {number_in_words(most)} {unit}".strip()
     return Line(
         series.name.split("/", 1)[-1],
         unit,
         path,
-        _value(series.values[-1]),
-        _value(least),
-        _value(most),
+        number_in_words(series.values[-1]),
+        number_in_words(least),
+        number_in_words(most),
         told,
     )
-
-
-def _value(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def section(analysis: Analysis, record: RunRecord | None) -> Section:

@@ -20,7 +20,7 @@ from megatron.torch_trace.report.html.parts import (
     number,
     text,
 )
-from megatron.torch_trace.report.words import duration, flop_rate, milliseconds, ranks
+from megatron.torch_trace.wording import duration, flop_rate, milliseconds, ranks
 
 _MOST_CLASSES = 300
 

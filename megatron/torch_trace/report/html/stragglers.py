@@ -19,7 +19,7 @@ from megatron.torch_trace.report.html.parts import (
     number,
     text,
 )
-from megatron.torch_trace.report.words import NONE, duration, milliseconds, percent
+from megatron.torch_trace.wording import NONE, duration, milliseconds, percent
 
 _MOST_RANKS = 32
 _MOST_LINES = 2000

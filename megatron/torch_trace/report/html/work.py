@@ -21,8 +21,8 @@ from megatron.torch_trace.report.html.parts import (
     share,
     text,
 )
-from megatron.torch_trace.report.words import count, duration
 from megatron.torch_trace.report.work import shape_in_words
+from megatron.torch_trace.wording import count, duration
 
 _LEAST, _MOST = 50, 400
 _MOST_CHARACTERS = 150_000

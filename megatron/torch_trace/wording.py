@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as people read them: three digits and a unit, `unknown` where there is none.
+
+Every text that a user reads takes its sizes, durations, shares and counted nouns from here, so that
+one thing is written in one way in the log, on a terminal and on a page.
+"""
+
+from __future__ import annotations
+
+UNKNOWN = "unknown"
+NONE = "-"
+
+_SIZES = ("B", "kB", "MB", "GB", "TB")
+_DURATIONS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
+_NEXT_UNIT = 999.5
+"""What rounds to 1000 of a unit is 1 of the next."""
+
+
+def number(value: float) -> str:
+    """Three digits, whole numbers in full, never an exponent: `0.045`, `4.57`, `480`, `1,234`."""
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-4 or not value else f"{value:.1g}"
+
+
+def percent(share: float | None) -> str:
+    """0.234 -> `23 %`; below 10 with a decimal: `3.4 %`, `<0.1 %`; `100 %` only of all of it."""
+    if share is None:
+        return UNKNOWN
+    value = 100 * share
+    if not value:
+        return "0 %"
+    if 0 < value < 0.05:
+        return "<0.1 %"
+    if 99.5 <= value < 100:
+        return f"{value:.1f} %" if value < 99.95 else ">99.9 %"
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def milliseconds(ns: float | None) -> str:
+    """Always ms, so that a column can be compared: `1,234`, `12.3`, `0.045`, `<0.001`, `0`."""
+    if ns is None:
+        return NONE
+    if not ns:
+        return "0"
+    value = ns / 1e6
+    if value < 0.0005:
+        return "<0.001"
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def duration(ns: float | None) -> str:
+    """`21,600 s`, `1.23 s`, `45.6 ms`, `7.8 us`."""
+    if ns is None:
+        return UNKNOWN
+    for unit, scale in _DURATIONS:
+        if abs(ns) >= _NEXT_UNIT * scale / 1e3:
+            return f"{number(ns / scale)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def seconds(value: float) -> str:
+    """The same of a duration in seconds."""
+    return duration(1e9 * value)
+
+
+def size(count: float | None) -> str:
+    """Bytes in decimal units, as disks and `ls --si` count: `1.23 GB`."""
+    if count is None:
+        return UNKNOWN
+    for unit in _SIZES[:-1]:
+        if abs(count) < _NEXT_UNIT:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{number(count)} {unit}"
+        count /= 1000
+    return f"{number(count)} {_SIZES[-1]}"
+
+
+def megabytes(count: float) -> str:
+    """The same of a count in MB."""
+    return size(1e6 * count)
+
+
+def speed(gbps: float | None, *, with_waiting: bool = False) -> str:
+    """GB/s; `-` where there is none, `<0.1` for messages too small to say much.
+
+    Args:
+        with_waiting: an unknown part of the time is waiting for other ranks, so it is `>` that.
+    """
+    if gbps is None or (with_waiting and gbps < 0.1):
+        return NONE
+    return "<0.1" if gbps < 0.1 else ">" * with_waiting + number(gbps)
+
+
+def flop_rate(tflops: float | None) -> str:
+    """TFLOP/s; `-` where there is none."""
+    return NONE if tflops is None else number(tflops)
+
+
+def count(amount: float) -> str:
+    """`1,234`; a mean that is no whole number with one decimal."""
+    return f"{amount:,.0f}" if amount == int(amount) or amount >= 100 else f"{amount:,.1f}"
+
+
+def counted(amount: int, noun: str, plural: str | None = None) -> str:
+    """`1 trace`, `1,234 traces`; `plural` where it does not end in s."""
+    return f"1 {noun}" if amount == 1 else f"{amount:,} {plural or f'{noun}s'}"
+
+
+def ranks(numbers: tuple[int, ...], most: int = 12) -> str:
+    """`0-3, 8`: runs are joined; a long list ends in `...`."""
+    parts: list[str] = []
+    start = previous = None
+    for rank in (*numbers, None):
+        if previous is not None and rank is not None and rank == previous + 1:
+            previous = rank
+            continue
+        if start is not None and previous is not None:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = rank
+    return ", ".join(parts) if len(parts) <= most else ", ".join(parts[:most]) + ", ..."
