@@ -22,12 +22,12 @@ from megatron.torch_profile.announcements import say_begun, say_lost, say_progre
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
 from megatron.torch_profile.export import Export, let_go, write_artifacts
-from megatron.torch_profile.host_memory import host_memory
 from megatron.torch_profile.limits import MB
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.partials import Partials
 from megatron.torch_profile.placement import with_room
 from megatron.torch_profile.writers import Program, Writer, fork, save_and_compress
+from megatron.torch_trace.system.memory import host_memory
 
 _PROGRESS_SECONDS = 10.0
 _POLL_SECONDS = 0.05

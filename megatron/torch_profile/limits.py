@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from megatron.torch_profile.estimate import HELD_MB_PER_TRACE_MB
-from megatron.torch_profile.host_memory import host_memory, resident_bytes
+from megatron.torch_profile.host_memory import resident_bytes
+from megatron.torch_trace.system.memory import host_memory
 from megatron.torch_trace.wording import counted, megabytes, size
 
 MB = 1_000_000

@@ -20,10 +20,11 @@ from typing import Any
 
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
-from megatron.torch_profile.host_memory import be_killed_first, host_memory
+from megatron.torch_profile.host_memory import be_killed_first
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.writers import Program
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.system.memory import host_memory
 
 _PROGRAM = "megatron.torch_profile.partials"
 _MOST_SECONDS = 600.0

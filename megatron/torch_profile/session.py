@@ -24,6 +24,7 @@ from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.recorder import Recorder
 from megatron.torch_trace import __version__
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.layout import RUN_FILE
 
 _OURS = "megatron-torch-profile"
@@ -242,10 +243,9 @@ def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
         "model_flops_per_iteration": flops,
     }
     path = capture.run_folder / RUN_FILE
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_text(json.dumps(run, indent=1) + "\n")
-        temporary.replace(path)
+        with atomic_path(path) as unfinished:
+            unfinished.write_text(json.dumps(run, indent=1) + "\n")
     except (OSError, TypeError, ValueError) as error:
         logger.warning("%s was not written: %s", path, error)
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from megatron.torch_profile.host_memory import be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.layout import ARTIFACTS, SUMMARY_FILE, TraceName, WindowName, partial_of
-from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.wording import counted, percent
 
 if TYPE_CHECKING:
@@ -244,9 +244,8 @@ def _analyse(folder: Path, traces: dict[int, Path], planned: Sequence[int]) -> N
     summary = summarise(analyze(traces.values(), jobs=jobs), window, planned)
     target = folder / ARTIFACTS / SUMMARY_FILE
     target.parent.mkdir(exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    temporary.write_text(json.dumps(asdict(summary), indent=1, allow_nan=False) + "\n")
-    temporary.replace(target)
+    with atomic_path(target) as unfinished:
+        unfinished.write_text(json.dumps(asdict(summary), indent=1, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

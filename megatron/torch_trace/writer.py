@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing files with good manners, and traces that every strict parser accepts.
 
-A file appears under its name only when it is complete: it is written beside the target as
-`<name>.<pid>.tmp`, then renamed. Whatever ends the work early, Ctrl-C included, removes it.
+A file appears under its name only when it is complete (see `files.atomic`). Whatever ends the work
+early, Ctrl-C included, removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.wording import size
 
 STDOUT = Path("-")
@@ -33,6 +33,7 @@ class OutputFile:
         force: replace an existing file.
         expected_bytes: refuse at once if the disk has less room than this.
         compressed: what will be written is compressed already, as the name says.
+        named: the file that errors name instead, if this one is only a part of it.
 
     Raises:
         UsageError: the file exists and `force` is not set, or its folder does not exist.
@@ -46,11 +47,14 @@ class OutputFile:
         force: bool = False,
         expected_bytes: int = 0,
         compressed: bool = False,
+        named: Path | None = None,
     ) -> None:
         self.path = Path(path)
         self.compressed = compressed
+        self._named = named or self.path
         self.written = 0
-        self._temporary: Path | None = None
+        self._force = force
+        self._place = contextlib.ExitStack()
         self._raw: IO[bytes] | None = None
         self._sink: Any = None
         if self.path == STDOUT:
@@ -62,7 +66,7 @@ class OutputFile:
                 f"{self.path}: is a device or a pipe, which would be replaced; name a file, or - "
                 "for standard output."
             )
-        if self.path.exists() and not force:
+        if os.path.lexists(self.path) and not force:
             raise UsageError(f"{self.path}: exists already; choose another name or pass --force.")
         folder = self.path.parent
         if not folder.is_dir():
@@ -80,10 +84,11 @@ class OutputFile:
         if self.path == STDOUT:
             self._sink = sys.stdout.buffer
             return self
-        self._temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+        temporary = self._place.enter_context(atomic_path(self.path, replace=self._force))
         try:
-            self._raw = self._temporary.open("wb")
+            self._raw = temporary.open("wb")
         except OSError as error:
+            self._place.pop_all()
             raise UsageError(f"{self.path}: cannot be written ({error.strerror}).") from error
         self._sink = self._raw if self.compressed else _compressor(self.path, self._raw)
         return self
@@ -99,12 +104,14 @@ class OutputFile:
     def _explained(self, error: OSError) -> Exception:
         if isinstance(error, BrokenPipeError):
             return error
-        if error.errno == errno.ENOSPC:
-            name = "standard output" if self.path == STDOUT else self.path
+        if isinstance(error, FileExistsError):
+            return UsageError(f"{self._named}: has appeared meanwhile and stays as it is.")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            name = "standard output" if self.path == STDOUT else self._named
             return TorchTraceError(
                 f"{name}: the disk is full after {size(self.written)}; nothing was left behind."
             )
-        return TorchTraceError(f"{self.path}: cannot be written ({error.strerror or error}).")
+        return TorchTraceError(f"{self._named}: cannot be written ({error.strerror or error}).")
 
     def __exit__(
         self,
@@ -112,25 +119,35 @@ class OutputFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._raw is None or self._temporary is None:
+        if self._raw is None:
             if self._sink is not None and kind is None:
                 self._sink.flush()
             return
         try:
-            if kind is None:
-                if self._sink is not self._raw:
-                    self._sink.close()
-                self._raw.close()
-                self._temporary.replace(self.path)
+            with self._place:
+                self._close(error)
         except OSError as failure:
-            raise self._explained(failure) from failure
+            if failure is not error:
+                raise self._explained(failure) from failure
+        except BaseException as failure:
+            if failure is not error:
+                raise
+
+    def _close(self, error: BaseException | None) -> None:
+        """Write what is still held, or raise `error`; the files are closed either way."""
+        assert self._raw is not None
+        try:
+            if error is not None:
+                raise error
+            if self._sink is not self._raw:
+                self._sink.close()
+            self._raw.close()
         finally:
             # After an error too, or a compressing thread would go on waiting. What they still
             # held fails once more where the disk is full.
             for file in (self._sink, self._raw):
                 with contextlib.suppress(OSError, ValueError):
                     file.close()
-            self._temporary.unlink(missing_ok=True)
 
 
 def _compressor(path: Path, raw: IO[bytes]) -> Any:

@@ -17,6 +17,7 @@ from megatron.torch_trace.analysis import pool
 from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.analysis.pool import analyse_ranks
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
+from megatron.torch_trace.system.memory import HostMemory
 
 
 def rank(number: int | None, world_size: int = 2, *, step: int = 5) -> TraceBuilder:
@@ -199,11 +200,11 @@ def test_neither_memory_nor_cores_are_taken_that_are_not_there(
 ) -> None:
     paths = sorted((samples / "analysis" / "ep4-moe").iterdir())
     monkeypatch.setattr(pool, "available_cores", lambda most: min(most, 8))
-    monkeypatch.setattr(pool, "_free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(pool, "host_memory", lambda: HostMemory(1 << 40, 0))
     assert pool._jobs(paths) == 8
-    monkeypatch.setattr(pool, "_free_memory", lambda: 250 << 20)
+    monkeypatch.setattr(pool, "host_memory", lambda: HostMemory(250 << 20, 0))
     assert pool._jobs(paths) == 2
-    monkeypatch.setattr(pool, "_free_memory", lambda: 0)
+    monkeypatch.setattr(pool, "host_memory", lambda: HostMemory(8 << 30, 8 << 30))
     assert pool._jobs(paths) == 1
 
 

@@ -19,7 +19,7 @@ from megatron.torch_profile import background, export, writers
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
-from megatron.torch_profile.host_memory import HostMemory
+from megatron.torch_trace.system.memory import HostMemory
 
 
 def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from megatron.torch_profile import cupti, limits, pace
-from megatron.torch_profile.host_memory import HostMemory, host_memory
 from megatron.torch_profile.limits import WindowLimits, short_of_space
 from megatron.torch_profile.pace import Pace
+from megatron.torch_trace.system.memory import HostMemory, host_memory
 
 GIB = 1 << 30
 MACHINE = "MemTotal: 104857600 kB\nMemAvailable: 83886080 kB\n"  # 100 and 80 GiB

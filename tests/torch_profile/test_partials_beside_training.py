@@ -18,11 +18,11 @@ from megatron.torch_profile import partials
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.compress import Written
 from megatron.torch_profile.export import Export
-from megatron.torch_profile.host_memory import HostMemory
 from megatron.torch_profile.partials import Partials
 from megatron.torch_profile.schedule import Window
 from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.layout import TraceName, partial_of
+from megatron.torch_trace.system.memory import HostMemory
 
 KERNELS = Written("", 10_000, 1_000, 100, kernels=7, launches=7)
 

@@ -18,7 +18,7 @@ from recordings import signals as signals
 
 from megatron.torch_profile import background, cupti, kineto
 from megatron.torch_profile.compile_watch import COUNTS
-from megatron.torch_profile.host_memory import HostMemory
+from megatron.torch_trace.system.memory import HostMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 

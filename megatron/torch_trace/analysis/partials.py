@@ -30,8 +30,8 @@ from megatron.torch_trace.analysis.matching import RankCalls
 from megatron.torch_trace.analysis.rank import RankOutcome
 from megatron.torch_trace.analysis.results import RankResult
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.layout import WindowName, partial_of
-from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
@@ -144,10 +144,7 @@ def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
     header = Header(of, outcome.run, window if WindowName.parse(window) else None, outcome.rank)
     target = partial_of(trace)
     target.parent.mkdir(exist_ok=True)
-    # Two that keep the same partial, on two nodes perhaps, must not write the same file.
-    mine = f"{os.uname().nodename}.{os.getpid()}"
-    temporary = target.with_name(f"{target.name}.{mine}{TEMPORARY_SUFFIX}")
-    try:
+    with atomic_path(target) as temporary:
         frame = pl.DataFrame({name: getattr(calls, name) for name in _COLUMNS})
         # The same types on every rank, so that all of them can be read as one table.
         frame = frame.cast(dict.fromkeys(_SMALL, pl.Int32))
@@ -161,9 +158,6 @@ def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
                 _KINDS: _json(calls.kinds),
             },
         )
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 

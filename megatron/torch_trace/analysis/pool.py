@@ -9,15 +9,14 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.rank import RankOutcome, StepError, analyse_rank
 from megatron.torch_trace.errors import ReaderDiedError, StrictError, TorchTraceError
-from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.system.cores import MOST_FOR_RANKS, available_cores
+from megatron.torch_trace.system.memory import host_memory
 
 _BASE_BYTES = 80 << 20
 _BYTES_PER_RAW_BYTE = 0.4
 _RATIO = 15
 """How many times smaller a compressed trace is; measured 13 to 20."""
-
-_MOST = 64
 
 Outcome = tuple[Path, RankOutcome | TorchTraceError]
 
@@ -107,9 +106,8 @@ def _jobs(paths: Sequence[Path]) -> int:
     """Bounded by the cores of this process, and by memory for the largest of the traces."""
     largest = max((_raw_bytes(path) for path in paths), default=0)
     each = _BASE_BYTES + _BYTES_PER_RAW_BYTE * largest
-    memory = _free_memory()
-    fitting = int(0.8 * memory / each) if memory is not None else _MOST
-    return max(1, min(available_cores(most=_MOST), fitting, _MOST))
+    fitting = int(0.8 * host_memory().free / each)
+    return max(1, min(available_cores(most=MOST_FOR_RANKS), fitting))
 
 
 def _raw_bytes(path: Path) -> int:
@@ -118,21 +116,3 @@ def _raw_bytes(path: Path) -> int:
     except OSError:
         return 0
     return size if path.suffix == ".json" else size * _RATIO
-
-
-def _free_memory() -> int | None:
-    """Bytes that this process may still use: of the machine, and of its cgroup."""
-    found = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable:")]
-    except (OSError, ValueError):
-        pass
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((group / f"memory.{w}").read_text().strip() for w in ("max", "current"))
-        if limit != "max":
-            found.append(max(0, int(limit) - int(used)))
-    except (OSError, ValueError):
-        pass
-    return min(found, default=None) if found else None

@@ -11,15 +11,17 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from megatron.torch_trace import __version__
+from megatron.torch_trace.commands import interruption
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.system import leftovers
 
 SUBCOMMANDS: dict[str, str] = {
     "info": "What a trace holds, what is wrong with it, and how to make it open.",
@@ -99,8 +101,12 @@ def main() -> NoReturn:
     Python would first free every object, which takes as long as unpacking 30 MB; the system does it
     for nothing. mypy and this package's own workers leave the same way.
     """
+    interruption.end_at_once()
     status = run()
-    sys.stderr.flush()
+    # A thread may still be at work, of `view` for one.
+    leftovers.clear()
+    with suppress(OSError):
+        sys.stderr.flush()
     os._exit(status)
 
 
@@ -110,8 +116,6 @@ def run() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Events are made by the thousand and have no cycles: looking for some takes a twentieth.
     gc.set_threshold(100_000)
-    # A batch job's end must run the clean-up that Ctrl-C runs.
-    signal.signal(signal.SIGTERM, _end)
     try:
         # Without its standalone mode click returns the status of an Exit instead of raising it.
         status = cli(prog_name="torch-trace", standalone_mode=False) or 0
@@ -122,17 +126,26 @@ def run() -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return _failed("stopped; nothing was left behind.", 130)
+        return _failed(interruption.STOPPED, 130)
     except (BrokenPipeError, _UnreadError):
         _drop_output()
         return 0
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
         _drop_output()
-        where = error.filename or "standard output"
-        return _failed(f"{where}: the disk is full; write to another one.", 1)
+        return _failed(_of_the_system(error), 1)
+    except MemoryError:
+        return _failed("memory ran out; give the job more, or try -j 1.", 1)
     return int(status)
+
+
+def _of_the_system(error: OSError) -> str:
+    """Some file could not be read or written, or the system refused something else."""
+    where = error.filename2 or error.filename or "standard output"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}: the disk is full; write to another one."
+    if error.filename is None:
+        return f"the system refuses to go on ({error.strerror or error})."
+    return f"{where}: {error.strerror or error}."
 
 
 def _drop_output() -> None:
@@ -143,7 +156,3 @@ def _drop_output() -> None:
 def _failed(sentence: str, status: int) -> int:
     click.echo(f"torch-trace: {sentence}", err=True)
     return status
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    sys.exit(128 + number)

@@ -41,7 +41,7 @@ from megatron.torch_trace.errors import UsageError
     "`srun -n N` share them by themselves.",
 )
 @options.strict
-@options.jobs
+@options.jobs_of_ranks
 def command(
     paths: tuple[str, ...],
     as_json: bool,

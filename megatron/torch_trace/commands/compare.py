@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 )
 @options.force
 @options.strict
-@options.jobs
+@options.jobs_of_ranks
 def command(
     a: str,
     b: str,

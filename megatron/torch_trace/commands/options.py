@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.system.cores import MOST_FOR_ONE_FILE, MOST_FOR_RANKS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -24,14 +25,22 @@ strict: Decorator = click.option(
 
 as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="JSON for machines.")
 
-jobs: Decorator = click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=None,
-    metavar="N",
-    help="Processes to use [default: the cores that this job may use, at most 4].",
+JOBS = f"Processes to use [default: the cores that this job may use, at most {MOST_FOR_ONE_FILE}]."
+JOBS_OF_RANKS = (
+    "Processes to use [default: as many as the job's cores and memory allow, at most "
+    f"{MOST_FOR_ONE_FILE} for one trace and {MOST_FOR_RANKS} for several]."
 )
+
+
+def _jobs(help: str) -> Decorator:  # noqa: A002  (click's word)
+    return click.option(
+        "-j", "--jobs", type=click.IntRange(min=1), default=None, metavar="N", help=help
+    )
+
+
+jobs: Decorator = _jobs(JOBS)
+
+jobs_of_ranks: Decorator = _jobs(JOBS_OF_RANKS)
 
 
 def output(*, required: bool, help: str) -> Decorator:  # noqa: A002  (click's word)

@@ -27,7 +27,7 @@ from megatron.torch_trace.writer import OutputFile
 @options.model_flops
 @options.force
 @options.strict
-@options.jobs
+@options.jobs_of_ranks
 def command(
     paths: tuple[str, ...],
     output: str,

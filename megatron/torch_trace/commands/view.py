@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands import interruption, options, terminal
 from megatron.torch_trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def command(
     shown = site.Site(preparation, files, native_port=native.NATIVE_PORT if binary else None)
     port = port or (PUBLIC_PORT if public else native.UI_PORT if binary else 0)
     # Ctrl-C is the way to end it: no message, no error.
-    with suppress(KeyboardInterrupt), ExitStack() as stack:
+    with suppress(KeyboardInterrupt), interruption.as_exception(), ExitStack() as stack:
         server = Server(shown, host=host, port=port)
         stack.callback(server.server_close)
         stack.callback(preparation.stop)

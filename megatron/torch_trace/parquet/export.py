@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,9 @@ from megatron.torch_trace.analysis.intervals import ints
 from megatron.torch_trace.analysis.matching import RankCalls, match, rank_calls
 from megatron.torch_trace.analysis.stragglers import find_stragglers, waits_of
 from megatron.torch_trace.analysis.timeline import place
-from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.events import read_table
+from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.parquet.rank_tables import (
     COLLECTIVES,
     KERNELS,
@@ -36,7 +40,6 @@ from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_t
 from megatron.torch_trace.reader import Damage, Metadata, available_cores
 from megatron.torch_trace.reader.workers import Workers
 from megatron.torch_trace.sources import RankedTrace, find_traces, ranked
-from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")
 _LARGE = ("events", "kernels")
@@ -110,37 +113,86 @@ def export(
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
     traces = ranked(one_window(sources.traces))
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", suffix=TEMPORARY_SUFFIX, dir=target) as temporary:
-        work = Path(temporary)
+    with _new_tables(target) as work:
         parts = []
         for part in _read(traces, work, strict, jobs or available_cores()):
             parts.append(part)
             if on_rank:
                 on_rank(part.rank)
         timebase = common_timebase({part.rank: part.times for part in parts})
-        frames = {
-            "collectives": _collectives(parts, timebase),
-            "steps": pl.concat([part.steps for part in parts]),
-            "ranks": _ranks(parts, timebase),
-        }
-        for table, frame in frames.items():
-            frame.write_parquet(work / f"{table}.whole")
-        for table in _LARGE:
-            pl.scan_parquet(sorted(work.glob(f"{table}.*.part"))).sink_parquet(
-                work / f"{table}.whole"
-            )
-        for table in SCHEMAS:
-            (work / f"{table}.whole").replace(target / f"{table}.parquet")
-    rows = {
-        table: pl.scan_parquet(target / f"{table}.parquet").select(pl.len()).collect().item()
-        for table in SCHEMAS
-    }
+        rows = _write(work, parts, timebase)
     damage = {
         trace.path: part.damage for trace, part in zip(traces, parts, strict=True) if part.damage
     }
     skipped = (f"Skipped {path}: {reason}." for path, reason in sources.skipped)
     return Export(target, rows, damage, (*skipped, *timebase.notes))
+
+
+@contextmanager
+def _new_tables(target: Path) -> Iterator[Path]:
+    """A folder to write tables in, which are in `target` afterwards: all of them, or none.
+
+    A target that is not there appears at once and whole; one that is keeps its other files.
+    """
+    is_there = target.exists()
+    try:
+        with working_folder(target / "tables" if is_there else target.absolute()) as work:
+            yield work
+            if is_there:
+                for table in SCHEMAS:
+                    (work / f"{table}.parquet").replace(target / f"{table}.parquet")
+            else:
+                work.rename(target)
+    except OSError as error:
+        raise TorchTraceError(f"{target}: {_why(error)}.") from error
+
+
+def _write(work: Path, parts: Sequence[_Part], timebase: Timebase) -> dict[str, int]:
+    """The tables over all ranks; returns the rows of each table."""
+    frames = {
+        "collectives": _collectives(parts, timebase),
+        "steps": pl.concat([part.steps for part in parts]),
+        "ranks": _ranks(parts, timebase),
+    }
+    for table, frame in frames.items():
+        write_parquet(frame.lazy(), work / f"{table}.parquet")
+    for table in _LARGE:
+        pieces = sorted(work.glob(f"{table}.*.part"))
+        write_parquet(pl.scan_parquet(pieces, glob=False), work / f"{table}.parquet")
+        for piece in pieces:
+            piece.unlink()
+    return {
+        table: pl.scan_parquet(work / f"{table}.parquet", glob=False)
+        .select(pl.len())
+        .collect()
+        .item()
+        for table in SCHEMAS
+    }
+
+
+def write_parquet(frame: pl.LazyFrame, path: Path) -> None:
+    """Write a table.
+
+    Raises:
+        OSError: the disk does not take it, in whatever way polars says that.
+    """
+    try:
+        frame.sink_parquet(path)
+    except pl.exceptions.PolarsError as error:
+        raise _of_the_disk(error) from error
+
+
+def _of_the_disk(error: Exception) -> OSError:
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    if number:
+        return OSError(int(number[1]), os.strerror(int(number[1])))
+    return OSError(errno.EIO, str(error).splitlines()[0])
+
+
+def _why(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; nothing was left behind"
+    return f"cannot be written ({error.strerror or error})"
 
 
 def _refuse(folder: Path, force: bool) -> None:
@@ -163,7 +215,7 @@ def _read(traces: list[RankedTrace], folder: Path, strict: bool, count: int) -> 
 def _export_rank(job: _Job) -> _Part:
     rank, path = job.trace.rank, job.trace.path
     table = read_table(path, without=(), workers=job.workers, strict=job.strict)
-    event_table(rank, table).write_parquet(job.part("events"))
+    write_parquet(event_table(rank, table).lazy(), job.part("events"))
     damage, first = table.damage, table.slices["ts"].min()
     del table
     activity = read_activity(path, workers=job.workers)
@@ -175,7 +227,7 @@ def _export_rank(job: _Job) -> _Part:
         attributed = attribute(timeline)
         calls = rank_calls(timeline, attributed)
         kernels, steps = kernel_table(rank, timeline, attributed), step_table(rank, timeline)
-    kernels.write_parquet(job.part("kernels"))
+    write_parquet(kernels.lazy(), job.part("kernels"))
     first_ns = first if isinstance(first, int) else None
     return _Part(rank, path.name, metadata, RankTimes(base_ns, first_ns, calls), steps, damage)
 

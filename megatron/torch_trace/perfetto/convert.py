@@ -11,6 +11,7 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.choosing import one_window
 from megatron.torch_trace.errors import ReaderDiedError, TorchTraceError, UsageError
+from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
@@ -98,18 +99,14 @@ def convert(
     expected = sum(map(estimated_raw_bytes, traces)) // _SMALLER
     sink = OutputFile(output, force=force, expected_bytes=expected, compressed=True)
     to_stdout = Path(output) == STDOUT
-    with tempfile.TemporaryDirectory(
-        prefix=f".{Path(output).name}.",
-        suffix=".tmp",
-        dir=None if to_stdout else Path(output).absolute().parent,
-    ) as folder:
-        suffix = Path(output).suffix if Path(output).suffix in _COMPRESSED else ""
-        work = _jobs_of(traces, Path(folder), suffix, args, strict)
+    near = Path(tempfile.gettempdir(), "torch-trace") if to_stdout else Path(output).absolute()
+    with working_folder(near) as folder:
+        work = _jobs_of(traces, folder, Path(output), args, strict)
         parts = sorted(_convert_ranks(work, jobs, on_progress), key=lambda part: part.rank)
         _refuse_twins(parts)
         timebase = _timebase(parts)
         with sink:
-            _append(sink, _clock_file(Path(folder), suffix, parts, timebase))
+            _append(sink, _clock_file(folder, Path(output), parts, timebase))
             for part in parts:
                 _append(sink, part.job.part)
     return Conversion(
@@ -132,7 +129,7 @@ def convert(
 
 
 def _jobs_of(
-    paths: Sequence[Path], folder: Path, suffix: str, args: str, strict: bool
+    paths: Sequence[Path], folder: Path, output: Path, args: str, strict: bool
 ) -> list[RankJob]:
     """Numbered by rank, as far as names tell it, so that processes' numbers are in order too."""
     named = [rank_in_name(path.name) for path in paths]
@@ -143,7 +140,8 @@ def _jobs_of(
             number=number,
             fallback=rank,
             path=path,
-            part=folder / f"{number}{suffix}",
+            part=folder / f"{number}{_compression(output)}",
+            output=output,
             args=args,
             strict=strict,
             workers=1,
@@ -204,12 +202,16 @@ def _timebase(parts: Sequence[RankPart]) -> Timebase:
     )
 
 
-def _clock_file(folder: Path, suffix: str, parts: Sequence[RankPart], timebase: Timebase) -> Path:
+def _clock_file(folder: Path, output: Path, parts: Sequence[RankPart], timebase: Timebase) -> Path:
     zeros = {part.sequence: part.first_ns + timebase.offset_ns[part.rank] for part in parts}
-    path = folder / f"clocks{suffix}"
-    with OutputFile(path) as file:
+    path = folder / f"clocks{_compression(output)}"
+    with OutputFile(path, named=output) as file:
         file.write(descriptors.clocks(zeros, timebase.epoch_ns))
     return path
+
+
+def _compression(output: Path) -> str:
+    return output.suffix if output.suffix in _COMPRESSED else ""
 
 
 def _append(sink: OutputFile, path: Path) -> None:

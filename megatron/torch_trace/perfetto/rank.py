@@ -38,6 +38,7 @@ class RankJob:
         fallback: the rank, if the trace does not tell it.
         path: its trace.
         part: file to write.
+        output: the timeline that it is a part of.
         args: which arguments to keep.
         strict, workers: see `Trace`.
     """
@@ -46,6 +47,7 @@ class RankJob:
     fallback: int
     path: Path
     part: Path
+    output: Path
     args: str
     strict: bool
     workers: int
@@ -111,7 +113,7 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
     title = RankTitle(rank, metadata.world_size or 0, metadata.coordinates, main)
     planner = Planner(job.number, title, found, labels)
     writer = PartWriter(job.number + 1, found, planner, timeline)
-    with OutputFile(job.part) as sink:
+    with OutputFile(job.part, named=job.output) as sink:
         writer.write(sink.write)
     return RankPart(
         job=job,

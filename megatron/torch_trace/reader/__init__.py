@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from megatron.torch_trace.reader.block import EventBlock
     from megatron.torch_trace.reader.bytestream import ByteStream
-    from megatron.torch_trace.reader.cores import available_cores
     from megatron.torch_trace.reader.cutter import NotATraceError
     from megatron.torch_trace.reader.damage import Damage
     from megatron.torch_trace.reader.event import Args, Event, SlimArgs, SlimEvent
     from megatron.torch_trace.reader.metadata import Metadata
     from megatron.torch_trace.reader.trace import Trace
+    from megatron.torch_trace.system.cores import available_cores
 
 __all__ = [
     "Args",
@@ -43,7 +43,7 @@ __all__ = [
 _PLACES = {
     "EventBlock": "block",
     "ByteStream": "bytestream",
-    "available_cores": "cores",
+    "available_cores": "megatron.torch_trace.system.cores",
     "NotATraceError": "cutter",
     "Damage": "damage",
     "Args": "event",
@@ -59,6 +59,7 @@ def __getattr__(name: str) -> Any:
     # Unpacking needs none of the parsing, and would take longer to start than to work.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    place = _PLACES[name]
+    value = getattr(import_module(place if "." in place else f"{__name__}.{place}"), name)
     globals()[name] = value
     return value

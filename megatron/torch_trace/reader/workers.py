@@ -18,12 +18,14 @@ import pickle
 import select
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from megatron.torch_trace.errors import ReaderDiedError
+from megatron.torch_trace.system import leftovers
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -112,11 +114,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    finally:
+        leftovers.forget_process(process.pid)
+
+
+_PROGRAM = """
+import os
+try:
+    {first}
+    from {module} import main
+except BaseException:
+    os._exit(1)
+main()
+"""
+"""One that cannot even start lacks memory or files: this process says so, in a sentence."""
 
 
 def _start(first: str = "pass") -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{first}; from {__name__} import main; main()"],
+        [sys.executable, "-c", _PROGRAM.format(first=first, module=__name__)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
@@ -130,6 +146,7 @@ def _start(first: str = "pass") -> subprocess.Popen[bytes]:
             "OPENBLAS_NUM_THREADS": "1",
         },
     )
+    leftovers.note_process(process.pid)
     _enlarge(process.stdin)
     _enlarge(process.stdout)
     return process
@@ -164,7 +181,8 @@ class Child:
         assert self.process.stdout is not None
         try:
             ok, value = pickle.load(self.process.stdout)
-        except EOFError as error:
+        except (EOFError, pickle.UnpicklingError) as error:
+            # The second if it was killed in the middle of an answer.
             raise ReaderDiedError(_DIED) from error
         self._unanswered -= 1
         if not ok:
@@ -191,6 +209,14 @@ def _enlarge(pipe: IO[bytes] | None) -> None:
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
+def _end_with_parent(pipe: int) -> None:
+    """A parent that was killed asks for no answer, however long this one takes to compute it."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    poll.poll()
+    os._exit(0)
+
+
 class _Enough:
     """Sent instead of a job: another function follows."""
 
@@ -201,7 +227,9 @@ def main() -> None:
     gc.set_threshold(100_000)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    threading.Thread(target=_end_with_parent, args=(source.fileno(),), daemon=True).start()
+    # Out of memory while it reads a job or answers: the parent sees that it died.
+    with contextlib.suppress(EOFError, BrokenPipeError, MemoryError):
         while True:
             function = pickle.load(source)
             while not isinstance(job := pickle.load(source), _Enough):

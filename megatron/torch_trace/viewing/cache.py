@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.layout import ARTIFACTS
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
@@ -86,10 +87,8 @@ def cached_offsets(file: Path, traces: Sequence[Path]) -> dict[int, int] | None:
 def remember(file: Path, traces: Sequence[Path], offsets: Mapping[int, int]) -> None:
     """Write down of which traces `file` is."""
     beside = {"format": FORMAT, "offset_ns": dict(offsets), "sources": _sources(traces)}
-    path = _beside(file)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    temporary.write_text(json.dumps(beside))
-    temporary.replace(path)
+    with atomic_path(_beside(file)) as unfinished:
+        unfinished.write_text(json.dumps(beside))
 
 
 def _beside(file: Path) -> Path:

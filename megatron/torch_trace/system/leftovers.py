@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must not outlive this process: processes that read for it, files that are unfinished.
+
+A `finally` removes them where the work ends by itself. A signal may end this process anywhere, also
+between making a file and the `finally`: therefore each is noted here before it is made, and
+`clear` removes what is noted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_processes: dict[int, int] = {}
+_paths: dict[Path, int] = {}
+"""Each with the process that noted it: a forked child must not remove what is its parent's."""
+
+
+def note_process(pid: int) -> None:
+    """A child of this process, which goes with it."""
+    _processes[pid] = os.getpid()
+
+
+def forget_process(pid: int) -> None:
+    """It has ended."""
+    _processes.pop(pid, None)
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A file or folder that is not there afterwards, whatever happens inside."""
+    _paths[path] = os.getpid()
+    try:
+        yield path
+    finally:
+        _remove(path)
+        _paths.pop(path, None)
+
+
+def clear() -> None:
+    """End the processes, then remove the files that are noted."""
+    me = os.getpid()
+    for pid, owner in list(_processes.items()):
+        if owner == me:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    for path, owner in list(_paths.items()):
+        if owner == me:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    # Its folder may be gone, or the disk no longer to be written: then there is nothing to do.
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
