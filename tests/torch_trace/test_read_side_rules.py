@@ -14,9 +14,9 @@ import megatron.torch_trace
 PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 # A module imports only what stands above it.
 ORDER = (
-    "suffixes system files layout errors vocabulary accounts reader times lanes plausible overruns "
-    "columns events writer filters rewriting kinds moves arrows slices tracks spool slimming "
-    "settled slim sources repair surveying survey alignment merging renumbering merge splitting "
+    "suffixes system files wording layout errors vocabulary accounts reader times lanes plausible "
+    "overruns columns events writer filters rewriting kinds moves arrows slices tracks spool "
+    "slimming settled slim sources repair surveying survey alignment merging renumbering merge splitting "
     "recovery"
 ).split()
 INSIDE_READER = (
