@@ -16,8 +16,8 @@ PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
 ORDER = (
     "suffixes system files wording layout errors vocabulary accounts reader times lanes plausible "
     "overruns columns events writer filters rewriting kinds moves arrows slices tracks spool "
-    "slimming settled slim sources repair surveying survey alignment merging renumbering merge splitting "
-    "recovery"
+    "slimming settled slim sources repair surveying survey alignment merging renumbering merge "
+    "splitting recovery"
 ).split()
 INSIDE_READER = (
     "damage ahead bytestream lenient event salvage cutter texts block metadata workers "
