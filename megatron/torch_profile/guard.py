@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from megatron.torch_profile.log import logger
@@ -15,25 +16,32 @@ class Guard:
     """Calls what may fail: the first failure is said, and then nothing is called any more.
 
     Args:
-        what: what there will be no more of, for the log.
+        lost: what training goes on without, for the log: "no more spans of modules".
+        on_failure: called once, after the failure was said; its own failure is nobody's business.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._failed = False
+    def __init__(self, lost: str, on_failure: Callable[[], None] | None = None) -> None:
+        self._lost = lost
+        self._on_failure = on_failure
+        self.failed = False
 
     def __call__(self, do: Callable[..., T], *args: Any) -> T | None:
         """What `do` returns; None where it failed, now or before."""
-        if self._failed:
+        if self.failed:
             return None
         try:
             return do(*args)
         except Exception as error:
-            self._failed = True
-            logger.warning(
-                "no more %s, training goes on: %s: %s", self._what, type(error).__name__, error
-            )
+            self.fail(error)
             return None
+
+    def fail(self, error: Exception) -> None:
+        """Say a failure, and call nothing any more."""
+        self.failed = True
+        logger.warning("%s: %s: %s", self._lost, type(error).__name__, error)
+        if self._on_failure is not None:
+            with suppress(Exception):
+                self._on_failure()
 
     def around(self, hook: Callable[..., None]) -> Callable[..., None]:
         """A hook that returns nothing and raises nothing."""

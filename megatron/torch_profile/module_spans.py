@@ -62,7 +62,7 @@ class ModuleSpans:
 
     def __init__(self, chunks: Any, depth: int | None = None) -> None:
         self._handles: list[Any] = []
-        self._guard = Guard("spans of modules")
+        self._guard = Guard("no more spans of modules, training goes on")
         self._backward = BackwardSpans(self._guard)
         # A stack, because modules are inside each other, and one may be entered while it is open
         # (shared or recomputed).

@@ -71,7 +71,7 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     capture: Any = None
     with ExitStack() as stack:
         if profiles and (session := _follower("session")):
-            model = Guard("spans of modules")(_model_of, wrapped, args, kwargs)
+            model = Guard("no spans of modules, training goes on")(_model_of, wrapped, args, kwargs)
             stack.enter_context(session.training(megatron_args, model, count_flops))
             capture = session.planned
         if capture and (window_results := _follower("window_results")):
@@ -161,7 +161,8 @@ def _iteration() -> int:
     return int(_megatron_args().curr_iteration) + 1
 
 
-_steps, _windows = Guard("profiling"), Guard("of what traces say")
+_steps = Guard("no more profiling, training goes on")
+_windows = Guard("no more summaries of windows, training goes on")
 """A fork may keep its iterations elsewhere."""
 _TRAINING = "megatron.training.training"
 _TIMERS = "megatron.core.timers"

@@ -33,7 +33,7 @@ class Phases:
     """The open phases of one window on this rank."""
 
     def __init__(self) -> None:
-        self.guard = Guard("spans of phases")
+        self.guard = Guard("no more spans of phases, training goes on")
         self._timers: dict[str, list[Any]] = {}
         self._microbatches: dict[int, tuple[int, int | None]] = {}
         self._forwards: dict[int | None, int] = {}

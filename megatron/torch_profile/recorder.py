@@ -23,15 +23,15 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, cast
+from typing import Any
 
 from torch.profiler import record_function
 
 from megatron.torch_profile import cupti, kineto
 from megatron.torch_profile.background import Exporter
 from megatron.torch_profile.export import Export
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.limits import WindowLimits
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.pace import Pace
@@ -41,42 +41,9 @@ from megatron.torch_profile.signals import FlushOnSignal
 from megatron.torch_profile.spans import Spans
 from megatron.torch_profile.trace_notes import TraceNotes
 
-P = ParamSpec("P")
 _GPU_SECONDS = 20.0
 """How long the end of a training that failed or must end is held for the GPU; SLURM's KillWait is
 30 s by default."""
-
-
-def _never_raises(method: Callable[P, None]) -> Callable[P, None]:
-    """A failure of profiling is said once, ends profiling on this rank, and nothing else.
-
-    A signal that arrives meanwhile is served when the method is done.
-    """
-
-    @wraps(method)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        self = cast(Recorder, args[0])
-        if self.failed:
-            with suppress(Exception):  # earlier traces are still being written, and held in memory
-                self.exporter.poll()
-            return
-        self.busy = True
-        try:
-            method(*args, **kwargs)
-        except Exception as error:
-            self.failed = True
-            logger.warning(
-                "rank %d stops profiling, training goes on: %s: %s",
-                self.rank,
-                type(error).__name__,
-                error,
-            )
-            self.abandon()
-        finally:
-            self.busy = False
-            self.signals.serve_pending()
-
-    return guarded
 
 
 class Recorder:
@@ -92,7 +59,7 @@ class Recorder:
         # Errors, not the stages that Kineto would print on every rank.
         os.environ.setdefault("KINETO_LOG_LEVEL", "4")
         self.rank = plan.topology.rank
-        self.failed = False
+        self._guard = Guard(f"rank {self.rank} stops profiling, training goes on", self.abandon)
         self.busy = False
         self.signals = FlushOnSignal(self._flush)
         self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
@@ -111,9 +78,32 @@ class Recorder:
         self.signals.install()
         atexit.register(self.wait_at_exit)  # what is registered last is called first
 
-    @_never_raises
     def begin_step(self, iteration: int) -> None:
         """Close what ended with the last iteration, and open what begins with this one."""
+        self._undisturbed(self._begin_step, iteration)
+
+    def begin_pause(self) -> None:
+        """After the last recorded iteration, close the window before something else runs."""
+        self._undisturbed(self._begin_pause)
+
+    def close(self, *, after_failure: bool = False) -> None:
+        """Export what there is; a window that is not complete is marked partial."""
+        self._undisturbed(self._close, after_failure)
+
+    def _undisturbed(self, do: Callable[..., None], *args: Any) -> None:
+        """A failure ends profiling on this rank and nothing else; a signal is served after it."""
+        if self._guard.failed:
+            with suppress(Exception):  # earlier traces are still being written, and held in memory
+                self.exporter.poll()
+            return
+        self.busy = True
+        try:
+            self._guard(do, *args)
+        finally:
+            self.busy = False
+            self.signals.serve_pending()
+
+    def _begin_step(self, iteration: int) -> None:
         compared = self._pace.begin_step(outside=self._profiler is None)
         if compared:
             logger.info("rank %d: %s", self.rank, compared)
@@ -141,18 +131,14 @@ class Recorder:
             self._step = ExitStack()
             self._step.enter_context(record_function(f"ProfilerStep#{iteration}"))
 
-    @_never_raises
-    def begin_pause(self) -> None:
-        """After the last recorded iteration, close the window before something else runs."""
+    def _begin_pause(self) -> None:
         self._pace.pause()
         self.exporter.free_saved()
         if self._next is not None and self._recorded and self._recorded[-1] == self._next.last:
             self._end_step()
             self._finish(self._next)
 
-    @_never_raises
-    def close(self, *, after_failure: bool = False) -> None:
-        """Export what there is; a window that is not complete is marked partial."""
+    def _close(self, after_failure: bool) -> None:
         self._end_step()
         if self._next is not None and self._profiler is not None:
             self._finish(self._next, unclean=after_failure)
@@ -183,10 +169,9 @@ class Recorder:
             name, after = signal.Signals(number).name, ", then ending" if dies else ""
             logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
         self.exporter.hurry()
-        self._end_of_training(dies)
+        self._undisturbed(self._end_of_training, dies)
         return True
 
-    @_never_raises
     def _end_of_training(self, dies: bool) -> None:
         self._end_step()
         if self._next is not None and self._profiler is not None:

@@ -12,7 +12,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from megatron.torch_profile import (
     across_ranks,
@@ -24,12 +24,12 @@ from megatron.torch_profile import (
 )
 from megatron.torch_profile.compile_watch import COUNTS, CompileWatch
 from megatron.torch_profile.config import MetricsConfig
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.nvml import GIB
 from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.step_split import ProfiledIterations, StepClock, StepSplit
 
-T = TypeVar("T")
 MEMORY = ("allocated_gib", "reserved_gib", "peak_gib")
 """Of torch's allocator."""
 _PARTS = (step_split.FIELDS, MEMORY, telemetry.FIELDS, COUNTS)
@@ -70,6 +70,7 @@ class Metrics:
         self._args = args
         self._sinks = outputs
         self._rank = rank
+        self._guard = Guard(f"rank {rank}: no more metrics")
         self._gpus = gpus
         self._profiled = ProfiledIterations(windows)
         self._count_flops = count_flops
@@ -81,7 +82,6 @@ class Metrics:
         self._fleet = telemetry.Fleet()
         self._complaints = compile_counts.Complaints()
         self._warm = False
-        self._failed = False
         self._apart = False
         self._in_step = False
         self._logging = False
@@ -96,7 +96,7 @@ class Metrics:
 
     def train_step(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Around `train_step`."""
-        self._safely(self._clock.begin_step)
+        self._guard(self._clock.begin_step)
         self._in_step = True
         try:
             return wrapped(*args, **kwargs)
@@ -127,7 +127,7 @@ class Metrics:
         if iteration is None:  # a fork's own signature, so on every rank
             return wrapped(*args, **kwargs)
         self._iteration = iteration
-        self._safely(self._end_step)
+        self._guard(self._end_step)
         if first or iteration % self._args.log_interval == 0:
             # Megatron logs a process's first iteration alone, and again in its interval.
             self._tick(reset=not first)
@@ -137,7 +137,7 @@ class Metrics:
         finally:
             self._logging = False
         values, self._values, self._line = self._values, {}, ""
-        self._safely(lambda: self._sinks.write(iteration, values))
+        self._guard(lambda: self._sinks.write(iteration, values))
         return result
 
     def print_line(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -152,18 +152,18 @@ class Metrics:
         if not self._config.timers:
             return wrapped(*args, **kwargs)
         result, reading = self._timer_log.log(wrapped, args, kwargs, per_iteration=self._logging)
-        values = self._safely(lambda: timers.summarise(reading)) if reading else None
+        values = self._guard(lambda: timers.summarise(reading)) if reading else None
         if values and self._logging:
             self._values |= values
         elif values:  # evaluation, a checkpoint
-            self._safely(lambda: self._sinks.write(self._iteration, values))
+            self._guard(lambda: self._sinks.write(self._iteration, values))
         return result
 
     def gather_timers(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Around `Timers._get_elapsed_time_all_ranks(names, ...)`."""
         gathered = wrapped(*args, **kwargs)
         names = args[0] if args else kwargs.get("names", ())
-        self._safely(lambda: self._timer_log.keep(names, gathered) if self._sinks.here else None)
+        self._guard(lambda: self._timer_log.keep(names, gathered) if self._sinks.here else None)
         return gathered
 
     def write_timers(self, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -174,13 +174,13 @@ class Metrics:
 
     def start(self) -> None:
         """Training begins."""
-        self._safely(self._watch.start)
+        self._guard(self._watch.start)
 
     def stop(self) -> None:
         """Training has ended, however it ended."""
         self._watch.stop()
         if self._sampler:
-            self._safely(self._sampler.stop)
+            self._guard(self._sampler.stop)
 
     # Ours.
 
@@ -208,17 +208,17 @@ class Metrics:
     def _tick(self, *, reset: bool) -> None:
         if self._apart:
             return
-        row = self._safely(lambda: self._row(reset))
+        row = self._guard(lambda: self._row(reset))
         unknown = [math.nan] * sum(map(len, _PARTS))
         try:
             # Also where measuring failed: on every rank, or on none.
             rows = across_ranks.gather(row or unknown)
         except Exception as error:
             # A backend that cannot fails on every rank; a peer that died ends training by itself.
-            self._apart = self._failed = True
-            self._say(error)
+            self._apart = True
+            self._guard.fail(error)
             return
-        self._safely(lambda: self._digest(rows))
+        self._guard(lambda: self._digest(rows))
         if reset:
             self._clock.reset()
             self._watch.reset()
@@ -259,19 +259,6 @@ class Metrics:
                 *self._complaints.of(compiled, warm=self._warm),
             ):
                 logger.warning("iteration %d: %s", self._iteration, line)
-
-    def _safely(self, do: Callable[[], T]) -> T | None:
-        if self._failed:
-            return None
-        try:
-            return do()
-        except Exception as error:
-            self._failed = True
-            self._say(error)
-            return None
-
-    def _say(self, error: Exception) -> None:
-        logger.warning("rank %d: no more metrics: %s: %s", self._rank, type(error).__name__, error)
 
 
 def _parts(rows: list[list[float]]) -> list[list[list[float]]]:

@@ -30,7 +30,7 @@ class Sections:
     """The open sections of one window on this rank."""
 
     def __init__(self) -> None:
-        self.guard = Guard("spans of sections")
+        self.guard = Guard("no more spans of sections, training goes on")
         self._open: list[Any] = []
 
     def push(self, name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.wandb_charts import charts
 from megatron.torch_profile.window_summary import WindowSummary
 from megatron.torch_trace import layout
@@ -142,30 +142,22 @@ class Sinks:
     """All sinks of this process; one that fails is named once and not asked again."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = list(sinks)
+        self._sinks = [(sink, Guard(f"no more metrics to {sink.name}")) for sink in sinks]
 
     @property
     def here(self) -> bool:
         """Whether anybody here wants numbers."""
-        return any(sink.here for sink in self._sinks)
+        return any(sink.here for sink, guard in self._sinks if not guard.failed)
 
     def write(self, iteration: int, values: Mapping[str, float]) -> None:
         """Hand the finite ones of the values to every sink; nothing to say is not said."""
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         if not finite:
             return
-        self._each(lambda sink: sink.write(iteration, finite))
+        for sink, guard in self._sinks:
+            guard(sink.write, iteration, finite)
 
     def write_window(self, iteration: int, summary: WindowSummary) -> None:
         """Hand a window's summary to every sink, at an iteration after it."""
-        self._each(lambda sink: sink.write_window(iteration, summary))
-
-    def _each(self, do: Callable[[Sink], None]) -> None:
-        for sink in list(self._sinks):
-            try:
-                do(sink)
-            except Exception as error:
-                self._sinks.remove(sink)
-                logger.warning(
-                    "no more metrics to %s: %s: %s", sink.name, type(error).__name__, error
-                )
+        for sink, guard in self._sinks:
+            guard(sink.write_window, iteration, summary)

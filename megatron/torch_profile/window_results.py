@@ -14,11 +14,12 @@ import atexit
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
@@ -73,7 +74,7 @@ class WindowResults:
         self._over: deque[Window] = deque()
         self._running: tuple[Window, Program] | None = None
         self._iteration = 0
-        self._failed = False
+        self._guard = Guard("no more summaries of windows, training goes on", self.abandon)
         self._bound = float(capture.config.exit_timeout)
 
     def end_iteration(self, iteration: int, *, logs: bool) -> None:
@@ -84,7 +85,7 @@ class WindowResults:
             logs: whether Megatron is about to log it.
         """
         self._iteration = iteration
-        self._safely(lambda: self._follow(logs))
+        self._guard(self._follow, logs)
 
     def finish(self) -> None:
         """Training has ended well, or its W&B run is about to: wait for what is under way."""
@@ -92,7 +93,7 @@ class WindowResults:
         if self._next is not None and self._next.first <= self._iteration:
             self._over.append(self._next)  # training ended within it
         self._next = None
-        self._safely(self._wait)
+        self._guard(self._wait)
         self.abandon()
 
     def hurry(self) -> None:
@@ -105,7 +106,7 @@ class WindowResults:
         if current is self:
             current = None
         atexit.unregister(self.finish)
-        self._failed = True
+        self._guard.failed = True
         if self._running is not None:
             self._running[1].kill()
             self._running = None
@@ -185,15 +186,6 @@ class WindowResults:
                 self._bound,
                 self._capture.window_folder(window),
             )
-
-    def _safely(self, do: Callable[[], None]) -> None:
-        if self._failed:
-            return
-        try:
-            do()
-        except Exception as error:
-            logger.warning("no more of what traces say: %s: %s", type(error).__name__, error)
-            self.abandon()
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
 def test_after_a_failure_earlier_traces_are_still_looked_after(tmp_path: Path) -> None:
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
-    recorder.failed = True
+    recorder._guard.failed = True
     deadline = time.monotonic() + 20
     while recorder.exporter.in_flight and time.monotonic() < deadline:
         train(recorder, range(5, 6))
