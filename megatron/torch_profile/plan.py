@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import islice
@@ -22,6 +22,7 @@ from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.estimate import Estimate, estimate
 from megatron.torch_profile.schedule import Schedule, Span, Window
 from megatron.torch_profile.topology import CPU, Topology
+from megatron.torch_trace import wording
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.layout import RunName, TraceName, WindowName
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
@@ -94,7 +95,7 @@ class CapturePlan:
                 f"{flag_of('spans')} {' '.join(sorted(self.config.wanted_spans, reverse=True))}"
             )
         lines = [
-            f"ranks: {_numbers(self.ranks)} ({self.topology.layout})",
+            f"ranks: {wording.ranks(self.ranks, most=len(self.ranks))} ({self.topology.layout})",
             f"iterations: {shown}{more}{warmup}; this process runs {self.schedule.span}"
             if windows
             else f"iterations: none of those asked for; this process runs {self.schedule.span}"
@@ -154,6 +155,11 @@ def check(config: TorchProfileConfig, args: Any) -> None:
         )
     schedule.check(config)
     ranks.check(config.ranks, topology.layout_from_arguments(args))
+    if config.spans_depth is not None and "modules" not in config.wanted_spans:
+        raise UsageError(
+            f"{flag_of('spans_depth')} {config.spans_depth}: no spans of modules are asked for; "
+            f"add {flag_of('spans')} modules."
+        )
     if config.stacks and not config.with_stack:
         raise UsageError(
             f"{flag_of('stacks')}: there are no stacks to write without "
@@ -285,15 +291,3 @@ def _left_out(config: TorchProfileConfig, windows: Schedule) -> Iterator[str]:
     fitting = sum(1 for _ in islice(windows, config.repeat))
     if not ranges and fitting < config.repeat:
         yield f"{config.repeat - fitting} of {config.repeat} windows do not fit and are left out"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """`(0, 1, 2, 3, 8)` -> `0-3, 8`."""
-    parts: list[str] = []
-    start = previous = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is None or number != previous + 1:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-            start = number if number is not None else start
-        previous = number if number is not None else previous
-    return ", ".join(parts)

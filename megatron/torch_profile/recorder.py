@@ -40,6 +40,7 @@ from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.signals import FlushOnSignal
 from megatron.torch_profile.spans import Spans
 from megatron.torch_profile.trace_notes import TraceNotes
+from megatron.torch_trace import wording
 
 _GPU_SECONDS = 20.0
 """How long the end of a training that failed or must end is held for the GPU; SLURM's KillWait is
@@ -254,7 +255,7 @@ class Recorder:
                 "rank %d: the window of iterations %s holds only %s%s",
                 self.rank,
                 window,
-                ", ".join(map(str, recorded)),
+                wording.ranks(tuple(recorded)),
                 " (the last in part)" if cut else "",
             )
         config = self._plan.config

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.vocabulary import ANNOTATIONS, GPU_WORK, LAUNCHES
+from megatron.torch_trace.vocabulary import ANNOTATIONS, GPU_WORK, LAUNCHES, is_known
 
 DROPS = {
     "python": "Python frames (half of a trace with stacks)",
@@ -82,6 +84,7 @@ class Selection:
         steps: numbers of `ProfilerStep#`; GPU work belongs to the step that launched it.
         start_ns, end_ns: from the first event of the trace; by the clock, for everything.
         categories: present names, see `vocabulary`; None keeps all.
+        named: those of them that the user named, not a preset; some must be in the trace.
         min_dur_ns: slices shorter than this go, annotations stay.
         streams: GPU streams to keep; None keeps all.
         ranks: of a merged file, ranks to keep; None keeps all.
@@ -95,6 +98,7 @@ class Selection:
     start_ns: int | None = None
     end_ns: int | None = None
     categories: frozenset[str] | None = None
+    named: frozenset[str] = frozenset()
     min_dur_ns: int = 0
     streams: frozenset[int] | None = None
     ranks: frozenset[int] | None = None
@@ -193,6 +197,23 @@ class Selection:
             # Times count from the first event, which is another one now.
             selection = replace(selection, start_ns=None, end_ns=None)
         return selection
+
+
+def absent_categories(
+    named: frozenset[str], there: Collection[str], path: Path | str
+) -> tuple[str, ...]:
+    """Those that the trace lacks.
+
+    Raises:
+        UsageError: it has none of them, so that nothing would be left, or one looks like a slip.
+    """
+    absent = tuple(sorted(named - set(there)))
+    misspelt = [name for name in absent if not is_known(name)]
+    if misspelt or (absent and len(absent) == len(named)):
+        has = ", ".join(sorted(name for name in there if name)) or "none"
+        wrong = ",".join(misspelt or absent)
+        raise UsageError(f"--category {wrong}: not in {path}, which has {has}.")
+    return absent
 
 
 def join_object(entries: dict[str, bytes]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from megatron.torch_trace.accounts import Account, count
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.filters import Selection
+from megatron.torch_trace.filters import Selection, absent_categories
 from megatron.torch_trace.reader import (
     ByteStream,
     Damage,
@@ -49,6 +49,7 @@ class SlimResult:
         damage: what was wrong with the input.
         moved_annotations, moved_crossing: slices that were given a track of their own.
         clipped: GPU work that overran the next one of its stream by more than a second.
+        absent: categories that the user named and the trace lacks.
     """
 
     before: Account = field(default_factory=dict)
@@ -59,6 +60,7 @@ class SlimResult:
     moved_annotations: int = 0
     moved_crossing: int = 0
     clipped: int = 0
+    absent: tuple[str, ...] = ()
 
 
 def slim(
@@ -84,7 +86,7 @@ def slim(
         on_read: called with the number of input bytes of each piece read, for progress.
 
     Raises:
-        UsageError: a step that is not there, an output that exists, ...
+        UsageError: a step or a category that is not there, an output that exists, ...
     """
     folder = None if Path(output) == STDOUT else Path(output).absolute().parent
     sink = OutputFile(output, force=force, expected_bytes=_least_size(path))
@@ -105,6 +107,7 @@ def slim(
         result.clipped = sum(map(len, slimmer.plan.clipped.values()))
     with sink:
         _write(trace, sink, slimmer, first, selection, result, workers, folder)
+        result.absent = absent_categories(selection.named, result.before, path)
     result.raw_bytes = trace.raw_bytes
     result.written_bytes = sink.written
     result.damage = trace.damage

@@ -39,6 +39,14 @@ ANNOTATIONS = frozenset({"user_annotation", "gpu_user_annotation"})
 
 FLOWS = frozenset({"ac2g", "fwdbwd"})
 
+_OTHERS = frozenset(
+    {
+        "cpu_op", "cpu_instant_event", "python_function", "overhead", "metadata",
+        "collective_comm", "Trace",
+    }
+)  # fmt: skip
+"""Names of Kineto's ActivityType that need no more than to be known."""
+
 FLOW_PHASES = frozenset({"s", "t", "f"})
 
 _canonical: dict[str, str] = {}
@@ -57,6 +65,11 @@ def category(written: str) -> str:
         if len(_canonical) < 10_000:
             _canonical[written] = name
         return name
+
+
+def is_known(name: str) -> bool:
+    """Whether a profiler writes a category of this present name."""
+    return name in GPU_WORK | LAUNCHES | ANNOTATIONS | FLOWS | _OTHERS
 
 
 _LAUNCH_WORDS = ("launch", "memcpy", "memset", "graphlaunch")

@@ -154,6 +154,11 @@ def test_help_survives_a_bare_percent_in_somebody_elses_text() -> None:
             "drop --profile (nsys, --use-pytorch-profiler) or --torch-profile.",
         ),
         (
+            "--torch-profile --torch-profile-spans phases --torch-profile-spans-depth 3",
+            "--torch-profile-spans-depth 3: no spans of modules are asked for; "
+            "add --torch-profile-spans modules.",
+        ),
+        (
             "--torch-profile --torch-profile-stacks",
             "--torch-profile-stacks: there are no stacks to write without "
             "--torch-profile-with-stack, add it.",

@@ -104,7 +104,7 @@ def test_a_window_cut_short_is_exported_and_marked_partial(
     train(recorder, range(1, 5))
     end(recorder)
     assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
-    assert warned == ["rank 0: the window of iterations 3-5 holds only 3, 4"]
+    assert warned == ["rank 0: the window of iterations 3-5 holds only 3-4"]
 
 
 def test_a_signal_in_the_last_iteration_of_a_window_leaves_a_partial_trace(

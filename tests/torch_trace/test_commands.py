@@ -194,10 +194,29 @@ def test_a_pipe_or_a_device_is_never_replaced(clean: Path, command: str) -> None
 
 def test_slim_says_which_categories_there_are_where_one_is_misspelt(clean: Path) -> None:
     out = clean.with_name("out.json")
-    result = run("slim", clean, "-o", out, "--category", "kernels,cpu_op")
-    expected = f"--category cpu_op,kernels: not in {clean}, which has cuda_runtime, kernel.\n"
-    assert result.stderr.decode() == expected
+    for words, wrong in (
+        ("kernels", "kernels"),
+        ("kernels,cuda_runtime", "kernels"),
+        ("cpu_op,gpu_memset", "cpu_op,gpu_memset"),
+    ):
+        result = run("slim", clean, "-o", out, "--category", words)
+        expected = f"--category {wrong}: not in {clean}, which has cuda_runtime, kernel.\n"
+        assert result.stderr.decode() == f"torch-trace: {expected}"
+        assert result.returncode == 2
+        assert not out.exists()
+
+
+def test_slim_says_once_which_known_category_a_trace_lacks(clean: Path) -> None:
+    out = clean.with_name("out.json")
+    result = run("slim", clean, "-o", out, "--category", "kernel,gpu_memset")
+    assert result.stderr.decode() == f"--category gpu_memset: none in {clean}.\n"
+    assert result.returncode == 0
     assert run("slim", clean, "-o", out, "--force", "--category", "kernel").stderr == b""
+
+
+def test_a_preset_is_not_asked_for_the_categories_of_other_makers(clean: Path) -> None:
+    out = clean.with_name("out.json")
+    assert run("slim", clean, "-o", out, "--preset", "overlap").stderr == b""
 
 
 def test_decompress_leaves_damage_in_the_text_and_says_what_mends_it(broken: Path) -> None:

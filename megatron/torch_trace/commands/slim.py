@@ -80,11 +80,13 @@ def command(
     Metadata, names and order of tracks stay; arrows that lost an end go.
     """
     _one_file(path)
+    named = _categories(categories)
     selection = Selection(
         steps=parse_numbers(steps, "--step") if steps else None,
         start_ns=parse_duration(start, "--from") if start else None,
         end_ns=parse_duration(end, "--to") if end else None,
-        categories=_categories(categories),
+        categories=named,
+        named=named or frozenset(),
         min_dur_ns=parse_duration(min_dur, "--min-dur") if min_dur else 0,
         max_name=max_name or 0,
         streams=parse_numbers(streams, "--stream") if streams else None,
@@ -109,7 +111,8 @@ def command(
                 workers=workers,
                 on_read=on_read,
             )
-    _warn_of_absent(selection.categories, result, path)
+    if result.absent:
+        terminal.say(f"--category {','.join(result.absent)}: none in {path}.")
     if output != "-":
         _report(output, result)
     if result.damage:
@@ -121,14 +124,6 @@ def _one_file(path: str) -> None:
         raise UsageError(f"{path}: is a folder; slim takes one trace, name a file in it.")
     if path != "-" and not Path(path).is_file():
         raise UsageError(f"{path}: no such file.")
-
-
-def _warn_of_absent(wanted: frozenset[str] | None, result: SlimResult, path: str) -> None:
-    """A misspelt category keeps nothing, which looks like a trace that holds nothing."""
-    absent = sorted((wanted or frozenset()) - result.before.keys())
-    if absent:
-        there = ", ".join(sorted(name for name in result.before if name))
-        terminal.say(f"--category {','.join(absent)}: not in {path}, which has {there}.")
 
 
 def _categories(text: str | None) -> frozenset[str] | None:
