@@ -4,14 +4,15 @@
     torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ... --data-path my_text_document
     python pretrain_gpt.py --num-layers 2 ... --mock-data --torch-profile
 
-Every flag is Megatron's (`--help` lists them) or one of --torch-profile's. Without CUDA it says so
-and trains on the CPU over gloo. What is here is what Megatron asks its user for: a model, a batch,
-a loss and the datasets.
+Every flag is Megatron's (`--help` lists them) or one of --torch-profile's; the few that need
+another script are refused. Without CUDA it says so and trains on the CPU over gloo. What is here is
+what Megatron asks its user for: a model, a batch, a loss and the datasets.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -22,26 +23,49 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
+from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
-from megatron.training import arguments, get_args, get_timers, pretrain, print_rank_0
-from megatron.training.utils import get_blend_and_blend_per_split
+from megatron.core.rerun_state_machine import get_rerun_state_machine
+from megatron.core.utils import StragglerDetector
+from megatron.training import (
+    arguments,
+    get_args,
+    get_timers,
+    inprocess_restart,
+    pretrain,
+    print_rank_0,
+)
+from megatron.training.datasets.fim_dataset import GPTFIMDataset
 
 import megatron.torch_profile
 from megatron.torch_profile import cpu
+from megatron.torch_profile.gpt import (
+    dataset_config,
+    embedding_ranks,
+    layer_spec,
+    mtp_spec,
+    predicts_further_tokens,
+    transformer_config,
+)
+from megatron.torch_profile.log import exit_with
 from megatron.torch_profile.patches import PatchSet
-
-try:  # moved in megatron-core 0.19
-    from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer
-except ImportError:
-    from megatron.training import get_tokenizer
-
-    build_tokenizer = None
+from megatron.torch_trace.errors import UsageError
 
 # What the model's forward takes, in the order of a batch.
 BATCH_KEYS = ("tokens", "position_ids", "attention_mask", "labels", "loss_mask")
+
+# What trains on packed sequences, another model's answers or models that the wheels do not hold.
+REFUSED = (
+    "--sft",
+    "--hybrid-context-parallel",
+    "--dataloader-inter-document-masking",
+    "--logits-load-dir",
+    "--use-legacy-models",
+)
+SPIKE = 10  # times the largest loss so far is what `--check-for-spiky-loss` finds
+
+straggler_timer = StragglerDetector()
 
 
 def build_model(
@@ -53,16 +77,10 @@ def build_model(
 ) -> GPTModel:
     """Megatron's model provider: the layers of one pipeline stage, dense or mixture of experts."""
     args = get_args()
-    config = config or arguments.core_transformer_config_from_args(args)
+    config = config or transformer_config(args)
     return GPTModel(
         config=config,
-        transformer_layer_spec=get_gpt_decoder_block_spec(
-            config,
-            use_transformer_engine=args.transformer_impl == "transformer_engine",
-            normalization=args.normalization,
-            qk_l2_norm=args.qk_l2_norm,
-            vp_stage=vp_stage,
-        ),
+        transformer_layer_spec=layer_spec(args, config, vp_stage),
         vocab_size=args.padded_vocab_size,
         max_sequence_length=args.max_position_embeddings,
         pre_process=pre_process,
@@ -74,6 +92,7 @@ def build_model(
         rotary_percent=args.rotary_percent,
         rotary_base=args.rotary_base,
         rope_scaling=args.use_rope_scaling,
+        mtp_block_spec=mtp_spec(args, config, vp_stage),
         vp_stage=vp_stage,
         pg_collection=pg_collection,
     )
@@ -109,68 +128,73 @@ def loss(
     """Sum of the token losses, number of tokens, and both for Megatron's log."""
     total = torch.sum(losses.view(-1).float() * loss_mask.view(-1).float())
     num_tokens = loss_mask.sum().detach().to(torch.int)
+    check_loss(total)
     return total, num_tokens, {"lm loss": torch.stack([total.detach(), num_tokens.float()])}
 
 
+def check_loss(total: torch.Tensor) -> None:
+    """Have Megatron look at a loss before other ranks' are added to it."""
+    args, machine = get_args(), get_rerun_state_machine()
+    check = partial(machine.validate_result, result=total, tolerance=0.0)
+    if args.check_for_nan_in_loss_and_grad:
+        for found, name in ((torch.isnan, "NaN"), (torch.isinf, "Inf")):
+            message = f"found {name} in local forward loss calculation"
+            check(rejection_func=found, message=message, fatal=True)
+    if args.check_for_spiky_loss:
+        spiky = partial(machine.is_unexpectedly_large, threshold=SPIKE, context="loss")
+        check(rejection_func=spiky, message="Spiky loss", fatal=False)
+
+
 def forward_step(
-    data_iterator: Iterator[dict[str, torch.Tensor]], model: Any
-) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+    data_iterator: Iterator[dict[str, torch.Tensor]], model: Any, return_schedule_plan: bool = False
+) -> tuple[Any, Callable[[torch.Tensor], Any]]:
     """One micro-batch forward; stages in the middle of the pipeline have no use for the batch."""
     timers = get_timers()
     timers("batch-generator", log_level=2).start()
     batch: list[torch.Tensor | None] = [None] * len(BATCH_KEYS)
-    if data_iterator is not None and _needs_data(_vp_stage(model)):
-        batch = next_batch(data_iterator)
+    with straggler_timer(bdata=True):
+        if data_iterator is not None and _needs_data(_vp_stage(model)):
+            batch = next_batch(data_iterator)
     timers("batch-generator").stop()
     tokens, position_ids, attention_mask, labels, loss_mask = batch
-    output = model(tokens, position_ids, attention_mask, labels=labels, loss_mask=loss_mask)
+    # Megatron asks for the plan where it overlaps the communication of experts.
+    forward = _innermost(model).build_schedule_plan if return_schedule_plan else model
+    with straggler_timer:
+        output = forward(tokens, position_ids, attention_mask, labels=labels, loss_mask=loss_mask)
     return output, partial(loss, loss_mask)
 
 
 def build_datasets(num_samples: list[int], vp_stage: int | None = None) -> Any:
     """Training, validation and test data: `--data-path` blends and splits, or `--mock-data`."""
     args = get_args()
-    blend, blend_per_split = get_blend_and_blend_per_split(args)
-    config = GPTDatasetConfig(
-        random_seed=args.seed,
-        sequence_length=args.seq_length,
-        blend=blend,
-        blend_per_split=blend_per_split,
-        split=args.split,
-        num_dataset_builder_threads=args.num_dataset_builder_threads,
-        path_to_cache=args.data_cache_path,
-        mmap_bin_files=args.mmap_bin_files,
-        tokenizer=build_tokenizer(args) if build_tokenizer else get_tokenizer(),
-        reset_position_ids=args.reset_position_ids,
-        reset_attention_mask=args.reset_attention_mask,
-        eod_mask_loss=args.eod_mask_loss,
-        create_attention_mask=args.create_attention_mask_in_dataloader,
-    )
+    kind = MockGPTDataset if args.mock_data else GPTFIMDataset if args.fim_data else GPTDataset
     print_rank_0("> building train, validation and test datasets ...")
     # Every tensor-parallel rank reads the (memory-mapped) data itself: no broadcast to trace.
     return BlendedMegatronDatasetBuilder(
-        MockGPTDataset if args.mock_data else GPTDataset,
-        num_samples,
-        lambda: _needs_data(vp_stage),
-        config,
+        kind, num_samples, lambda: _needs_data(vp_stage), dataset_config(args)
     ).build()
 
 
 build_datasets.is_distributed = True  # type: ignore[attr-defined]  # each rank builds its own
 
 
-def _vp_stage(model: Any) -> int | None:
+def _innermost(model: Any) -> Any:
     while hasattr(model, "module"):
         model = model.module
-    return getattr(model, "vp_stage", None)
+    return model
+
+
+def _vp_stage(model: Any) -> int | None:
+    return getattr(_innermost(model), "vp_stage", None)
 
 
 def _needs_data(vp_stage: int | None) -> bool:
-    """Whether this stage embeds tokens or computes the loss."""
+    """Whether this stage embeds tokens or computes a loss."""
     stages = {"ignore_virtual": vp_stage is None, "vp_stage": vp_stage}
     return bool(
         parallel_state.is_pipeline_first_stage(**stages)
         or parallel_state.is_pipeline_last_stage(**stages)
+        or predicts_further_tokens(vp_stage)
     )
 
 
@@ -186,6 +210,17 @@ def set_defaults(parser: ArgumentParser) -> ArgumentParser:
 
 def main() -> None:
     """Train. The three generations of `pretrain` differ in who parses, and in argument order."""
+    for flag in REFUSED:
+        if flag in sys.argv:
+            exit_with(
+                UsageError(
+                    f"{flag}: this pretrain_gpt.py cannot do that; start the one of Megatron-LM "
+                    "with python -m megatron.torch_profile in front of it."
+                )
+            )
+    train, store = pretrain, None
+    if "--inprocess-restart" in sys.argv:
+        train, store = inprocess_restart.maybe_wrap_for_inprocess_restart(pretrain)
     if "cfg_container" in inspect.signature(pretrain).parameters:  # megatron-core 0.18 and newer
         from megatron.training.argument_utils import pretrain_cfg_container_from_args
 
@@ -193,11 +228,13 @@ def main() -> None:
         first = {"cfg_container": pretrain_cfg_container_from_args(args)}
     else:
         first = {"extra_args_provider": set_defaults}
-    pretrain(
+    train(
         train_valid_test_dataset_provider=build_datasets,
         model_provider=build_model,
         model_type=ModelType.encoder_or_decoder,
         forward_step_func=forward_step,
+        get_embedding_ranks=embedding_ranks,
+        store=store,
         **first,
     )
 

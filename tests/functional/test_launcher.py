@@ -93,6 +93,15 @@ def test_a_script_that_knows_nothing_of_us_trains_on_the_cpu_and_is_profiled(
     assert trace_files(tmp_path / "traces") == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
+def test_what_needs_another_script_is_one_sentence(launch: Launch) -> None:
+    run = launch(f"{TRAIN} --sft")
+    assert run.status != 0
+    assert run.errors == [
+        "--sft: this pretrain_gpt.py cannot do that; start the one of Megatron-LM with "
+        "python -m megatron.torch_profile in front of it."
+    ]
+
+
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_a_checkout_beside_ours_in_either_order(
     first: str, launch: Launch, wheel_path: Callable[[str], str], tmp_path: Path

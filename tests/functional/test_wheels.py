@@ -152,6 +152,17 @@ def test_pipeline_and_tensor_parallel_with_ranks_by_coordinates(
         assert microbatches(trace) == ONE_F_ONE_B[stage]
 
 
+def test_multi_token_prediction_trains_its_layers_too(version: str, launch: Launch) -> None:
+    run = launch(
+        f"{MODEL} --global-batch-size 4 --train-iters 2 --pipeline-model-parallel-size 2 "
+        "--mtp-num-layers 1 --position-embedding-type rope",
+        version=version,
+        processes=2,
+    )
+    assert run.status == 0, run.output
+    assert len(re.findall(r"mtp_1 loss: \S+", run.output)) == 2
+
+
 # Four micro-batches on two stages: f and b with their number, and w(armup), s(teady), c(ooldown).
 ONE_F_ONE_B = ["f0w f1s b0s f2s b1s f3s b2s b3c", "f0s b0s f1s b1s f2s b2s f3s b3s"]
 

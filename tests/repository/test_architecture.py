@@ -66,6 +66,7 @@ CAPTURE_ORDER = (
     "metrics",
     "cpu_device",
     "cpu",
+    "gpt",
     "__init__",
     "__main__",
 )
