@@ -9,7 +9,7 @@ ones (1.7e15) are not and are taken from the text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,22 @@ def ns_of_text(text: str) -> int | None:
         if len(decimals) <= 3:
             ns = int(whole + decimals.ljust(3, "0"))
         else:
-            ns = round(Decimal(f"{whole}.{decimals}") * 1000)
+            ns = _rounded(Decimal(f"{whole}.{decimals}"))
     except ValueError:
         try:
-            ns = round(Decimal(text.strip().strip('"')) * 1000)
-        except (InvalidOperation, ValueError, OverflowError):
+            ns = _rounded(Decimal(text.strip().strip('"')))
+        except (ArithmeticError, ValueError):
             return None
-    except (InvalidOperation, OverflowError):
+    except ArithmeticError:
         return None
     return max(-_LARGEST_NS, min(ns, _LARGEST_NS))
+
+
+def _rounded(microseconds: Decimal) -> int:
+    if microseconds.is_finite() and microseconds.adjusted() > 18:
+        # Written out, 1e999999 would have a million digits.
+        return -_LARGEST_NS if microseconds < 0 else _LARGEST_NS
+    return round(microseconds * 1000)
 
 
 def text_of_ns(ns: int) -> str:

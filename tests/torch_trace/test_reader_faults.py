@@ -268,3 +268,33 @@ def test_gpu_work_that_overruns_the_next_by_seconds_ends_there(tmp_path: Path) -
     table = read_table(write(tmp_path / "t.json", text(*work)))
     assert table.slices["dur"].to_list() == [10_000, 5_000, 5_000, 5_000_000_000]
     assert table.odd_times.overrunning == 1
+
+
+@pytest.mark.parametrize("number", ["1" * 5000, "1e999999999999", "-1e400", "1." + "1" * 5000])
+def test_a_number_that_nothing_can_hold_ends_no_reading(tmp_path: Path, number: str) -> None:
+    path = write(tmp_path / "t.json", text(BEFORE, event("x", number), AFTER))
+    found = [e.name for block in Trace(path).blocks(SlimEvent) for e in block.events]
+    assert found == ["before", "x", "after"]
+    assert read_table(path).odd_times.far <= 1
+
+
+def test_metadata_that_nothing_can_hold_is_unknown(tmp_path: Path) -> None:
+    header = HEADER.replace('"schemaVersion": 1,', f'"schemaVersion": {"1" * 5000},')
+    _, faults, trace = read_data(tmp_path, text(BEFORE, header=header))
+    assert (faults, trace.metadata.get("schemaVersion"), trace.metadata.rank) == ({}, None, 3)
+
+
+def test_an_event_that_closed_too_early_is_lost_with_its_place_behind_other_letters(
+    tmp_path: Path,
+) -> None:
+    early = '{"ph": "X", "name": "ü"}, "tid": 1, "ts": 1}'
+    data = text(event("größer"), early, AFTER)
+    found, faults, trace = read_data(tmp_path, data)
+    assert found == ["größer", "after"]
+    assert trace.damage.offsets["lost_event"] == [data.index(early.encode())]
+    assert faults["lost_event"] == 1
+
+
+def test_half_a_surrogate_behind_an_escaped_backslash_is_plain_text(tmp_path: Path) -> None:
+    found, faults, _ = read_data(tmp_path, text(event(r"a\\ud800 \ud800 \\\ud83d\ude00")))
+    assert (found, faults) == (["a\\ud800 � \\😀"], {"lone_surrogate": 1})

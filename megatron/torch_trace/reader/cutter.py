@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.damage import Damage
-from megatron.torch_trace.reader.salvage import EVENT_KEYS
+from megatron.torch_trace.reader.landmarks import EVENT_KEYS
 
 BLOCK_BYTES = 1 << 20
 """Measured: larger blocks fall out of the processor's cache while they are decoded."""
@@ -142,7 +142,7 @@ class Cutter:
             self._text = self._text[position:]
             self._offset += position
             # Where no event ended, it takes more text than there was to find out.
-            wanted = max(2 * BLOCK_BYTES, len(self._text) + BLOCK_BYTES)
+            wanted = max(2 * BLOCK_BYTES, min(2 * len(self._text), _LARGEST + BLOCK_BYTES))
             if not ended and len(self._text) > _LARGEST:
                 # Not one event ends here: no event is that long, so this is no event.
                 self.damage.add("lost_event", self._offset)

@@ -7,9 +7,11 @@ with a type that makes no sense, is None (or "" for `ph`, `cat`, `name`).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.structs
 from msgspec import UNSET, Struct, UnsetType, field
 
 Number = int | float | str | None
@@ -153,14 +155,25 @@ def decode_loosely(text: bytes, kind: type[EventT]) -> EventT:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         import json
 
-        return _loose_struct(json.loads(text), kind)
+        return _loose_struct(json.loads(text, parse_int=_whole_number), kind)
+
+
+@cache
+def _fields(kind: type) -> tuple[msgspec.structs.FieldInfo, ...]:
+    # msgspec compiles every annotation anew, each time.
+    return msgspec.structs.fields(kind)
+
+
+def _whole_number(text: str) -> int | float:
+    # Python refuses to make a number of thousands of digits, and no field can hold it.
+    return int(text) if len(text) < 100 else float(text)
 
 
 def _loose_struct(values: dict[str, Any], kind: type[EventT]) -> EventT:
     import json
 
     chosen: dict[str, Any] = {}
-    for spec in msgspec.structs.fields(kind):
+    for spec in _fields(kind):
         value = values.get(spec.encode_name)
         if value is None:
             continue

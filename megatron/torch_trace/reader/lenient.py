@@ -4,6 +4,9 @@
 Kineto prints names and metadata raw, so a value may hold quotes, backslashes, control characters or
 `inf`. Nothing that is already right is touched: numbers keep their digits.
 
+Work is linear in the text, whatever it holds: no pattern below has two ways to match one run of
+blanks, and no position is read again for each fault before it.
+
     {"name": "f("x")", "bw": inf,}   ->   {"name": "f(\\"x\\")", "bw": null}
                                           unescaped_quote, bare_word, trailing_comma
 """
@@ -26,12 +29,16 @@ _NUMBER_ENDS = re.compile(r"[ \t\n\r]*(?:[,\]}]|\Z)")
 # What may follow the closing quote, by where the string stands. A quote that is followed by
 # anything else belongs to the string.
 _AFTER_KEY = re.compile(r"\s*:")
-_AFTER_VALUE = re.compile(r'\s*(?:(?:,\s*)?"[^"\\\n]{1,80}"\s*:|,?\s*[}\]](?!")|,?\s*\Z)')
+_AFTER_VALUE = re.compile(r'\s*(?:,\s*)?(?:"[^"\\\n]{1,80}"\s*:|[}\]](?!")|\Z)')
 _AFTER_ITEM = re.compile(r'\s*(?:,\s*(?:["\[{\d\]-]|true|false|null|nan|inf)|\])', re.IGNORECASE)
 
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_SURROGATE = re.compile(
-    r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+# Every escape is matched, so that the u behind an escaped backslash is no escape.
+_ANY_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
+    re.DOTALL,
 )
 _CONTROL = {code: f"\\u{code:04x}" for code in range(32)}
 _CONTROL.update({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
@@ -48,12 +55,33 @@ class NotJsonError(ValueError):
         self.position = position
 
 
-class LenientParser:
-    """Parse values from `text`; `faults` counts what had to be repaired, by kind."""
+def whole_surrogates(string: str) -> tuple[str, int]:
+    """A JSON text whose halves of surrogate pairs are U+FFFD, and how many there were."""
+    if "\\u" not in string:
+        return string, 0
+    halves = 0
 
-    def __init__(self, text: str) -> None:
+    def replace(match: re.Match[str]) -> str:
+        nonlocal halves
+        if not match[1]:
+            return match[0]
+        halves += 1
+        return "\\ufffd"
+
+    return _ANY_ESCAPE.sub(replace, string), halves
+
+
+class LenientParser:
+    """Parse values from `text` up to `end`; `faults` counts what had to be repaired, by kind."""
+
+    def __init__(self, text: str, end: int | None = None) -> None:
         self.text = text
+        self.end = len(text) if end is None else end
         self.faults: Counter[str] = Counter()
+
+    def _first(self, at: int) -> str:
+        """The character at `at`; nothing at the end."""
+        return self.text[at] if at < self.end else ""
 
     def value(
         self, at: int, after: re.Pattern[str] = _AFTER_VALUE, depth: int = 0
@@ -67,7 +95,7 @@ class LenientParser:
             NotJsonError: no value can be made out.
         """
         at = self.skip_space(at)
-        first = self.text[at : at + 1]
+        first = self._first(at)
         if depth > _MAX_DEPTH:
             raise NotJsonError(at)
         if first == "{":
@@ -81,33 +109,33 @@ class LenientParser:
     def member(self, at: int, depth: int = 0) -> tuple[str, str, int]:
         """Read `"key": value`: the key as JSON text, the value as JSON text, the end."""
         at = self.skip_space(at)
-        if self.text[at : at + 1] != '"':
+        if self._first(at) != '"':
             raise NotJsonError(at)
         key, at = self.string(at, _AFTER_KEY)
         at = self.skip_space(at)
-        if self.text[at : at + 1] != ":":
+        if self._first(at) != ":":
             raise NotJsonError(at)
         value, at = self.value(at + 1, _AFTER_VALUE, depth + 1)
         return key, value, at
 
     def skip_space(self, at: int) -> int:
-        match = _SPACE.match(self.text, at)
+        match = _SPACE.match(self.text, at, self.end)
         return match.end() if match else at
 
     def string(self, at: int, after: re.Pattern[str]) -> tuple[str, int]:
         """Read a string; `after` decides which quote closes it."""
-        match = _STRICT_STRING.match(self.text, at)
-        if match and after.match(self.text, match.end()):
-            return self.whole_surrogates(match[0]), match.end()
+        match = _STRICT_STRING.match(self.text, at, self.end)
+        if match and after.match(self.text, match.end(), self.end):
+            return self._whole_surrogates(match[0]), match.end()
         position = at + 1
         while True:
-            quote = self.text.find('"', position, at + _MAX_STRING)
+            quote = self.text.find('"', position, min(self.end, at + _MAX_STRING))
             if quote < 0:
                 raise NotJsonError(at)
-            if after is _AFTER_KEY and not after.match(self.text, quote + 1):
+            if after is _AFTER_KEY and not after.match(self.text, quote + 1, self.end):
                 # No key holds quotes; one that seems to has swallowed its neighbour.
                 raise NotJsonError(at)
-            if after.match(self.text, quote + 1):
+            if after.match(self.text, quote + 1, self.end):
                 return self._clean(self.text[at + 1 : quote]), quote + 1
             position = quote + 1
 
@@ -116,6 +144,11 @@ class LenientParser:
         pieces = ['"']
         position = 0
         while position < len(inner):
+            plain = _PLAIN.match(inner, position)
+            if plain:
+                pieces.append(plain[0])
+                position = plain.end()
+                continue
             char = inner[position]
             if char == "\\":
                 match = _ESCAPE.match(inner, position)
@@ -128,35 +161,25 @@ class LenientParser:
             elif char == '"':
                 pieces.append('\\"')
                 self.faults["unescaped_quote"] += 1
-            elif char < " ":
+            else:
                 pieces.append(_CONTROL[ord(char)])
                 self.faults["control_character"] += 1
-            else:
-                pieces.append(char)
             position += 1
         pieces.append('"')
-        return self.whole_surrogates("".join(pieces))
+        return self._whole_surrogates("".join(pieces))
 
-    def whole_surrogates(self, string: str) -> str:
-        if "\\u" not in string and "\\U" not in string:
-            return string
-
-        def replace(match: re.Match[str]) -> str:
-            # An escaped backslash before the u makes it plain text.
-            before = string[: match.start()]
-            if match[1] or (len(before) - len(before.rstrip("\\"))) % 2:
-                return match[0]
-            self.faults["lone_surrogate"] += 1
-            return "\\ufffd"
-
-        return _SURROGATE.sub(replace, string)
+    def _whole_surrogates(self, string: str) -> str:
+        whole, halves = whole_surrogates(string)
+        if halves:
+            self.faults["lone_surrogate"] += halves
+        return whole
 
     def _object(self, at: int, depth: int) -> tuple[str, int]:
         members: list[str] = []
         at += 1
         while True:
             at = self._skip_commas(at, bool(members))
-            if self.text[at : at + 1] == "}":
+            if self._first(at) == "}":
                 return "{" + ", ".join(members) + "}", at + 1
             key, value, at = self.member(at, depth)
             members.append(f"{key}: {value}")
@@ -166,9 +189,9 @@ class LenientParser:
         at += 1
         while True:
             at = self._skip_commas(at, bool(items))
-            if self.text[at : at + 1] == "]":
+            if self._first(at) == "]":
                 return "[" + ", ".join(items) + "]", at + 1
-            if self.text[at] == "}":
+            if self._first(at) == "}":
                 raise NotJsonError(at)
             item, at = self.value(at, _AFTER_ITEM, depth + 1)
             items.append(item)
@@ -177,10 +200,10 @@ class LenientParser:
         """Go to the next member, item or closing bracket; exactly one comma is right."""
         commas = 0
         at = self.skip_space(at)
-        while self.text[at : at + 1] == ",":
+        while self._first(at) == ",":
             commas += 1
             at = self.skip_space(at + 1)
-        if at >= len(self.text):
+        if at >= self.end:
             raise NotJsonError(at)
         closing = self.text[at] in "]}"
         if commas > (expected and not closing):
@@ -191,18 +214,18 @@ class LenientParser:
 
     def _scalar(self, at: int) -> tuple[str, int]:
         for pattern in (_LITERAL, _NUMBER):
-            match = pattern.match(self.text, at)
-            if match and _NUMBER_ENDS.match(self.text, match.end()):
+            match = pattern.match(self.text, at, self.end)
+            if match and _NUMBER_ENDS.match(self.text, match.end(), self.end):
                 return match[0], match.end()
-        word = _WORD.match(self.text, at)
+        word = _WORD.match(self.text, at, self.end)
         end = word.end() if word else at
-        if not _NUMBER_ENDS.match(self.text, end):
+        if not _NUMBER_ENDS.match(self.text, end, self.end):
             raise NotJsonError(at)
         bare = self.text[at:end].strip()
         if len(bare) > 40:
             raise NotJsonError(at)
         if not bare:
-            if end >= len(self.text):
+            if end >= self.end:
                 raise NotJsonError(at)
             self.faults["empty_value"] += 1
             return "null", end

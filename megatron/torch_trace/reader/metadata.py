@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from megatron.torch_trace.reader.damage import Damage
+from megatron.torch_trace.reader.landmarks import Allowance, first_from
 from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError
 
 OWN_KEY = "torch_profile"
@@ -25,6 +26,9 @@ _TOP_LEVEL = re.compile(
     r"|with_flops|with_modules|INFO|WARNING|ERROR|VERBOSE"
     r'|(?:cuda|cupti|nccl|hip|roctracer|pytorch|torch)\w*version)"\s*:'
 )
+
+_BEFORE_ENTRY = re.compile(r'[\s,{]*(?=")')
+_NO_ENTRY = re.compile(r"[ \t\r\n,{}]*\Z")
 
 
 def parse_members(text: bytes, offset: int, damage: Damage) -> dict[str, bytes]:
@@ -48,32 +52,34 @@ def _parse_leniently(text: bytes, offset: int, damage: Damage) -> dict[str, byte
     if "�" in decoded and b"\xef\xbf\xbd" not in text:
         damage.add("not_utf8", offset)
     parser = LenientParser(decoded)
+    known = [match.start() for match in _TOP_LEVEL.finditer(decoded)]
+    allowance = Allowance(len(decoded))
     found: dict[str, bytes] = {}
-    at = _next_entry(decoded, 0)
+    at = _next_entry(decoded, 0, known)
     while at >= 0:
+        following = first_from(known, at + 1)
+        # Once much was read in vain, no entry reaches over what looks like the next one.
+        parser.end = len(decoded) if allowance or following < 0 else following
         try:
             key, value, end = parser.member(at)
         except (NotJsonError, RecursionError):
-            if decoded[at:].strip():
-                damage.add("lost_metadata", offset + at)
-            match = _TOP_LEVEL.search(decoded, at + 1)
-            at = match.start() if match else -1
+            damage.add("lost_metadata", offset + at)
+            allowance.spend(parser.end - at)
+            at = following
             continue
         found[json.loads(key)] = value.encode()
-        at = _next_entry(decoded, end)
+        at = _next_entry(decoded, end, known)
     for kind, times in parser.faults.items():
         damage.add(kind, offset, times)
     return found
 
 
-def _next_entry(text: str, at: int) -> int:
-    match = re.compile(r'[\s,{]*(?=")').match(text, at)
+def _next_entry(text: str, at: int, known: list[int]) -> int:
+    """Where the next entry begins: at the next quote, else at a key that is known, else -1."""
+    match = _BEFORE_ENTRY.match(text, at)
     if match:
         return match.end()
-    if not text[at:].strip(" \t\r\n,{}"):
-        return -1
-    known = _TOP_LEVEL.search(text, at)
-    return known.start() if known else -1
+    return -1 if _NO_ENTRY.match(text, at) else first_from(known, at)
 
 
 @dataclass
@@ -91,12 +97,10 @@ class Metadata:
         text = self.entries.get(key)
         if text is None:
             return None
-        value = json.loads(text)
-        if isinstance(value, str) and value[:1] in "{[":
-            try:
-                return json.loads(value)
-            except ValueError:
-                return value
+        value = _loads(text)
+        if isinstance(value, str) and value[:1] in ("{", "["):
+            inner = _loads(value)
+            return value if inner is None else inner
         return value
 
     def _dict(self, key: str) -> dict[str, Any]:
@@ -182,6 +186,14 @@ class Metadata:
             for dimension in ("tp", "pp", "dp"):
                 found.setdefault(dimension, 0)
         return {d: found[d] for d in _DIMENSIONS if d in found}
+
+
+def _loads(text: bytes | str) -> Any:
+    """The value; None if no Python value can hold it: nested too deep, a number too long."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 _DIMENSIONS = {

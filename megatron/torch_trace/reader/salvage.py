@@ -3,6 +3,8 @@
 
 Every whole event is kept, every event that can be mended is mended, and one that cannot costs only
 itself: the next one is found by its look, an object that begins with a key of an event.
+
+Work is linear in the block: `landmarks` says why.
 """
 
 from __future__ import annotations
@@ -10,24 +12,28 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from megatron.torch_trace.reader.damage import Damage
-from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError
+from megatron.torch_trace.reader.landmarks import EVENT_KEYS, Allowance, Landmarks
+from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError, whole_surrogates
 
-EVENT_KEYS = "ph|name|cat|ts|pid|tid|dur|id|args|bp|s"
-
-_EVENT_START = re.compile(r'\{\s*"(?:' + EVENT_KEYS + r')"\s*:')
-_NEXT_EVENT = re.compile(r'[,}\]\[\n{]\s*(\{\s*"(?:' + EVENT_KEYS + r')"\s*:)')
-_ARRAY_END = re.compile(r'\s*,?\s*\]\s*(?:,\s*"|\}|,?\s*\Z)')
+# No two parts of a pattern can match one run of blanks: that alone would take quadratic time.
+_ARRAY_END = re.compile(r'\s*(?:,\s*)?\]\s*(?:,\s*(?:"|\Z)|\}|\Z)')
 _FRAME_END = re.compile(
-    r'\n {0,4}\]\s*,?\s*(?:"|\})|\}\s*\]\s*,\s*"[A-Za-z]\w*"\s*:|\}\s*\]\s*\}?\s*\Z'
+    r'\n {0,4}\]\s*(?:,\s*)?(?:"|\})|\}\s*\]\s*(?:,\s*"[A-Za-z]\w*"\s*:|(?:\}\s*)?\Z)'
 )
 _BETWEEN = re.compile(r"\s*,\s*(?=\{)")
 _CONTINUED = re.compile(r'[\s,]*"((?:[^"\\\n]|\\.)*)"\s*[:,}]')
 _NOTHING = re.compile(r"[\s,]*")
 _EMPTY = re.compile(r"\{\s*\}")
 _BLANKS = re.compile(r"\s*")
+_COMMAS = re.compile(r"[ \t\n\r,]*")
+
+_FIRST_PIECE = 512
+_GROWTH = 8
+_LONGEST_TOKEN = 16
+"""Of those that are no string and no number."""
 
 
 def _refuse(word: str) -> NoReturn:
@@ -36,6 +42,13 @@ def _refuse(word: str) -> NoReturn:
 
 # NaN and Infinity pass Python's parser by default, but no other.
 _STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=str, parse_float=str)
+
+
+def _is_cut(error: ValueError, piece: str) -> bool:
+    """Whether the parser failed because the piece ends."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated") or error.pos > len(piece) - _LONGEST_TOKEN
 
 
 @dataclass(slots=True)
@@ -75,6 +88,8 @@ class _Salvager:
         self.ascii = block.isascii()
         self.offset = offset
         self.result = Salvage()
+        self.landmarks = Landmarks(self.text)
+        self.allowance = Allowance(len(self.text))
         self._known = (0, 0)
         self._after_loss = False
         self._kept_to = -1
@@ -111,66 +126,95 @@ class _Salvager:
                 self._add("missing_comma", at)
                 self._after_loss = True
             return behind
-        start = _EVENT_START.search(text, behind)
+        start = self.landmarks.next_start(behind)
         if self._closed_early(at, behind):
             self.result.texts.pop()
-            self._add("lost_event", self.result.offsets.pop())
+            self.result.damage.add("lost_event", self.offset + self.result.offsets.pop())
         else:
             self._add("stray_text", behind)
         self._after_loss = True
-        if start is None:
+        if start < 0:
             # No more events: either the rest of the file's end, or rubbish. The caller knows.
             self.result.end = self._bytes(behind)
             return -1
-        return start.start()
+        return start
 
     def _closed_early(self, at: int, behind: int) -> bool:
         """Whether what follows an event are more members of it: keys that it does not have yet."""
         key = _CONTINUED.match(self.text, behind)
         if not key or not self.result.texts or at != self._kept_to:
             return False
-        return key[1] in EVENT_KEYS.split("|") and key[1] not in json.loads(self.result.texts[-1])
+        return key[1] in EVENT_KEYS.split("|") and key[1] not in _STRICT.decode(
+            self.result.texts[-1].decode()
+        )
 
     def _event(self, at: int) -> int:
         """Save the event whose `{` is at `at`; returns the position behind it."""
         lost_before, self._after_loss = self._after_loss, False
-        try:
-            value, end = _STRICT.raw_decode(self.text, at)
-        except (ValueError, RecursionError):
-            pass
-        else:
+        strict = self._strict(at)
+        if strict:
+            value, end = strict
             # Where something is broken, an object without `ph` is a piece of an event.
             if (not lost_before or "ph" in value) and self._keep(self.text[at:end], at):
                 self._kept_to = end
             return end
-        limit = self._next_start(at)
-        parser = LenientParser(self.text[at:limit].rstrip(" \t\n\r,") if limit else self.text[at:])
+        limit = self.landmarks.next_clear_start(at + 1)
+        if limit < 0 and not self.allowance:
+            limit = self.landmarks.next_start(at + 1)
+        to = self.landmarks.without_commas(limit) if limit >= 0 else len(self.text)
+        parser = LenientParser(self.text, to)
         try:
-            repaired, length = parser.value(0)
+            repaired, end = parser.value(at)
         except (NotJsonError, RecursionError):
             return self._lose(at, limit)
-        if limit and length < len(parser.text) and not _ARRAY_END.match(self.text, at + length):
+        if limit >= 0 and end < to and not _ARRAY_END.match(self.text, end):
             # The object closed too early: a quote or a bracket of it was hit.
-            rest = self.text[at + length : limit]
-            if rest.strip(" \t\n\r,") and not _EVENT_START.search(rest):
+            blank = _COMMAS.match(self.text, end, limit)
+            is_blank = blank is not None and blank.end() == limit
+            if not is_blank and self.landmarks.next_start(end) == limit:
                 return self._lose(at, limit)
         if '"ph": ' not in repaired:
             return self._lose(at, limit)
         if self._keep(repaired, at):
             for kind, times in parser.faults.items():
                 self._add(kind, at, times)
-        return at + length
+        return end
+
+    def _strict(self, at: int) -> tuple[dict[str, Any], int] | None:
+        """The object at `at` and the position behind it, if it is strict JSON.
+
+        Python's parser counts the lines before a fault, so it is given a piece of the text: a
+        longer one for as long as the object does not end in it.
+        """
+        size = _FIRST_PIECE
+        while True:
+            piece = self.text[at : at + size]
+            try:
+                value, length = _STRICT.raw_decode(piece)
+            except RecursionError:
+                self.allowance.spend(len(piece))
+                return None
+            except ValueError as error:
+                cut = _is_cut(error, piece) and at + size < len(self.text)
+                self.allowance.spend(len(piece) if cut else getattr(error, "pos", size))
+                if not cut or not self.allowance:
+                    return None
+                size *= _GROWTH
+            else:
+                return value, at + length
 
     def _lose(self, at: int, limit: int) -> int:
         """Give up the event at `at`; returns where to go on."""
         self._after_loss = True
-        if limit:
+        if limit >= 0:
             self._add("lost_event", at)
             return limit
-        inner = _EVENT_START.search(self.text, at + 1)
-        if inner and self._looks_whole(inner.start()):
+        self.allowance.spend(len(self.text) - at)
+        inner = self.landmarks.next_start(at + 1)
+        whole = self._strict(inner) if inner >= 0 else None
+        if whole and "ph" in whole[0]:
             self._add("lost_event", at)
-            return inner.start()
+            return inner
         self.result.unfinished = self._bytes(at)
         end = _FRAME_END.search(self.text, at)
         if end:
@@ -178,18 +222,6 @@ class _Salvager:
             self.result.unfinished = None
             return end.start()
         return len(self.text)
-
-    def _looks_whole(self, at: int) -> bool:
-        try:
-            value, _ = _STRICT.raw_decode(self.text, at)
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(value, dict) and "ph" in value
-
-    def _next_start(self, at: int) -> int:
-        """Where the next event begins, or 0."""
-        match = _NEXT_EVENT.search(self.text, at)
-        return match.start(1) if match else 0
 
     def _keep(self, event: str, at: int) -> bool:
         if _EMPTY.fullmatch(event):
@@ -202,11 +234,10 @@ class _Salvager:
         except UnicodeEncodeError:
             data = event.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
             self._add("not_utf8", at)
-        parser = LenientParser("")
         # Valid for json.loads, but no text can hold it: neither UTF-8 nor any other library.
-        clean = parser.whole_surrogates(event) if "\\u" in event else event
-        if parser.faults:
-            self._add("lone_surrogate", at, parser.faults["lone_surrogate"])
+        clean, halves = whole_surrogates(event)
+        if halves:
+            self._add("lone_surrogate", at, halves)
             data = clean.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
         self.result.texts.append(data)
         self.result.offsets.append(self._bytes(at))
@@ -216,12 +247,11 @@ class _Salvager:
         self.result.damage.add(kind, self.offset + self._bytes(at), times)
 
     def _bytes(self, at: int) -> int:
-        """Position in bytes of the character at `at`; asked for in rising order."""
+        """Position in bytes of the character at `at`, from that of the one last asked for."""
         if self.ascii:
             return at
         char, byte = self._known
-        if at < char:
-            char, byte = 0, 0
-        byte += len(self.text[char:at].encode("utf-8", "surrogateescape"))
+        between = self.text[min(char, at) : max(char, at)].encode("utf-8", "surrogateescape")
+        byte += len(between) if at > char else -len(between)
         self._known = (at, byte)
         return byte

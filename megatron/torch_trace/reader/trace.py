@@ -51,7 +51,9 @@ def _identity(block: EventBlock[EventT]) -> EventBlock[EventT]:
     return block
 
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
+# A string that is not closed ends with the text: tried again from its next quote, it would take
+# quadratic time.
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _LARGEST_TAIL = 1 << 26
 
 
