@@ -113,7 +113,9 @@ class _Walk:
     def sequence(self, items: Any, number: int, at: int, then: Then) -> int:
         if number == len(items):
             return then(at)
-        return self.item(items[number], at, lambda here: self.sequence(items, number + 1, here, then))
+        return self.item(
+            items[number], at, lambda here: self.sequence(items, number + 1, here, then)
+        )
 
     def item(self, item: Any, at: int, then: Then) -> int:
         self.steps.add(1)
@@ -180,7 +182,9 @@ def _in(choice: Any, char: str) -> bool:
     assert op is ops.CATEGORY, op
     name = str(value)
     holds = {
-        "SPACE": char.isspace(), "DIGIT": char.isdigit(), "WORD": char.isalnum() or char == "_"
+        "SPACE": char.isspace(),
+        "DIGIT": char.isdigit(),
+        "WORD": char.isalnum() or char == "_",
     }[name.rpartition("_")[2]]
     return holds is not ("NOT" in name)
 
