@@ -48,6 +48,7 @@ class Visit:
 
     page: Any
     address: str
+    """Without the token: the cookie is enough."""
     console: list[str] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
@@ -108,7 +109,7 @@ def address(folder: Path) -> Iterator[str]:
 def visit(browser: Any, address: str) -> Iterator[Visit]:
     """The report with the timeline beside it, loaded."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
-    made = Visit(page, address)
+    made = Visit(page, address.partition("?")[0])
     made.see(page)
     page.goto(address)
     # The page is there at once, and becomes the report when that is made.
@@ -184,6 +185,24 @@ def test_the_console_holds_only_what_is_known_to_be_harmless(visit: Visit) -> No
     ] == []
 
 
+def test_the_token_is_neither_in_the_address_nor_readable_by_the_page(
+    visit: Visit, address: str
+) -> None:
+    assert visit.page.url == visit.address
+    token = address.partition("token=")[2]
+    assert len(token) >= 32
+    assert token not in visit.page.content() + visit.page.evaluate("document.cookie")
+
+
+def test_a_browser_without_the_token_is_told_what_to_open(browser: Any, visit: Visit) -> None:
+    page = browser.new_page()
+    assert page.goto(visit.address).status == 403
+    assert page.locator("body").inner_text().strip() == (
+        "Open the address with the token that `torch-trace view` has printed."
+    )
+    page.close()
+
+
 def test_no_request_leaves(visit: Visit) -> None:
     own = (visit.address, "data:", "blob:")
     assert [url for url in visit.answered if not url.startswith(own)] == []
@@ -199,11 +218,11 @@ def test_the_page_is_as_wide_as_the_window(visit: Visit, width: int) -> None:
 
 
 def test_the_timeline_alone_opens_by_the_address_that_the_browser_used(
-    browser: Any, visit: Visit
+    browser: Any, address: str
 ) -> None:
-    through_a_tunnel = visit.address.replace("127.0.0.1", "localhost")
+    through_a_tunnel = address.replace("127.0.0.1", "localhost")
     page = browser.new_page()
-    page.goto(f"{through_a_tunnel}timeline")
+    page.goto(through_a_tunnel.replace("/?", "/timeline?"))
     page.frame_locator("iframe").locator(".pf-track").first.wait_for(timeout=240_000)
     assert "url=http%3A%2F%2Flocalhost%3A" in page.locator("iframe").get_attribute("src")
     alone = Visit(page, through_a_tunnel)

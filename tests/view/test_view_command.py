@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from megatron.torch_trace.commands.view import command
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.viewing import perfetto_ui
+from megatron.torch_trace.viewing.server import Server
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,58 @@ def test_what_cannot_be_is_one_sentence_and_status_2(arguments: list[str], sente
     error = CliRunner().invoke(command, [*arguments, "also-nowhere"]).exception
     assert isinstance(error, UsageError)
     assert sentence in str(error)
+
+
+def test_a_path_that_is_not_there_is_named_before_anything_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(perfetto_ui, "find_spec", lambda name: None)
+    error = CliRunner().invoke(command, ["nowhere"]).exception
+    assert str(error) == "nowhere: no such file or folder."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--host", "0.0.0.0"], "--host 0.0.0.0: a socket has no address; leave --host or"),
+        (["--trace-processor", "x"], "--trace-processor: listens on a port, beside any socket;"),
+    ],
+)
+def test_what_has_a_port_of_its_own_does_not_go_with_a_socket(
+    arguments: list[str], sentence: str
+) -> None:
+    error = CliRunner().invoke(command, ["nowhere", "--socket", "s", *arguments]).exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], None),
+        (["--no-token"], "--no-token: every user of this machine can read the traces."),
+        (
+            ["--host", "0.0.0.0"],
+            "Everybody who has this address and reaches this machine can read the traces.",
+        ),
+        (
+            ["--host", "0.0.0.0", "--no-token"],
+            "--no-token: everybody who reaches this machine can read the traces.",
+        ),
+    ],
+)
+def test_who_can_read_the_traces_is_said_where_it_is_not_the_user_alone(
+    arguments: list[str], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "rank-0.json"
+    trace.write_text('{"traceEvents": []}')
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.setattr(Server, "run", lambda self, once: None)
+    result = CliRunner().invoke(command, [str(trace), "--no-browser", *arguments])
+    assert result.exit_code == 0
+    address, *lines = result.output.splitlines()
+    assert ("?token=" in address) == ("--no-token" not in arguments)
+    assert lines[0] == (said or "Ctrl-C ends it.")
 
 
 def test_a_rank_without_a_trace_is_one_sentence(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_addresses_can_be_opened_as_they_are() -> None:
 def test_what_a_browser_may_not_hold_is_said_before() -> None:
     assert native.too_large(188_000_000) is None
     assert native.too_large(3_000_000_000) == (
-        "About 3.0 GB of JSON: a browser may run out of memory. Look at fewer ranks or one step "
+        "About 3 GB of JSON: a browser may run out of memory. Look at fewer ranks or one step "
         "(torch-trace slim), or pass --trace-processor BIN."
     )
 

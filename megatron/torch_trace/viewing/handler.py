@@ -16,6 +16,7 @@ from megatron.torch_trace.viewing.site import FileReply, TextReply
 
 if TYPE_CHECKING:
     from megatron.torch_trace.viewing.server import Server
+    from megatron.torch_trace.viewing.token import Token
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
@@ -82,10 +83,16 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: requests of one's own browser are no news."""
 
     def _answer(self, *, with_body: bool) -> None:
-        self.server.note_request()
         if not self._is_allowed():
             return
-        reply = self.server.site.find(self._path())
+        self.server.note_request()
+        try:
+            reply = self.server.site.find(self._path())
+        except OSError:
+            reply = None
+        token = self.server.site.token
+        if reply is not None and token is not None and self._is_opened_with(token):
+            reply = self._with_cookie(token)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             if reply is None:
                 self._send_text(TextReply("Not here.\n", "text/plain", 404), with_body)
@@ -109,11 +116,34 @@ class Handler(BaseHTTPRequestHandler):
             reason = "Pages of other servers get nothing here."
         elif self._is_embedded_elsewhere():
             reason = "Pages of other servers cannot embed anything from here."
+        elif not self._has_token():
+            reason = "Open the address with the token that `torch-trace view` has printed."
         else:
             return True
         self.close_connection = True
         self._send_text(TextReply(f"{reason}\n", "text/plain", 403), with_body=True)
         return False
+
+    def _has_token(self) -> bool:
+        token, headers = self.server.site.token, self.headers
+        return (
+            token is None
+            or token.is_in_cookie(headers.get("Cookie"), headers.get("Host"))
+            or token.is_in(self.path)
+            or token.is_in(self.path, self._path())
+        )
+
+    def _is_opened_with(self, token: Token) -> bool:
+        """By a browser that was given the printed address; other programs keep no cookies."""
+        return token.is_in(self.path) and "text/html" in self.headers.get("Accept", "")
+
+    def _with_cookie(self, token: Token) -> TextReply:
+        """To the same page by an address that everybody may see."""
+        there = {
+            "Location": urlsplit(self.path).path,
+            "Set-Cookie": token.cookie(self.headers.get("Host")),
+        }
+        return TextReply("", "text/plain", 303, there)
 
     def _is_embedded_elsewhere(self) -> bool:
         """A foreign page's <img> or <script>, which sends no Origin."""
@@ -148,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, reply: FileReply, with_body: bool) -> None:
         try:
-            file = reply.path.open("rb")
+            file = reply.file.open()
         except OSError:
             self._send_text(TextReply("Not here any more.\n", "text/plain", 404), with_body)
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.viewing import cache
+from megatron.torch_trace.viewing.served_file import ServedFile
 
 if TYPE_CHECKING:
     from megatron.torch_trace.report.html import ViewLinks
@@ -71,6 +72,7 @@ class Preparation:
         self.reporting = Progress(WORKING, "Waiting for the timeline to be made.")
         self.timeline = Progress(WORKING, "The report is made first.")
         self.timeline_done = threading.Event()
+        self._served: ServedFile | None = None
         self._links = links
         self._on_event = on_event
         self._stopped = threading.Event()
@@ -100,6 +102,17 @@ class Preparation:
         self.timeline_done.wait()
         if self.timeline.state == FAILED:
             raise TorchTraceError(self.timeline.message)
+
+    @property
+    def served(self) -> ServedFile:
+        """The timeline as it was when it was ready.
+
+        Raises:
+            OSError: it is not there.
+        """
+        if self._served is None:
+            self._served = ServedFile(self.file)
+        return self._served
 
     def stop(self) -> None:
         """Leave what is half done, and wait a moment until it is cleaned up."""
@@ -173,6 +186,11 @@ class Preparation:
         self._finished(Progress(READY, f"{self.file}: {why}, shown as it is."))
 
     def _finished(self, progress: Progress) -> None:
+        if progress.state == READY:
+            try:
+                self._served = ServedFile(self.file)
+            except OSError as error:
+                progress = Progress(FAILED, f"{self.file}: cannot be read ({error}).")
         self.timeline = progress
         self.timeline_done.set()
         self._on_event(progress.message)

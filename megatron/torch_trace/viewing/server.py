@@ -38,10 +38,13 @@ class Server(ThreadingHTTPServer):
         self.listening = names_of(host)
         self._last_request = time.monotonic()
         self._timeline_fetched = threading.Event()
+        self._listen(host, port)
+
+    def _listen(self, host: str, port: int) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
-            super().__init__((host, port), Handler)
+            ThreadingHTTPServer.__init__(self, (host, port), Handler)
         except OSError as error:
             raise _explained(error, host, port) from error
         except OverflowError as error:

