@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_profile.compress import check_whole
+from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
 from megatron.torch_trace.layout import ARTIFACTS, DESTINATION_FILE, TraceName, UnfinishedName
 
@@ -54,6 +55,27 @@ class Export:
     urgent: bool = False
     prepared: bool = True
     pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def of(
+        cls, plan: CapturePlan, window: Window, recorded: list[int], urgent: bool, cut: bool
+    ) -> Export:
+        """The export of a window that a plan wants; `cut` if its last iteration is not whole."""
+        config = plan.config
+        whole = not cut and recorded == list(range(window.first, window.last + 1))
+        return cls(
+            rank=plan.topology.rank,
+            window=window,
+            recorded=tuple(recorded),
+            folder=plan.window_folder(window),
+            name=plan.trace_name(partial=not whole),
+            scratch=Path(config.scratch_dir) if config.scratch_dir else None,
+            key_averages=config.key_averages,
+            partials=config.partials,
+            stacks=config.stacks,
+            gpu="cuda" in plan.activities,
+            urgent=urgent,
+        )
 
     @property
     def target(self) -> Path:

@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity
 
 from megatron.torch_profile import python_stacks
 from megatron.torch_profile.export import let_go
+from megatron.torch_profile.other_profilers import ours
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
 
@@ -45,8 +46,15 @@ def prepared(plan: CapturePlan, window: Window) -> Any:
         options["execution_trace_observer"] = _execution_trace(path)
     known = inspect.signature(torch.profiler.profile.__init__).parameters
     profiler = torch.profiler.profile(**{k: v for k, v in options.items() if k in known})
-    profiler.prepare_trace()
+    with ours():
+        profiler.prepare_trace()
     return profiler
+
+
+def start(profiler: Any) -> None:
+    """Begin the recording of one that warms up."""
+    with ours():
+        profiler.start_trace()
 
 
 def stop(profiler: Any) -> float:
@@ -57,7 +65,8 @@ def stop(profiler: Any) -> float:
     """
     began = time.monotonic()
     try:
-        profiler.stop_trace()
+        with ours():
+            profiler.stop_trace()
     finally:
         # torch has one execution trace observer a process: the next window needs it free.
         if getattr(profiler, "execution_trace_observer", None) is not None:
@@ -80,6 +89,12 @@ def gpu_is_done(seconds: float) -> bool:
     return not thread.is_alive()
 
 
+def has_result(profiler: Any) -> bool:
+    """Whether a stopped one has something to save: saving a cancelled one ends the process."""
+    result = getattr(profiler.profiler, "kineto_results", None)
+    return result is not None and result.trace_start_ns() > 0
+
+
 def discard(profiler: Any, *, started: bool) -> None:
     """End it without a result.
 
@@ -89,7 +104,7 @@ def discard(profiler: Any, *, started: bool) -> None:
     """
     try:
         if not started:
-            profiler.start_trace()
+            start(profiler)
         stop(profiler)
     finally:
         let_go(profiler)

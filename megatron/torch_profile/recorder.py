@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorder: follows training iteration by iteration and records the plan's windows.
 
-A profiler (kineto.py) exists from the first warm-up iteration of
-a window to the export of its trace and at no other time, so between windows there is nothing that
-could cost anything.
+An open window (open_window.py) exists from its first warm-up iteration to its profiler's stop and
+at no other time.
 
     iteration       12        13        14        15        16
                     |warm-up  |ProfilerStep#13    |train_step 15 begins:
@@ -22,26 +21,23 @@ import atexit
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
-from torch.profiler import record_function
-
-from megatron.torch_profile import cupti, kineto
+from megatron.torch_profile import kineto
 from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.export import Export
+from megatron.torch_profile.export import Export, let_go
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.limits import WindowLimits
 from megatron.torch_profile.log import logger
+from megatron.torch_profile.open_window import OpenWindow
+from megatron.torch_profile.other_profilers import OtherProfilers
 from megatron.torch_profile.pace import Pace
 from megatron.torch_profile.plan import CapturePlan
 from megatron.torch_profile.schedule import Window
 from megatron.torch_profile.signals import FlushOnSignal
-from megatron.torch_profile.spans import Spans
-from megatron.torch_profile.trace_notes import TraceNotes
 from megatron.torch_trace import wording
 
+_ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
 _GPU_SECONDS = 20.0
 """How long the end of a training that failed or must end is held for the GPU; SLURM's KillWait is
 30 s by default."""
@@ -69,13 +65,10 @@ class Recorder:
         self._metadata = metadata
         self._windows: Iterator[Window] = iter(plan.schedule)
         self._next: Window | None = next(self._windows, None)
-        self._profiler: Any = None
-        self._recorded: list[int] = []
-        self._limits: WindowLimits | None = None
+        self._open: OpenWindow | None = None
+        self._lost: OpenWindow | None = None
         self._pace = Pace()
-        self._step: ExitStack | None = None
-        self._spans: Spans | None = None
-        self._notes: TraceNotes | None = None
+        self._others = OtherProfilers(self._give_way)
         self.signals.install()
         atexit.register(self.wait_at_exit)  # what is registered last is called first
 
@@ -105,13 +98,14 @@ class Recorder:
             self.signals.serve_pending()
 
     def _begin_step(self, iteration: int) -> None:
-        compared = self._pace.begin_step(outside=self._profiler is None)
+        compared = self._pace.begin_step(outside=self._open is None)
         if compared:
             logger.info("rank %d: %s", self.rank, compared)
         self._end_step()
+        self._end_if_asked()
         window = self._next
-        if window is not None and (iteration > window.last or self._must_end_early(window)):
-            self._finish(window)
+        if window is not None and (iteration > window.last or self._must_end_early()):
+            self._finish()
             # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
             while self._next is not None and iteration > self._next.last:
                 logger.warning("iterations %s were skipped by training", self._next)
@@ -120,31 +114,42 @@ class Recorder:
         self.exporter.poll()
         if window is None or iteration < window.first - window.warmup:
             return
-        if self._profiler is None:
-            self.exporter.make_room(lambda: self.signals.pending)
-            self._profiler = kineto.prepared(self._plan, window)
-        if iteration >= window.first:
-            if not self._recorded:
-                self._start(window)
-            if self._spans is not None:
-                self._spans.begin_step()
-            self._recorded.append(iteration)
-            self._step = ExitStack()
-            self._step.enter_context(record_function(f"ProfilerStep#{iteration}"))
+        if self._open is None and not self._prepare(window, iteration):
+            return
+        if self._open is not None and iteration >= window.first:
+            self._open.record(iteration)
+
+    def _prepare(self, window: Window, iteration: int) -> bool:
+        """Have the profiler of a window warm up; False if another one runs."""
+        self._discard_lost()
+        if self._others.running:
+            if iteration >= window.first:
+                logger.warning("rank %d leaves out iterations %s: %s", self.rank, window, _ANOTHER)
+                self._next = next(self._windows, None)
+            return False
+        self.exporter.make_room(lambda: self.signals.pending)
+        self._others.hold()
+        self._open = OpenWindow(
+            self._plan, window, self._model, self._metadata, lambda: self.exporter.expected_mb(1)
+        )
+        return True
 
     def _begin_pause(self) -> None:
         self._pace.pause()
+        self._end_if_asked()
         self.exporter.free_saved()
-        if self._next is not None and self._recorded and self._recorded[-1] == self._next.last:
+        if self._open is not None and self._open.recorded[-1:] == [self._open.window.last]:
             self._end_step()
-            self._finish(self._next)
+            self._finish()
 
     def _close(self, after_failure: bool) -> None:
         self._end_step()
-        if self._next is not None and self._profiler is not None:
-            self._finish(self._next, unclean=after_failure)
+        if self._open is not None:
+            self._finish(unclean=after_failure)
+        self._discard_lost()
         self.exporter.free_saved()
         self._next = self._model = None
+        self._others.close()
         # Last: a signal that has come meanwhile is served when all this is done.
         self.signals.remove()
 
@@ -166,7 +171,7 @@ class Recorder:
         """A signal has come: save what there is. False if that must wait for what is under way."""
         if self.busy:
             return False
-        if self._recorded or self.exporter.in_flight:
+        if (self._open is not None and self._open.recorded) or self.exporter.in_flight:
             name, after = signal.Signals(number).name, ", then ending" if dies else ""
             logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
         self.exporter.hurry()
@@ -174,108 +179,120 @@ class Recorder:
         return True
 
     def _end_of_training(self, dies: bool) -> None:
-        self._end_step()
-        if self._next is not None and self._profiler is not None:
-            self._finish(self._next, unclean=dies)
+        if self._open is not None:
+            self._finish(unclean=dies, cut=True)
         self._next = None
         if dies:
             self.exporter.wait()
 
+    def _give_way(self) -> None:
+        """Another profiler begins in the thread that trains."""
+        if not self.busy:
+            self._undisturbed(self._end_for_another, True)
+
+    def _end_if_asked(self) -> None:
+        if self._others.asked or self._others.cancelled:
+            self._end_for_another(False)
+
+    def _end_for_another(self, in_a_step: bool) -> None:
+        window = self._open
+        if window is None:
+            return
+        if window.recorded:
+            logger.warning(
+                "rank %d ends the window of iterations %s: %s", self.rank, window.window, _ANOTHER
+            )
+            self._finish(cut=in_a_step)
+        else:
+            # In the warm-up: the window may still come, if the other one is over by then.
+            self._open = None
+            if not self._others.cancelled:
+                window.discard()
+            self._others.release()
+
     def abandon(self) -> None:
         """Let go of the profiler and the signals after a failure, quietly."""
         self.signals.remove()
-        for stack in (self._step, self._spans, self._notes):
-            if stack is not None:
-                with suppress(Exception):
-                    stack.close()
-        profiler, self._profiler = self._profiler, None
-        self._step = self._spans = self._notes = self._model = None
-        if profiler is not None:
-            with suppress(Exception):
-                kineto.discard(profiler, started=bool(self._recorded))
+        window, self._open = self._open, None
+        self._model = None
+        if window is not None and not self._others.cancelled:
+            window.abandon()
+        self._others.close()
 
-    def _must_end_early(self, window: Window) -> bool:
-        if self._limits is None or not self._recorded:
-            return False
-        why = self._limits.reached(len(self._recorded))
-        if why:
-            logger.warning("rank %d ends the window of iterations %s: %s", self.rank, window, why)
+    def _must_end_early(self) -> bool:
+        why = self._open.limit_reached() if self._open is not None else None
+        if self._open is not None and why:
+            logger.warning(
+                "rank %d ends the window of iterations %s: %s", self.rank, self._open.window, why
+            )
         return why is not None
 
-    def _start(self, window: Window) -> None:
-        self._limits = WindowLimits(
-            self._plan.config.max_trace_mb, lambda: self.exporter.expected_mb(1)
-        )
-        self._profiler.start_trace()
-        self._notes = TraceNotes(self._profiler, self._metadata, window)
-        if self._plan.config.wanted_spans:
-            self._spans = Spans(self._plan.config, self._model)
-
     def _end_step(self) -> None:
-        if self._step is not None:
-            self._step.close()
-            self._step = None
+        if self._open is not None:
+            self._open.end_step()
 
-    def _finish(self, window: Window, *, unclean: bool = False) -> None:
-        if self._spans is not None:
-            self._spans.close()
-            self._spans = None
-        profiler, self._profiler = self._profiler, None
-        recorded, self._recorded = self._recorded, []
+    def _finish(self, *, unclean: bool = False, cut: bool = False) -> None:
+        """Stop the open window and hand its trace over; the next one is next.
+
+        Args:
+            unclean: training has failed or must end, so the GPU may wait for a rank that is gone.
+            cut: it ends in the middle of an iteration.
+        """
+        if self._open is not None:
+            self._open.close_spans()
+        window, self._open = self._open, None
         self._next = next(self._windows, None)
-        if profiler is None:
+        if window is None:
+            return
+        if self._others.cancelled:
+            # Stopped now, it would take the other one's events.
+            self._lost = window
+            self._lose(window, "another profiler began before this one could be stopped")
             return
         if unclean and not kineto.gpu_is_done(_GPU_SECONDS):
-            logger.warning(
-                "rank %d loses the window of iterations %s: its GPU still waits after %.0f s, "
-                "maybe for a rank that is gone",
-                self.rank,
+            self._lose(
                 window,
-                _GPU_SECONDS,
+                f"its GPU still waits after {_GPU_SECONDS:.0f} s, maybe for a rank that is gone",
             )
             return
-        if not recorded:
-            kineto.discard(profiler, started=False)
-            logger.warning("training ended in the warm-up of iterations %s: no trace", window)
+        if not window.recorded:
+            window.discard()
+            self._others.release()
+            logger.warning(
+                "training ended in the warm-up of iterations %s: no trace", window.window
+            )
             return
-        expected = self._limits.estimated_mb(len(recorded)) if self._limits else 0
-        if self._notes is not None:
-            self._notes.complete()
-            self._notes = None
-        following = self._next
-        gap = following.first - following.warmup - recorded[-1] - 1 if following else None
-        cupti.before_stop(gap, os.environ)
-        stop_seconds = kineto.stop(profiler)
+        expected = window.estimated_mb()
+        stop_seconds = window.stop(self._next)
+        self._others.release()
         self._pace.window_closed()
-        # A signal comes in the middle of an iteration.
-        cut = self.exporter.hurried
-        complete = not cut and recorded == list(range(window.first, window.last + 1))
-        if not complete:
+        if not kineto.has_result(window.profiler):
+            let_go(window.profiler)
+            self._lose(window, "something else in this process has ended torch's profiler")
+            return
+        if cut or not window.whole:
             logger.warning(
                 "rank %d: the window of iterations %s holds only %s%s",
                 self.rank,
-                window,
-                wording.ranks(tuple(recorded)),
+                window.window,
+                wording.ranks(tuple(window.recorded)),
                 " (the last in part)" if cut else "",
             )
-        config = self._plan.config
-        what = Export(
-            rank=self.rank,
-            window=window,
-            recorded=tuple(recorded),
-            folder=self._plan.window_folder(window),
-            name=self._plan.trace_name(partial=not complete),
-            scratch=Path(config.scratch_dir) if config.scratch_dir else None,
-            key_averages=config.key_averages,
-            partials=config.partials,
-            stacks=config.stacks,
-            gpu="cuda" in self._plan.activities,
-            urgent=cut,
-        )
         self.exporter.hand_over(
-            profiler,
-            what,
+            window.profiler,
+            Export.of(self._plan, window.window, window.recorded, self.exporter.hurried, cut),
             stop_seconds=stop_seconds,
             expected_mb=expected,
             writers=self._plan.writers_here,
+        )
+
+    def _discard_lost(self) -> None:
+        """A profiler that was cancelled is stopped when the one that did it has ended."""
+        if self._lost is not None and not self._others.seen:
+            lost, self._lost = self._lost, None
+            lost.discard()
+
+    def _lose(self, window: OpenWindow, why: str) -> None:
+        logger.warning(
+            "rank %d loses the window of iterations %s: %s", self.rank, window.window, why
         )

@@ -29,6 +29,7 @@ from megatron.torch_profile.export import Export
 from megatron.torch_profile.host_memory import be_killed_first
 
 _SHRUGGED_OFF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _COMPRESS = "megatron.torch_profile.compress"
 _REAP_SECONDS = 1.0
 """How long training waits for a killed process to be gone: one that hangs in a file system is not
@@ -77,7 +78,11 @@ class Child:
         if (result := _result(answer)) is not None:
             return result
         if os.WIFSIGNALED(status):
-            return {"died": f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"}
+            name = signal.Signals(os.WTERMSIG(status)).name
+            if os.WTERMSIG(status) in _CRASHES:
+                # What crashed there would crash training too, were it tried again here.
+                return {"error": f"the process that wrote it crashed ({name})"}
+            return {"died": f"was killed by {name}"}
         return {"died": f"ended with status {os.waitstatus_to_exitcode(status)}"}
 
     def cpu_seconds(self) -> float:

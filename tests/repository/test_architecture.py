@@ -47,7 +47,9 @@ CAPTURE_ORDER = (
     "compile_watch",
     "trace_notes",
     "python_stacks",
+    "other_profilers",
     "kineto",
+    "open_window",
     "recorder",
     "session",
     "across_ranks",
@@ -107,14 +109,14 @@ def test_capture_imports_only_what_stands_above(file: Path) -> None:
             assert module in above, f"{file.name} imports {module}"
 
 
-def test_only_kineto_the_recorder_and_spans_know_torch_profiler() -> None:
+def test_only_kineto_the_open_window_and_spans_know_torch_profiler() -> None:
     users = {
         file.stem
         for file in CAPTURE.rglob("*.py")
         if any(name.startswith("torch.profiler") for name in imports(file, top_level=False))
     }
     spans = {"backward_spans", "module_spans", "phase_spans", "section_spans"}
-    assert users == {"kineto", "recorder", *spans}
+    assert users == {"kineto", "open_window", *spans}
 
 
 @pytest.mark.parametrize(

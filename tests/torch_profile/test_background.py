@@ -82,6 +82,21 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
     ) in said
 
 
+@pytest.mark.parametrize("crash", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
+def test_a_child_that_crashes_is_not_followed_by_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], crash: signal.Signals
+) -> None:
+    # What ends the child would end training, were the trace saved from there instead.
+    monkeypatch.setattr(export, "save", lambda _, __: os.kill(os.getpid(), crash))
+    exporter = Exporter("background", 60)
+    hand_over(exporter, what(tmp_path))
+    exporter.wait()
+    assert said[-1] == (
+        "rank 0 could not write the trace of iterations 3-4: the process that wrote it crashed "
+        f"({crash.name})"
+    )
+
+
 def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

@@ -83,7 +83,7 @@ def test_outside_its_windows_there_is_no_profiler(tmp_path: Path) -> None:
     seen = {}
     for iteration in range(1, 8):
         recorder.begin_step(iteration)
-        seen[iteration] = recorder._profiler is not None
+        seen[iteration] = recorder._open is not None
     assert seen == {1: False, 2: False, 3: True, 4: True, 5: False, 6: False, 7: False}
     end(recorder)
 
@@ -270,7 +270,7 @@ def test_what_kineto_holds_of_a_saved_trace_is_freed_when_nothing_waits_for_it(
     gc.disable()  # as --manual-gc does
     try:
         train(recorder, range(1, 4))
-        held = weakref.ref(recorder._profiler.profiler)
+        held = weakref.ref(recorder._open.profiler.profiler)
         recorder.begin_step(4)
         recorder.exporter.wait()
         assert (held() is None) == (frees == "at once")

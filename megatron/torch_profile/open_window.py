@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One window from its first warm-up iteration to the profiler's stop, and all that is open in it.
+
+Nothing of it exists between windows, so there is nothing then that could cost anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from torch.profiler import record_function
+
+from megatron.torch_profile import cupti, kineto
+from megatron.torch_profile.limits import WindowLimits
+from megatron.torch_profile.plan import CapturePlan
+from megatron.torch_profile.schedule import Window
+from megatron.torch_profile.spans import Spans
+from megatron.torch_profile.trace_notes import TraceNotes
+
+
+class OpenWindow:
+    """A window whose profiler warms up, or records.
+
+    Args:
+        plan: what is recorded.
+        window: which of its windows.
+        model: Megatron's list of model chunks, for module spans.
+        metadata: what every trace says of itself.
+        expected_mb: raw size of one iteration, from the trace before; None if there is none.
+    """
+
+    def __init__(
+        self,
+        plan: CapturePlan,
+        window: Window,
+        model: Any,
+        metadata: dict[str, Any],
+        expected_mb: Callable[[], float | None],
+    ) -> None:
+        self.window = window
+        self.recorded: list[int] = []
+        self.profiler = kineto.prepared(plan, window)
+        self._config = plan.config
+        self._model = model
+        self._metadata = metadata
+        self._expected_mb = expected_mb
+        self._limits: WindowLimits | None = None
+        self._step: ExitStack | None = None
+        self._spans: Spans | None = None
+        self._notes: TraceNotes | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its iterations were recorded."""
+        return self.recorded == list(range(self.window.first, self.window.last + 1))
+
+    def record(self, iteration: int) -> None:
+        """An iteration of the window begins."""
+        if not self.recorded:
+            self._start()
+        if self._spans is not None:
+            self._spans.begin_step()
+        self.recorded.append(iteration)
+        self._step = ExitStack()
+        self._step.enter_context(record_function(f"ProfilerStep#{iteration}"))
+
+    def end_step(self) -> None:
+        """The iteration has ended, if one was recorded."""
+        if self._step is not None:
+            self._step.close()
+            self._step = None
+
+    def limit_reached(self) -> str | None:
+        """Why it must end now, or None."""
+        if self._limits is None or not self.recorded:
+            return None
+        return self._limits.reached(len(self.recorded))
+
+    def estimated_mb(self) -> float:
+        """Raw size of the trace so far."""
+        return self._limits.estimated_mb(len(self.recorded)) if self._limits else 0.0
+
+    def close_spans(self) -> None:
+        """Take back what gives names in the trace."""
+        self.end_step()
+        if self._spans is not None:
+            spans, self._spans = self._spans, None
+            spans.close()
+
+    def stop(self, following: Window | None) -> float:
+        """Stop the profiler, whose result then waits to be saved.
+
+        Args:
+            following: the next window.
+
+        Returns:
+            How long Kineto's stop took, in seconds.
+        """
+        if self._notes is not None:
+            self._notes.complete()
+            self._notes = None
+        gap = following.first - following.warmup - self.recorded[-1] - 1 if following else None
+        cupti.before_stop(gap, os.environ)
+        return kineto.stop(self.profiler)
+
+    def discard(self) -> None:
+        """End it without a trace."""
+        kineto.discard(self.profiler, started=bool(self.recorded))
+
+    def abandon(self) -> None:
+        """End it without a trace, quietly: something has failed."""
+        for stack in (self._step, self._spans, self._notes):
+            if stack is not None:
+                with suppress(Exception):
+                    stack.close()
+        self._step = self._spans = self._notes = None
+        with suppress(Exception):
+            self.discard()
+
+    def _start(self) -> None:
+        self._limits = WindowLimits(self._config.max_trace_mb, self._expected_mb)
+        kineto.start(self.profiler)
+        self._notes = TraceNotes(self.profiler, self._metadata, self.window)
+        if self._config.wanted_spans:
+            self._spans = Spans(self._config, self._model)
