@@ -12,6 +12,7 @@ what Megatron asks its user for: a model, a batch, a loss and the datasets.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ from megatron.training import (
 from megatron.training.datasets.fim_dataset import GPTFIMDataset
 
 import megatron.torch_profile
-from megatron.torch_profile import cpu
+from megatron.torch_profile import cpu, launchers
 from megatron.torch_profile.gpt import (
     dataset_config,
     embedding_ranks,
@@ -208,6 +209,16 @@ def set_defaults(parser: ArgumentParser) -> ArgumentParser:
     return parser
 
 
+def started_by_launcher() -> None:
+    """Tell Megatron its rank in the words that it reads; without a GPU one process is enough."""
+    try:
+        os.environ.update(launchers.rank_environment(os.environ))
+    except UsageError as error:
+        exit_with(error)
+    if not torch.cuda.is_available():
+        os.environ.update(cpu.alone(os.environ))
+
+
 def main() -> None:
     """Train. The three generations of `pretrain` differ in who parses, and in argument order."""
     for flag in REFUSED:
@@ -240,6 +251,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    started_by_launcher()
     megatron.torch_profile.install()
     PatchSet((cpu.COMPILED_HELPERS,)).apply()
     device: AbstractContextManager[None] = (

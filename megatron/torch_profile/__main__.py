@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import megatron.torch_profile
-from megatron.torch_profile import slurm
+from megatron.torch_profile import launchers
 from megatron.torch_profile.log import exit_with
 from megatron.torch_profile.patches import OLDEST_CORE, version_in
 from megatron.torch_trace.errors import UsageError
@@ -59,7 +59,10 @@ def main(argv: list[str]) -> None:
         # In front, as Python does; the rest stays, because this package may lie there.
         sys.path.insert(0, str(script.parent.absolute()))
     _refuse_old_megatron()
-    os.environ.update(slurm.rank_environment(os.environ))
+    try:
+        os.environ.update(launchers.rank_environment(os.environ))
+    except UsageError as error:
+        exit_with(error)
     megatron.torch_profile.install()
     with ExitStack() as stack:
         if cpu:

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron.torch_profile import cpu_device
-from megatron.torch_profile.log import environment_rank, logger
+from megatron.torch_profile.log import environment_rank, exit_with, logger
 from megatron.torch_profile.patches import Patch, PatchSet
+from megatron.torch_trace.errors import UsageError
 
 _active = False
 _said: list[str] = []
+_ignored: list[str] = []
 
 ARGUMENTS: dict[str, Any] = {
     "distributed_backend": "gloo",
@@ -38,8 +40,45 @@ ARGUMENTS: dict[str, Any] = {
     "use_flash_attn": False,
     "tp_comm_overlap": False,
     "async_tensor_model_parallel_allreduce": False,
+    # torch's norms know neither.
+    "sequence_parallel": False,
+    "apply_layernorm_1p": False,
+    "layernorm_zero_centered_gamma": False,  # its name from core 0.17 on
+    # What Transformer Engine alone can do.
+    "fp8": None,
+    "fp8_param_gather": False,
+    "fp4": None,
+    "cross_entropy_fusion_impl": "native",
+    "te_rng_tracker": False,
+    "use_te_rng_tracker": False,
+    "delay_wgrad_compute": False,
+    "use_transformer_engine_op_fuser": False,
+    # What asks the GPU itself.
+    "cuda_graph_impl": "none",
+    "enable_cuda_graph": False,
+    "external_cuda_graph": False,
+    "log_memory_to_tensorboard": False,
+    "log_device_memory_used": False,
+    "log_energy": False,
+    "record_memory_history": False,
+    "gpu_sniff_test_interval": None,
 }
 """What a CPU needs Megatron's arguments to be. Only those that the version at hand has are set."""
+
+EXPERT_ARGUMENTS: dict[str, Any] = {
+    # The other dispatchers wait for copies from the GPU.
+    "moe_token_dispatcher_type": "allgather",
+    "moe_enable_deepep": False,
+    "moe_grouped_gemm": False,
+    "moe_permute_fusion": False,
+    "moe_router_fusion": False,
+    "moe_shared_expert_overlap": False,
+    "overlap_moe_expert_parallel_comm": False,
+}
+"""The same for a mixture of experts."""
+
+IGNORED = "NVTE_"
+"""Environment variables of Transformer Engine, which contradict the attention that a CPU has."""
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
@@ -50,7 +89,8 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return one | {name: value for name, value in master.items() if name not in environment}
 
 
 def active() -> bool:
@@ -87,6 +127,7 @@ def training(reason: str = "--cpu") -> Iterator[None]:
         undo.enter_context(torch._dynamo.config.patch(disable=True))
         undo.enter_context(_quiet_random())
         undo.enter_context(_quiet_kineto())
+        undo.enter_context(_ignored_environment())
         _active = True
         try:
             yield
@@ -96,20 +137,34 @@ def training(reason: str = "--cpu") -> Iterator[None]:
 
 def adjust_arguments(args: Any) -> None:
     """Set parsed arguments to what a CPU can do, and say which ones that changed."""
+    _refuse_what_no_cpu_can(args)
+    experts = EXPERT_ARGUMENTS if getattr(args, "num_experts", None) else {}
     changed: list[str] = []
-    for name, value in ARGUMENTS.items():
+    for name, value in (ARGUMENTS | experts).items():
         if not hasattr(args, name):
             continue
         old = getattr(args, name)
         if name == "attention_backend" and not isinstance(old, str):
             value = type(old)[value]  # an enum from core 0.9 on
-        if old != value:
+        if old != value and (old or value):
             setattr(args, name, value)
             changed.append(f"{name} {getattr(value, 'name', value)}")
+    changed += [f"without {name}" for name in _ignored]
     # Megatron parses more than once: what it trains with is what the first parse says.
     if changed and not _said and environment_rank() == 0:
         _said[:] = changed
         logger.info("on the CPU: %s", ", ".join(changed))
+
+
+def _refuse_what_no_cpu_can(args: Any) -> None:
+    size = getattr(args, "context_parallel_size", None) or 1
+    if size > 1:
+        exit_with(
+            UsageError(
+                f"--context-parallel-size {size}: attention on the CPU knows no context "
+                "parallelism; leave it out there."
+            )
+        )
 
 
 def _no_cuda_needed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -165,6 +220,17 @@ def _quiet_kineto() -> Iterator[None]:
     finally:
         if before is None:
             os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+@contextlib.contextmanager
+def _ignored_environment() -> Iterator[None]:
+    taken = {name: os.environ.pop(name) for name in sorted(os.environ) if name.startswith(IGNORED)}
+    _ignored[:] = taken
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+        _ignored.clear()
 
 
 @contextlib.contextmanager

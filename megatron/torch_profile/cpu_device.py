@@ -22,6 +22,9 @@ class _NoStream:
     def __exit__(self, *exc: object) -> None:
         return None
 
+    def record_event(self, event: Any = None) -> Any:
+        return event or _NoEvent()
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("__"):
             raise AttributeError(name)

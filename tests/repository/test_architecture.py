@@ -25,6 +25,7 @@ CAPTURE_ORDER = (
     "schedule",
     "topology",
     "slurm",
+    "launchers",
     "plan",
     "arguments",
     "backward_spans",

@@ -214,6 +214,60 @@ def test_arguments_that_fit_are_left_alone_in_silence(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
+def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "1")
+    args = Namespace(
+        sequence_parallel=True,
+        apply_layernorm_1p=True,
+        cuda_graph_impl="local",
+        log_memory_to_tensorboard=True,
+        fp8=None,
+        moe_token_dispatcher_type="alltoall",
+        num_experts=8,
+        context_parallel_size=1,
+    )
+    with cpu.training():
+        assert "NVTE_FLASH_ATTN" not in os.environ
+        cpu.adjust_arguments(args)
+    assert vars(args) == {
+        "sequence_parallel": False,
+        "apply_layernorm_1p": False,
+        "cuda_graph_impl": "none",
+        "log_memory_to_tensorboard": False,
+        "fp8": None,
+        "moe_token_dispatcher_type": "allgather",
+        "num_experts": 8,
+        "context_parallel_size": 1,
+    }
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "[torch-profile] on the CPU: sequence_parallel False, apply_layernorm_1p False, "
+        "cuda_graph_impl none, log_memory_to_tensorboard False, moe_token_dispatcher_type "
+        "allgather, without NVTE_FLASH_ATTN"
+    ]
+    assert os.environ["NVTE_FLASH_ATTN"] == "1"
+
+
+def test_a_dense_model_hears_nothing_of_dispatchers(capsys: pytest.CaptureFixture[str]) -> None:
+    args = Namespace(moe_token_dispatcher_type="alltoall", num_experts=None)
+    cpu.adjust_arguments(args)
+    assert args.moe_token_dispatcher_type == "alltoall"
+    assert capsys.readouterr().out == ""
+
+
+def test_context_parallelism_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cpu.adjust_arguments(Namespace(context_parallel_size=2))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "torch-profile: error: --context-parallel-size 2: attention on the CPU knows no context "
+        "parallelism; leave it out there.\n"
+    )
+
+
 def wrapped(name: str) -> Callable[..., Any]:
     """Megatron's function of that name as it is inside; it returns what reaches it."""
     wrapper = next(patch.wrapper for patch in cpu.PATCHES if patch.name == name)
@@ -257,3 +311,8 @@ def test_without_a_launcher_a_process_is_the_only_rank() -> None:
         "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
     assert cpu.alone({"RANK": "3", "WORLD_SIZE": "8"}) == {}
+
+
+def test_a_rendezvous_that_is_given_stays() -> None:
+    given = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    assert not given.keys() & cpu.alone(given).keys()
