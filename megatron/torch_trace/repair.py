@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,9 @@ from megatron.torch_trace.errors import StrictError
 from megatron.torch_trace.reader import ByteStream, Damage
 from megatron.torch_trace.reader.bytestream import PASSING_PIECE
 from megatron.torch_trace.writer import OutputFile, TraceWriter
+
+_DOCUMENT_ENDS = re.compile(rb"[}\]][\s\0]*\Z")
+_DOCUMENT_BEGINS = re.compile(rb'\s*(?:\{\s*"|\[\s*\{)')
 
 OnRead = Callable[[int], None]
 
@@ -56,7 +60,8 @@ def decompress(
     """
     expected = 0 if str(path) == "-" else estimated_raw_bytes(Path(path))
     if not repair:
-        result = _copy(path, OutputFile(output, force=force, expected_bytes=expected), on_read)
+        copy = OutputFile(output, force=force, expected_bytes=expected)
+        result = _copy(path, copy, on_read, strict=strict)
         if result is not None:
             return result
         if strict:
@@ -78,7 +83,12 @@ class _DamagedError(Exception):
 
 
 def _copy(
-    path: Path | str, sink: OutputFile, on_read: OnRead | None, *, whatever: bool = False
+    path: Path | str,
+    sink: OutputFile,
+    on_read: OnRead | None,
+    *,
+    whatever: bool = False,
+    strict: bool = False,
 ) -> DecompressResult | None:
     """The plain way; None if the text is damaged and must be read event by event."""
     stream = ByteStream(path, on_read, piece_bytes=PASSING_PIECE)
@@ -93,13 +103,19 @@ def _copy(
     position = 0
     # Standard input can be read only once, and what is on standard output is gone.
     once = whatever or str(path) == "-" or str(sink.path) == "-"
-    damage = Damage()
+    damage, behind = Damage(), Damage()
     try:
         with sink:
             for piece in pieces:
                 if not damage and not _is_utf8(piece, decoder):
                     damage.add("not_utf8", position)
                     if not once:
+                        raise _DamagedError
+                if _DOCUMENT_ENDS.search(last) and _DOCUMENT_BEGINS.match(piece):
+                    # Members of gzip and frames of zstd begin with a piece, so another writer's
+                    # document is seen. Copied, it is not lost.
+                    behind.add("second_document_kept", position)
+                    if strict and not once:
                         raise _DamagedError
                 sink.write(piece)
                 position += len(piece)
@@ -111,6 +127,7 @@ def _copy(
                 raise _DamagedError
     except _DamagedError:
         return None
+    damage.include(behind)
     return DecompressResult(stream.produced, sink.written, False, damage)
 
 

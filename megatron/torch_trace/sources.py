@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from megatron.torch_trace.reader.block import EventBlock
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.metadata import parse_members
+from megatron.torch_trace.reader.tail import split
 from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
 
 _OF_THE_RUN = (RUN_FILE, METRICS_FILE)
@@ -109,20 +109,28 @@ def read_metadata(path: Path | str) -> Metadata:
     cutter.start()
     damage = Damage()
     metadata = Metadata(parse_members(cutter.header, 0, damage))
-    last = next(iter(deque(cutter, maxlen=1)), None)
+    last = None
+    for last in cutter:
+        if b'"traceEvents"' in last.text:
+            # A second document begins here: its metadata are of another trace.
+            return _read_whole(path)
     if last is None:
         return metadata
     block: EventBlock[SlimEvent] = EventBlock(last, SlimEvent)
     if block.end is None or not block.events:
         # The tail began in an earlier block, or is cut off: only a whole reading finds out.
-        trace = Trace(path)
-        for _ in trace.blocks(SlimEvent):
-            pass
-        return trace.metadata
-    tail = last.text[block.end :].strip().removesuffix(b"}")
-    if tail.strip(b" \t\r\n,\0"):
-        metadata.entries.update(parse_members(tail, 0, damage))
+        return _read_whole(path)
+    members = split(last.text[block.end :], cutter.is_array).members
+    if members.strip(b" \t\r\n,\0"):
+        metadata.entries.update(parse_members(members, 0, damage))
     return metadata
+
+
+def _read_whole(path: Path | str) -> Metadata:
+    trace = Trace(path)
+    for _ in trace.blocks(SlimEvent):
+        pass
+    return trace.metadata
 
 
 @dataclass(frozen=True, slots=True)

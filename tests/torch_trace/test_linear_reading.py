@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from step_counting import CountedText, Steps, counted
 
 from megatron.torch_trace.reader import Damage, landmarks, lenient, metadata, salvage
-from megatron.torch_trace.reader import trace as reading
+from megatron.torch_trace.reader import tail as behind
 
 STEPS_A_BYTE = 400
 
@@ -78,8 +78,9 @@ def steps_of_events(text: str) -> Steps:
 
 
 def steps_of_metadata(text: str) -> Steps:
-    with counted(metadata, lenient, landmarks, reading) as steps:
-        reading._STRING.sub(b"", text.encode())
+    with counted(metadata, lenient, landmarks, behind) as steps:
+        behind.unclosed(text.encode())
+        behind.split(text.encode(), is_array=False)
         metadata.parse_members(text.encode(), 0, Damage())
     return steps
 

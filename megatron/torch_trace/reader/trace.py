@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.event import Event, EventT
 from megatron.torch_trace.reader.metadata import Metadata, parse_members
 from megatron.torch_trace.reader.stripes import Stripes
+from megatron.torch_trace.reader.tail import Tail, count_events, unclosed
 from megatron.torch_trace.reader.workers import SMALL_BYTES, Workers
 
 Result = TypeVar("Result")
@@ -49,12 +49,6 @@ def _known(
 
 def _identity(block: EventBlock[EventT]) -> EventBlock[EventT]:
     return block
-
-
-# A string that is not closed ends with the text: tried again from its next quote, it would take
-# quadratic time.
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
-_LARGEST_TAIL = 1 << 26
 
 
 class Trace:
@@ -153,30 +147,28 @@ class Trace:
             pairs = ((raw, at_once(raw) or step(raw)) for raw in raws)
         yield from self._follow(pairs, raws)
         if not self._cutter.has_events:
-            self._check_frame(self._cutter.header, 0)
+            if unclosed(self._cutter.header) > 0:
+                self.damage.add("truncated", len(self._cutter.header))
         self._close()
 
     def _follow(
         self, pairs: Iterable[tuple[RawBlock, _Outcome[Result]]], raws: Iterator[RawBlock]
     ) -> Iterator[Result]:
-        tail: list[bytes] = []
-        tail_at = tail_size = 0
+        tail = Tail()
         for raw, outcome in pairs:
             if tail:
                 # traceEvents ended in an earlier block; this is text behind it.
-                tail_size += len(raw.text)
-                if tail_size < _LARGEST_TAIL:
-                    tail.append(b"," + raw.text)
+                tail.add(raw.text, raw.offset)
                 continue
             self._note(outcome, raw)
             yield outcome.result
             if outcome.end is not None:
-                tail_at = raw.offset + outcome.end
-                tail = [raw.text[outcome.end :]]
+                tail.add(raw.text[outcome.end :], raw.offset + outcome.end)
             elif raw.is_last:
                 at = len(raw.text) if outcome.unfinished is None else outcome.unfinished
                 self.damage.add("truncated", raw.offset + at)
-        self._read_tail(b"".join(tail), tail_at)
+        if tail:
+            self._read_tail(tail)
 
     def _note(self, outcome: _Outcome[Any], raw: RawBlock) -> None:
         self.damage.include(outcome.damage)
@@ -184,26 +176,13 @@ class Trace:
             self.damage.add("lost_event", raw.offset + outcome.unfinished)
         self._be_strict()
 
-    def _read_tail(self, tail: bytes, offset: int) -> None:
-        if not offset:
-            return
-        if not self.is_array:
-            self._check_frame(tail, offset)
-        body = tail.strip().removesuffix(b"}") if not self.is_array else tail
-        if body.strip(b" \t\r\n,\0"):
-            self.metadata.entries.update(parse_members(body, offset, self.damage))
-
-    def _check_frame(self, text: bytes, offset: int) -> None:
-        """The object that holds everything must be closed at the end of the file.
-
-        Args:
-            text: from outside of any string on; if it is the tail, one brace more closes than
-                opens in it.
-        """
-        bare = _STRING.sub(b"", text)
-        opened = bare.count(b"{") - bare.count(b"}")
-        if opened > (0 if text is self._cutter.header else -1):
-            self.damage.add("truncated", offset + len(text))
+    def _read_tail(self, tail: Tail) -> None:
+        members = tail.members(self.is_array, self.damage)
+        if members.strip(b" \t\r\n,\0"):
+            self.metadata.entries.update(parse_members(members, tail.offset, self.damage))
+        second = self.metadata.entries.pop("traceEvents", None)
+        if second:
+            self.damage.add("second_events", tail.offset, count_events(second))
 
     def _close(self) -> None:
         self.damage.include(self._cutter.damage)
