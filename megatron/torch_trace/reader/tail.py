@@ -135,4 +135,3 @@ class Tail:
         elif not is_array and unclosed(tail) >= 0:
             damage.add("truncated", self.offset + len(tail))
         return members
-

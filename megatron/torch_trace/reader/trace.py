@@ -146,9 +146,8 @@ class Trace:
         else:
             pairs = ((raw, at_once(raw) or step(raw)) for raw in raws)
         yield from self._follow(pairs, raws)
-        if not self._cutter.has_events:
-            if unclosed(self._cutter.header) > 0:
-                self.damage.add("truncated", len(self._cutter.header))
+        if not self._cutter.has_events and unclosed(self._cutter.header) > 0:
+            self.damage.add("truncated", len(self._cutter.header))
         self._close()
 
     def _follow(
