@@ -24,11 +24,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.export import Export
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.host_memory import resident_bytes
-from megatron.torch_profile.schedule import Window
-from megatron.torch_trace.layout import TraceName
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_trace.format.file_names import TraceName
 
 OPTIONS = ("record_shapes", "profile_memory", "with_flops", "with_stack")
 

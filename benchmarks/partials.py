@@ -26,12 +26,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.read_side import TOOL
-from megatron.torch_trace.analysis import partials
-from megatron.torch_trace.analysis.collectives import CollectiveKind
-from megatron.torch_trace.analysis.communication import CommunicationRow
-from megatron.torch_trace.analysis.matching import RankCalls
-from megatron.torch_trace.analysis.rank import RankOutcome, analyse_rank
-from megatron.torch_trace.layout import TraceName
+from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
+from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.totals import CommunicationRow
+from megatron.torch_trace.analysis.run import kept_analysis
+from megatron.torch_trace.analysis.run.rank import RankOutcome, analyse_rank
+from megatron.torch_trace.format.file_names import TraceName
 
 ROOT = Path(__file__).resolve().parents[1]
 TP, DP, PP, RANKS_A_HOST = 8, 16, 8, 8
@@ -180,7 +180,7 @@ def generate(folder: Path, sample: Path, *, with_traces: bool) -> None:
         trace = folder / str(TraceName(rank, WORLD))
         trace.write_text('{"traceEvents": [\n]}')
         outcome = RankOutcome(rank, result, calls, "20261127-221810")
-        partials.write(outcome, trace, partials.identify(trace))
+        kept_analysis.write(outcome, trace, kept_analysis.identify(trace))
         if not with_traces:
             trace.unlink()
 

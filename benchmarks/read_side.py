@@ -120,8 +120,8 @@ def resident(pid: int) -> int:
 
 def grow(trace: Path, gigabytes: float, folder: Path) -> Path:
     """A trace of the wanted size from the events of another: later times, other ids, each round."""
+    from megatron.torch_trace.files.writer import OutputFile, TraceWriter
     from megatron.torch_trace.reader import SlimEvent, Trace
-    from megatron.torch_trace.writer import OutputFile, TraceWriter
 
     target = folder / "grown.json.gz"
     number = re.compile(rb'("(?:ts|id|correlation|External id|Ev Idx)": )(\d+)')

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import megatron.torch_profile
 from megatron.torch_profile import launchers
+from megatron.torch_profile.hooks.megatron_names import OLDEST_CORE, version_in
 from megatron.torch_profile.log import exit_with
-from megatron.torch_profile.patches import OLDEST_CORE, version_in
 from megatron.torch_trace.errors import UsageError
 
 USAGE = """usage: python -m megatron.torch_profile [--cpu] (SCRIPT | -m MODULE) [ARGS...]
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
     megatron.torch_profile.install()
     with ExitStack() as stack:
         if cpu:
-            from megatron.torch_profile import cpu as on_cpu
+            from megatron.torch_profile.cpu import training as on_cpu
 
             os.environ.update(on_cpu.alone(os.environ))
             stack.enter_context(on_cpu.training())

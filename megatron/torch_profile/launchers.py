@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megatron.torch_profile import slurm
+from megatron.torch_profile.plan import slurm
 from megatron.torch_trace.errors import UsageError
 
 _PORTS, _PORT_RANGE = 20_000, 10_000

@@ -13,12 +13,12 @@ from typing import Any
 
 from torch.profiler import record_function
 
-from megatron.torch_profile import cupti, kineto
-from megatron.torch_profile.limits import WindowLimits
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.schedule import Window
-from megatron.torch_profile.spans import Spans
-from megatron.torch_profile.trace_notes import TraceNotes
+from megatron.torch_profile.export.limits import WindowLimits
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_profile.record import cupti, kineto
+from megatron.torch_profile.record.trace_metadata import TraceNotes
+from megatron.torch_profile.spans.window_spans import Spans
 
 
 class OpenWindow:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from megatron.torch_trace.analysis.analyse import analyze
-    from megatron.torch_trace.analysis.comparison import compare
+    from megatron.torch_trace.analysis.compare.comparison import compare
+    from megatron.torch_trace.analysis.run.analyse import analyze
 
 __all__ = ["__version__", "analyze", "compare"]
 
@@ -22,11 +22,11 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Every module of the package passes here first: nothing may be imported until it is asked for.
     if name == "analyze":
-        from megatron.torch_trace.analysis.analyse import analyze
+        from megatron.torch_trace.analysis.run.analyse import analyze
 
         return analyze
     if name == "compare":
-        from megatron.torch_trace.analysis.comparison import compare
+        from megatron.torch_trace.analysis.compare.comparison import compare
 
         return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

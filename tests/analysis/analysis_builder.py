@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.analysis.activity import Activity, read_activity
-from megatron.torch_trace.analysis.timeline import Timeline, place
+from megatron.torch_trace.analysis.timeline.activity import Activity, read_activity
+from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 
 BASE = 1_790_857_026_000_000_000
 LOOP, BACKWARD = 100, 200

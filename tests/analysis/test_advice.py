@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.analyse import analyze
 from megatron.torch_trace.analysis.findings import advice
-from megatron.torch_trace.analysis.results import Finding, RankResult
+from megatron.torch_trace.analysis.results.analysis import Finding, RankResult
+from megatron.torch_trace.analysis.run.analyse import analyze
 
 MS = 1_000_000
 

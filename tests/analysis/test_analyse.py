@@ -13,9 +13,9 @@ import pytest
 from analysis_builder import GEMM, TraceBuilder
 
 from megatron import torch_trace
-from megatron.torch_trace.analysis import pool
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.pool import analyse_ranks
+from megatron.torch_trace.analysis.run import rank_pool
+from megatron.torch_trace.analysis.run.analyse import analyze
+from megatron.torch_trace.analysis.run.rank_pool import analyse_ranks
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.system.memory import HostMemory
 
@@ -78,14 +78,14 @@ def test_a_rank_that_fails_in_the_middle_is_reported_and_the_others_go_on(
 ) -> None:
     for number in range(2):
         rank(number).write(tmp_path / f"rank-{number}.json")
-    read = pool.analyse_rank
+    read = rank_pool.analyse_rank
 
     def failing(path: Path, **how: Any) -> Any:
         if path.name == "rank-1.json":
             raise fault
         return read(path, **how)
 
-    monkeypatch.setattr(pool, "analyse_rank", failing)
+    monkeypatch.setattr(rank_pool, "analyse_rank", failing)
     analysis = analyze(tmp_path, jobs=1)
     assert [one.rank for one in analysis.ranks] == [0]
     assert [one.reason for one in analysis.skipped_files] == [reason]
@@ -180,7 +180,7 @@ def test_a_process_that_dies_costs_its_own_rank_only(
     # Importable by the reading processes, which are told where this process finds its modules.
     (tmp_path / "dying_reader.py").write_text(
         "import os\n"
-        "from megatron.torch_trace.analysis.pool import _attempt\n"
+        "from megatron.torch_trace.analysis.run.rank_pool import _attempt\n"
         "def attempt(path, **more):\n"
         "    if path.name == 'rank-1.json':\n"
         "        os._exit(9)\n"
@@ -189,7 +189,7 @@ def test_a_process_that_dies_costs_its_own_rank_only(
     monkeypatch.syspath_prepend(str(tmp_path))
     import dying_reader  # type: ignore[import-not-found]
 
-    monkeypatch.setattr(pool, "_attempt", dying_reader.attempt)
+    monkeypatch.setattr(rank_pool, "_attempt", dying_reader.attempt)
     outcomes = dict(analyse_ranks(paths, jobs=2))
     assert [isinstance(outcomes[p], TorchTraceError) for p in paths] == [False, True, False]
     assert "the process that read it died" in str(outcomes[paths[1]])
@@ -199,13 +199,13 @@ def test_neither_memory_nor_cores_are_taken_that_are_not_there(
     samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = sorted((samples / "analysis" / "ep4-moe").iterdir())
-    monkeypatch.setattr(pool, "available_cores", lambda most: min(most, 8))
-    monkeypatch.setattr(pool, "host_memory", lambda: HostMemory(1 << 40, 0))
-    assert pool._jobs(paths) == 8
-    monkeypatch.setattr(pool, "host_memory", lambda: HostMemory(250 << 20, 0))
-    assert pool._jobs(paths) == 2
-    monkeypatch.setattr(pool, "host_memory", lambda: HostMemory(8 << 30, 8 << 30))
-    assert pool._jobs(paths) == 1
+    monkeypatch.setattr(rank_pool, "available_cores", lambda most: min(most, 8))
+    monkeypatch.setattr(rank_pool, "host_memory", lambda: HostMemory(1 << 40, 0))
+    assert rank_pool._jobs(paths) == 8
+    monkeypatch.setattr(rank_pool, "host_memory", lambda: HostMemory(250 << 20, 0))
+    assert rank_pool._jobs(paths) == 2
+    monkeypatch.setattr(rank_pool, "host_memory", lambda: HostMemory(8 << 30, 8 << 30))
+    assert rank_pool._jobs(paths) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded_traces import label, recorded
 
-from megatron.torch_trace.analysis.breakdown import Breakdown, break_down
-from megatron.torch_trace.analysis.rank import EmptyTraceError, analyse_rank
-from megatron.torch_trace.analysis.steps import MergedTraceError, Step
+from megatron.torch_trace.analysis.run.rank import EmptyTraceError, analyse_rank
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown, break_down
+from megatron.torch_trace.analysis.timeline.steps import MergedTraceError, Step
 
 
 def parts(builder: TraceBuilder, folder: Path) -> tuple[Breakdown, tuple[Breakdown, ...]]:

@@ -6,16 +6,20 @@ from pathlib import Path
 import pytest
 from analysis_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.activity import Collective
-from megatron.torch_trace.analysis.bandwidth import bus_factor, dtype_bytes, message_bytes
-from megatron.torch_trace.analysis.collectives import attribute, canonical
-from megatron.torch_trace.analysis.communication import (
+from megatron.torch_trace.analysis.communication.bandwidth import (
+    bus_factor,
+    dtype_bytes,
+    message_bytes,
+)
+from megatron.torch_trace.analysis.communication.collectives import attribute, canonical
+from megatron.torch_trace.analysis.communication.dimensions import dimension_of
+from megatron.torch_trace.analysis.communication.totals import (
     DimensionTotal,
     communication_rows,
     dimension_totals,
 )
-from megatron.torch_trace.analysis.dimensions import dimension_of
-from megatron.torch_trace.analysis.names import collective_of, is_communication
+from megatron.torch_trace.analysis.timeline.activity import Collective
+from megatron.torch_trace.analysis.timeline.kernel_names import collective_of, is_communication
 
 
 def rows(builder: TraceBuilder, folder: Path) -> list[tuple[str, str, str, int, int, int]]:

@@ -13,12 +13,11 @@ from analysis_builder import GEMM, NCCL, TraceBuilder
 from click.testing import CliRunner, Result
 from recorded_traces import SAMPLES
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.comparison import Comparison, compare
-from megatron.torch_trace.analysis.comparison_conditions import judge, parse
-from megatron.torch_trace.analysis.comparison_configuration import Change, flags_of
-from megatron.torch_trace.analysis.comparison_kernels import alike, matched_names
-from megatron.torch_trace.analysis.comparison_statistics import (
+from megatron.torch_trace.analysis.compare.comparison import Comparison, compare
+from megatron.torch_trace.analysis.compare.conditions import judge, parse
+from megatron.torch_trace.analysis.compare.configuration import Change, flags_of
+from megatron.torch_trace.analysis.compare.kernels import alike, matched_names
+from megatron.torch_trace.analysis.compare.statistics import (
     Difference,
     by_rank,
     correct,
@@ -27,6 +26,7 @@ from megatron.torch_trace.analysis.comparison_statistics import (
     paired,
     two_sided_p,
 )
+from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.commands.compare import command
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.report.comparison_sections import sections

@@ -16,12 +16,12 @@ from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.breakdown import Breakdown, break_down
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.communication import communication_rows, dimension_totals
-from megatron.torch_trace.analysis.course import course_of
-from megatron.torch_trace.analysis.host import IdleCauses, look_at_host
-from megatron.torch_trace.analysis.timeline import Timeline
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.totals import communication_rows, dimension_totals
+from megatron.torch_trace.analysis.host.idle import IdleCauses, look_at_host
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown, break_down
+from megatron.torch_trace.analysis.timeline.time_slices import course_of
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
 
 EXACTLY = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 COMPUTE, COPY, CLEAR, TP, DP = "compute", "copy", "clear", "tp", "dp"

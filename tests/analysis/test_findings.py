@@ -8,8 +8,8 @@ from typing import Any
 
 from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.run.analyse import analyze
 
 MS = 1_000_000
 

@@ -9,11 +9,11 @@ import pytest
 from analysis_builder import BACKWARD, GEMM, TraceBuilder
 from recorded_traces import SAMPLES
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.flops import function_flops, has_formula, operator_flops
-from megatron.torch_trace.analysis.modules import look_at_modules
-from megatron.torch_trace.analysis.operator_flops import work_flops
-from megatron.torch_trace.analysis.rank import analyse_rank
+from megatron.torch_trace.analysis.gpu_work.flops import function_flops, has_formula, operator_flops
+from megatron.torch_trace.analysis.gpu_work.operator_flops import work_flops
+from megatron.torch_trace.analysis.modules.rows import look_at_modules
+from megatron.torch_trace.analysis.run.analyse import analyze
+from megatron.torch_trace.analysis.run.rank import analyse_rank
 
 FLASH = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)"
 B, H, S, T, D = 2, 16, 1024, 512, 64

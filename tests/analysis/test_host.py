@@ -8,10 +8,10 @@ from analysis_builder import BACKWARD, GEMM, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.host import IdleCauses, LoopThread, SyncRow, look_at_host
-from megatron.torch_trace.analysis.launches import LaunchStatistics, launch_statistics
-from megatron.torch_trace.analysis.loader import DataLoading, LoaderSupply
-from megatron.torch_trace.analysis.python_frames import PythonRow
+from megatron.torch_trace.analysis.host.data_loader import DataLoading, LoaderSupply
+from megatron.torch_trace.analysis.host.idle import IdleCauses, LoopThread, SyncRow, look_at_host
+from megatron.torch_trace.analysis.host.python_frames import PythonRow
+from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 MS = 1_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from analysis_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder
 
-from megatron.torch_trace.analysis.kernels import (
+from megatron.torch_trace.analysis.gpu_work.kernels import (
     BEFORE,
     NO_OPERATOR,
     Casts,
@@ -18,7 +18,7 @@ from megatron.torch_trace.analysis.kernels import (
     kernel_rows,
     operator_rows,
 )
-from megatron.torch_trace.analysis.names import family_of, short_name
+from megatron.torch_trace.analysis.timeline.kernel_names import family_of, short_name
 
 
 def test_each_name_has_its_calls_time_and_share_of_the_window(tmp_path: Path) -> None:

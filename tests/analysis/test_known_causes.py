@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.run.analyse import analyze
 
 
 def findings(analysis: Analysis) -> dict[str, Finding]:

@@ -15,9 +15,9 @@ from analysis_builder import NCCL, TraceBuilder, collective_args
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.matching import RankCalls, match, rank_calls
-from megatron.torch_trace.analysis.stragglers import Waits, find_stragglers, waits_of
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
+from megatron.torch_trace.analysis.communication.stragglers import Waits, find_stragglers, waits_of
 
 US = 1_000
 NOISE = 20 * US

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.collectives import CollectiveKind
-from megatron.torch_trace.analysis.matching import MatchedCalls, RankCalls, match
-from megatron.torch_trace.analysis.results import Analysis, Finding, SkippedFile
-from megatron.torch_trace.analysis.stragglers import find_stragglers
-from megatron.torch_trace.analysis.summary import summarise
+from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
+from megatron.torch_trace.analysis.communication.stragglers import find_stragglers
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, SkippedFile
+from megatron.torch_trace.analysis.results.summary import summarise
+from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report.json_document import document, pieces
 from megatron.torch_trace.report.text import render
 

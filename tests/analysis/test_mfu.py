@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron.torch_trace.analysis.mfu import Mfu, compute_mfu, dense_peak_tflops
+from megatron.torch_trace.analysis.gpu_work.mfu import Mfu, compute_mfu, dense_peak_tflops
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from analysis_builder import BACKWARD, GEMM, LOOP, NCCL, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.autograd import stem
-from megatron.torch_trace.analysis.modules import ModuleRow, Modules, look_at_modules
+from megatron.torch_trace.analysis.modules.rows import ModuleRow, Modules, look_at_modules
+from megatron.torch_trace.analysis.timeline.autograd import stem
 
 WITH_STACK = {"with_stack": 1}
 

@@ -10,12 +10,12 @@ from analysis_builder import BACKWARD, GEMM, TraceBuilder
 from module_reference import work_by_module
 from recorded_traces import SAMPLES
 
-from megatron.torch_trace.analysis.kernels import BEFORE, NO_OPERATOR
-from megatron.torch_trace.analysis.module_account import ModuleAccount, OutsideRow
-from megatron.torch_trace.analysis.modules import ModuleRow, Modules, look_at_modules
-from megatron.torch_trace.analysis.rank import analyse_rank
-from megatron.torch_trace.analysis.results import RankResult
-from megatron.torch_trace.analysis.span_names import PASSES
+from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_OPERATOR
+from megatron.torch_trace.analysis.modules.coverage import ModuleAccount, OutsideRow
+from megatron.torch_trace.analysis.modules.rows import ModuleRow, Modules, look_at_modules
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.run.rank import analyse_rank
+from megatron.torch_trace.analysis.timeline.span_names import PASSES
 
 SPANS = SAMPLES / "pp2-recompute-spans"
 

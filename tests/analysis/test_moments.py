@@ -7,13 +7,13 @@ from pathlib import Path
 
 from analysis_builder import GEMM, NCCL, TraceBuilder
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.course import SLICES, course_of
 from megatron.torch_trace.analysis.finding_moments import moment_of
-from megatron.torch_trace.analysis.groups import GroupShares, by_coordinate, by_step
-from megatron.torch_trace.analysis.kernels import kernel_rows
-from megatron.torch_trace.analysis.moments import Moment
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.gpu_work.kernels import kernel_rows
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
+from megatron.torch_trace.analysis.run.analyse import analyze
+from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.analysis.timeline.time_slices import SLICES, course_of
 
 LATE = 300_000
 

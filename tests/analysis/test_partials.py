@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 from analysis_builder import GEMM, TraceBuilder
 
-from megatron.torch_trace.analysis import keeping, partials, pool
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.keeping import keep
-from megatron.torch_trace.analysis.results import RankResult
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank_pool
+from megatron.torch_trace.analysis.run.analyse import analyze
+from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
-from megatron.torch_trace.layout import partial_of
+from megatron.torch_trace.format.file_names import partial_of
 from megatron.torch_trace.report.json_document import document
 
 
@@ -44,7 +44,7 @@ def window(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traces of a few events need no processes of their own."""
-    monkeypatch.setattr(pool, "_jobs", lambda _: 1)
+    monkeypatch.setattr(rank_pool, "_jobs", lambda _: 1)
 
 
 def answer(folder: Path, **how: bool) -> str:
@@ -63,7 +63,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a trace was read")
 
-    monkeypatch.setattr("megatron.torch_trace.analysis.pool.analyse_rank", refuse)
+    monkeypatch.setattr("megatron.torch_trace.analysis.run.rank_pool.analyse_rank", refuse)
 
 
 def test_the_answer_from_partials_is_the_same_to_the_byte_and_reads_no_trace(
@@ -155,7 +155,7 @@ def test_a_partial_of_another_version_is_not_used(
     window: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep([window])
-    monkeypatch.setattr(partials, "version", lambda: "0.0.0+1.0123456789abcdef")
+    monkeypatch.setattr(kept_analysis, "version", lambda: "0.0.0+1.0123456789abcdef")
     assert answer(window) == answer(window, use_partials=False)
     (line,) = lines(caplog)
     assert "2 of another version" in line
@@ -171,13 +171,13 @@ def test_a_field_more_in_any_table_is_another_version() -> None:
         rows: tuple[Row, ...]
 
     Result.__annotations__["rows"] = tuple[Row, ...]
-    assert partials.nested(Result) == {Result, Row}
-    assert RankResult in partials.nested(partials.RankOutcome)
+    assert kept_analysis.nested(Result) == {Result, Row}
+    assert RankResult in kept_analysis.nested(kept_analysis.RankOutcome)
 
 
 def test_the_version_of_a_checkout_is_that_of_an_installed_package() -> None:
     # A job with the checkout on its PYTHONPATH writes what the user's own computer reads.
-    assert partials.version().startswith(f"{metadata.version('megatron-torch-profile')}+")
+    assert kept_analysis.version().startswith(f"{metadata.version('megatron-torch-profile')}+")
 
 
 def test_the_partial_of_another_rank_does_not_stand_in(
@@ -275,14 +275,14 @@ def test_a_trace_that_is_replaced_while_it_is_read_keeps_nothing(
     window: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = window / "rank-0.pt.trace.json"
-    read = keeping.analyse_ranks
+    read = kept_analyses.analyse_ranks
 
     def replaced_meanwhile(*args: object, **how: object) -> object:
         for one, outcome in read(*args, **how):  # type: ignore[arg-type]
             trace(0).gpu(GEMM, 1500, 1600, launch=1400).write(path)
             yield one, outcome
 
-    monkeypatch.setattr(keeping, "analyse_ranks", replaced_meanwhile)
+    monkeypatch.setattr(kept_analyses, "analyse_ranks", replaced_meanwhile)
     kept = keep([path])
     assert [one.reason for one in kept.skipped] == ["the trace changed while it was read"]
     assert not partial_of(path).exists()

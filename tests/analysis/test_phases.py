@@ -7,10 +7,14 @@ import pytest
 from analysis_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
 from recorded_traces import SAMPLES
 
-from megatron.torch_trace.analysis.microbatches import BubbleRow, MicrobatchRow, microbatch_rows
-from megatron.torch_trace.analysis.phases import PhaseRow, phase_rows
-from megatron.torch_trace.analysis.rank import analyse_rank
-from megatron.torch_trace.analysis.span_names import (
+from megatron.torch_trace.analysis.run.rank import analyse_rank
+from megatron.torch_trace.analysis.schedule.microbatches import (
+    BubbleRow,
+    MicrobatchRow,
+    microbatch_rows,
+)
+from megatron.torch_trace.analysis.schedule.phases import PhaseRow, phase_rows
+from megatron.torch_trace.analysis.timeline.span_names import (
     MicrobatchSpan,
     ModuleSpan,
     microbatch_span,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from analysis_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.command_line import virtual_stages
-from megatron.torch_trace.analysis.pipeline import PipelineStep, pipeline_steps
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep, pipeline_steps
+from megatron.torch_trace.analysis.timeline.command_line import virtual_stages
 
 GROUPS = [{"pg_name": "pp", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}]
 

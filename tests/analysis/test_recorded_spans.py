@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from recorded_traces import SAMPLES
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.results import RankResult
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.run.analyse import analyze
 
 
 def ranks_of(sample: str) -> tuple[RankResult, ...]:

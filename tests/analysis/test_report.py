@@ -9,8 +9,8 @@ import pytest
 from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
 from recorded_traces import SAMPLES
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.table import table

@@ -17,8 +17,8 @@ from analysis_builder import BACKWARD, GEMM, LOOP, SENDRECV, TraceBuilder, colle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.pipeline import PipelineStep, pipeline_steps
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep, pipeline_steps
 
 BEGIN = 100
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

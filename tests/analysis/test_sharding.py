@@ -9,9 +9,9 @@ import pytest
 from analysis_builder import GEMM, TraceBuilder
 from click.testing import CliRunner, Result
 
-from megatron.torch_trace.analysis.sharding import Shard
+from megatron.torch_trace.analysis.run.shares import Shard
 from megatron.torch_trace.commands.analyze import command
-from megatron.torch_trace.commands.keeping import cores_of_task
+from megatron.torch_trace.commands.kept_analysis import cores_of_task
 from megatron.torch_trace.errors import UsageError
 
 

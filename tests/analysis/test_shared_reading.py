@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from analysis_builder import GEMM, TraceBuilder
 
-from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.stripes import Stripes

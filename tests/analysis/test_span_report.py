@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 
-from megatron.torch_trace.analysis.analyse import analyze
+from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report import modules, phases
 
 US = 1000

@@ -6,10 +6,19 @@ from typing import Any
 
 from analysis_builder import NCCL, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.clocks import Clock
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.matching import MatchedCalls, RankCalls, match, rank_calls
-from megatron.torch_trace.analysis.stragglers import Straggler, find_stragglers, waits_of
+from megatron.torch_trace.analysis.communication.clocks import Clock
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.matching import (
+    MatchedCalls,
+    RankCalls,
+    match,
+    rank_calls,
+)
+from megatron.torch_trace.analysis.communication.stragglers import (
+    Straggler,
+    find_stragglers,
+    waits_of,
+)
 
 US = 1000
 LATE = 500 * US

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_trace.filters import Selection
-from megatron.torch_trace.merge import merge
-from megatron.torch_trace.slim import slim
-from megatron.torch_trace.sources import find_traces, ranked
+from megatron.torch_trace.files.sources import find_traces, ranked
+from megatron.torch_trace.rewrite.merge.merge import merge
+from megatron.torch_trace.rewrite.selection import Selection
+from megatron.torch_trace.rewrite.slim.slim import slim
 
 ROOT = Path(__file__).parents[2]
 WINDOW = ROOT / "tests" / "data" / "tp2pp2"

@@ -124,7 +124,7 @@ def test_yaml_configuration_keeps_our_flags(
     script = tmp_path / "parse.py"
     script.write_text(
         "from megatron.training.arguments import parse_args\n"
-        "from megatron.torch_profile.arguments import config_of\n"
+        "from megatron.torch_profile.hooks.arguments import config_of\n"
         "args = parse_args()\n"
         "print('ranks', config_of(args).ranks, config_of(args).enabled)\n"
     )

@@ -14,7 +14,7 @@ import pytest
 from launches import MODEL, WHEELS, Launch, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from megatron.torch_profile.compile_watch import COUNTS
+from megatron.torch_profile.record.compilations import COUNTS
 
 # Log intervals end in iterations 5 and 10; the last two iterations are never logged. Of a flag that
 # is given twice the later one counts.

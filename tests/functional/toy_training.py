@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from megatron.torch_profile import export
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.ranks import Layout
-from megatron.torch_profile.recorder import Recorder
-from megatron.torch_profile.schedule import Schedule, Span
-from megatron.torch_profile.topology import CPU, Member, Topology
+from megatron.torch_profile.export import trace_export
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.ranks import Layout
+from megatron.torch_profile.plan.schedule import Schedule, Span
+from megatron.torch_profile.plan.topology import CPU, Member, Topology
+from megatron.torch_profile.record.recorder import Recorder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
@@ -47,13 +47,13 @@ if distributed:
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=options.group_timeout))
 
 if options.slow_save:
-    save = export.save
+    save = trace_export.save
 
-    def slowly(profiler: Any, what: export.Export) -> int:
+    def slowly(profiler: Any, what: trace_export.Export) -> int:
         time.sleep(options.slow_save)
         return save(profiler, what)
 
-    export.save = slowly
+    trace_export.save = slowly
 
 stop = False
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.run.analyse import analyze
 
 SAMPLES = Path(__file__).parents[1] / "data"
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from megatron.torch_trace.analysis.breakdown import Breakdown
-from megatron.torch_trace.analysis.clocks import Clock
-from megatron.torch_trace.analysis.results import Analysis, RankResult
-from megatron.torch_trace.analysis.stragglers import Straggler
-from megatron.torch_trace.analysis.summary import summarise
+from megatron.torch_trace.analysis.communication.clocks import Clock
+from megatron.torch_trace.analysis.communication.stragglers import Straggler
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.results.summary import summarise
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 
 TP, PP = 8, 8
 

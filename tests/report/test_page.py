@@ -11,9 +11,9 @@ import pytest
 from many_ranks import of_many
 from page_reading import Page, read
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.run_record import find_run
-from megatron.torch_trace.analysis.summary import summarise
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.run_record import find_run
+from megatron.torch_trace.analysis.results.summary import summarise
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import ViewLinks, render_html
 from megatron.torch_trace.wording import milliseconds, percent

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.summary import summarise
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.summary import summarise
 from megatron.torch_trace.report.html import render_html
 
 HOSTILE = "</script><img src=x onerror=document.title='hacked'>"

@@ -7,9 +7,16 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from megatron.torch_profile import across_ranks, nvml, run_metrics, step_split, telemetry, timers
-from megatron.torch_profile.compile_watch import COUNTS
 from megatron.torch_profile.config import MetricsConfig
+from megatron.torch_profile.metrics import (
+    across_ranks,
+    nvml,
+    run_metrics,
+    step_times,
+    telemetry,
+    timers,
+)
+from megatron.torch_profile.record.compilations import COUNTS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 KEYS = set(re.findall(r"`([^`\n]+)`", TEXT))
@@ -22,7 +29,7 @@ def test_every_flag_has_its_row() -> None:
 
 def test_every_key_has_its_row() -> None:
     timer_keys = timers.summarise(timers.Reading(["<name>"], [[1.0]], 1.0))
-    split_keys = step_split.StepSplit(1, 1, 1.0, 0.5, 1, 1, 1.0, 1, 1.0).values()
+    split_keys = step_times.StepSplit(1, 1, 1.0, 0.5, 1, 1, 1.0, 1, 1.0).values()
     gpu_keys = [f"gpu/{quantity}" for quantity in telemetry.QUANTITIES]
     memory_keys = [f"memory/{quantity}" for quantity in run_metrics.MEMORY]
     spread_keys = [key.removeprefix("x") for key in across_ranks.spread("x", [1.0])][1:]

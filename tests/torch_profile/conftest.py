@@ -14,12 +14,13 @@ import logging_megatron
 import pytest
 from logging_megatron import Arguments, Follow, Loop, Timers, Writer
 
-from megatron.torch_profile import metrics, sinks
 from megatron.torch_profile.config import MetricsConfig
+from megatron.torch_profile.hooks.megatron_names import PATCHES, PatchSet
 from megatron.torch_profile.log import logger
-from megatron.torch_profile.patches import PATCHES, PatchSet
-from megatron.torch_profile.run_metrics import Metrics
-from megatron.torch_profile.step_split import StepClock
+from megatron.torch_profile.metrics import lifetime
+from megatron.torch_profile.metrics.run_metrics import Metrics
+from megatron.torch_profile.metrics.step_times import StepClock
+from megatron.torch_profile.publish import sinks
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Follow]:
             ),
             **options,
         )
-        monkeypatch.setattr(metrics, "current", followed)
+        monkeypatch.setattr(lifetime, "current", followed)
         followed.start()
         try:
             loop.run()

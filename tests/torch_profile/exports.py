@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.export import Export
-from megatron.torch_profile.schedule import Window
-from megatron.torch_trace.layout import TraceName
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.trace_export import Export
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_trace.format.file_names import TraceName
 
 WINDOW = Window(3, 4, 1)
 TARGET = "iter-0000003-0000004/rank-0.pt.trace.json.gz"

@@ -15,12 +15,12 @@ import torch
 import zstandard
 
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.ranks import Layout
-from megatron.torch_profile.recorder import Recorder
-from megatron.torch_profile.schedule import Schedule, Span
-from megatron.torch_profile.signals import SIGNALS
-from megatron.torch_profile.topology import CPU, Member, Topology
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.ranks import Layout
+from megatron.torch_profile.plan.schedule import Schedule, Span
+from megatron.torch_profile.plan.topology import CPU, Member, Topology
+from megatron.torch_profile.record.recorder import Recorder
+from megatron.torch_profile.record.signals import SIGNALS
 
 
 @pytest.fixture(autouse=True)

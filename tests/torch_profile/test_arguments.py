@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_profile import arguments
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.hooks import arguments
 
 FORK_BLOCK = (
     "--torch-profile --torch-profile-wait 0 --torch-profile-ranks 0 1 --torch-profile-warmup 1 "

@@ -15,22 +15,22 @@ import pytest
 from exports import LAUNCH, TARGET, hand_over, names, raw_trace, steps, what
 from exports import no_process_left as no_process_left
 
-from megatron.torch_profile import background, export, writers
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.compress import Written
-from megatron.torch_profile.export import Export
+from megatron.torch_profile.export import background, trace_export, writers
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.compression import Written
+from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_trace.system.memory import HostMemory
 
 
 def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every save takes so long, in whichever process."""
-    save = export.save
+    save = trace_export.save
 
     def slowly(profiler: Any, where: Export) -> int:
         time.sleep(seconds)
         return save(profiler, where)
 
-    monkeypatch.setattr(export, "save", slowly)
+    monkeypatch.setattr(trace_export, "save", slowly)
 
 
 @pytest.mark.parametrize("mode", ["background", "sync"])
@@ -87,7 +87,7 @@ def test_a_child_that_crashes_is_not_followed_by_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], crash: signal.Signals
 ) -> None:
     # What ends the child would end training, were the trace saved from there instead.
-    monkeypatch.setattr(export, "save", lambda _, __: os.kill(os.getpid(), crash))
+    monkeypatch.setattr(trace_export, "save", lambda _, __: os.kill(os.getpid(), crash))
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
@@ -211,7 +211,7 @@ def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -
 def test_launches_without_any_kernel_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    monkeypatch.setattr(export, "save", lambda _, where: raw_trace(where.raw, LAUNCH, LAUNCH))
+    monkeypatch.setattr(trace_export, "save", lambda _, where: raw_trace(where.raw, LAUNCH, LAUNCH))
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()

@@ -17,10 +17,10 @@ import pytest
 from exports import LAUNCH, TARGET, hand_over, names, profiled, raw_trace, steps, what
 from exports import no_process_left as no_process_left
 
-from megatron.torch_profile import background, export, placement
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.compress import check_whole
-from megatron.torch_profile.export import Export
+from megatron.torch_profile.export import background, disk, trace_export
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.compression import check_whole
+from megatron.torch_profile.export.trace_export import Export
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
@@ -37,13 +37,13 @@ def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
 def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = export.save
+    save = trace_export.save
 
     def gone(profiler: Any, where: Export) -> int:
         shutil.rmtree(where.folder)
         return save(profiler, where)
 
-    monkeypatch.setattr(export, "save", gone)
+    monkeypatch.setattr(trace_export, "save", gone)
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
             raw_trace(where.raw, LAUNCH + " " * (12_250 - len(LAUNCH)))
         return check_whole(where.raw)
 
-    monkeypatch.setattr(export, "save", three_pages)
+    monkeypatch.setattr(trace_export, "save", three_pages)
     (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
     exporter = Exporter(mode, 60)
     hand_over(exporter, what(tiny_disk))
@@ -113,7 +113,7 @@ def test_what_a_file_system_refuses_is_one_line_in_its_words(
     def refused(profiler: Any, where: Export) -> int:
         raise OSError(number, os.strerror(number), str(where.raw))
 
-    monkeypatch.setattr(export, "save", refused)
+    monkeypatch.setattr(trace_export, "save", refused)
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
@@ -179,8 +179,8 @@ def test_no_trace_passes_through_the_temporary_folder(
 def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, mode: str, left: list[str]
 ) -> None:
-    monkeypatch.setattr(placement, "_ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(placement, "_placed", lambda *_: time.sleep(2))
+    monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(disk, "_placed", lambda *_: time.sleep(2))
     exporter = Exporter(mode, 60)
     began = time.monotonic()
     hand_over(exporter, what(tmp_path))
@@ -196,7 +196,7 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
 def test_progress_is_not_asked_of_the_file_system(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = export.save
+    save = trace_export.save
 
     def write_and_sleep(profiler: Any, where: Export) -> int:
         (tmp_path / "ballast").write_bytes(bytes(3_000_000))
@@ -204,7 +204,7 @@ def test_progress_is_not_asked_of_the_file_system(
         return save(profiler, where)
 
     monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.7)
-    monkeypatch.setattr(export, "save", write_and_sleep)
+    monkeypatch.setattr(trace_export, "save", write_and_sleep)
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()

@@ -43,7 +43,7 @@ OURS = {
 
 def calls() -> Iterator[tuple[str, str, str]]:
     """Module, function and what is called in it: `a.b` of `x.a.b()`, or the name."""
-    for file in sorted(CAPTURE.glob("*.py")):
+    for file in sorted(CAPTURE.rglob("*.py")):
         functions = [n for n in ast.walk(ast.parse(file.read_text())) if hasattr(n, "args")]
         for function in functions:
             if not isinstance(function, ast.FunctionDef):
@@ -68,4 +68,4 @@ def test_two_modules_talk_to_other_ranks() -> None:
 
 def test_all_ranks_come_to_where_they_are_asked() -> None:
     asking = {(module, function) for module, function, called in calls() if called in OURS}
-    assert asking == {("plan", "agree"), ("run_metrics", "_tick")}
+    assert asking == {("capture_plan", "agree"), ("run_metrics", "_tick")}

@@ -15,9 +15,9 @@ import pytest
 import torch
 from logging_megatron import Follow
 
-from megatron.torch_profile import compile_counts
-from megatron.torch_profile.compile_counts import Complaints
-from megatron.torch_profile.compile_watch import COUNTS, CompileWatch
+from megatron.torch_profile.metrics import compile_counts
+from megatron.torch_profile.metrics.compile_counts import Complaints
+from megatron.torch_profile.record.compilations import COUNTS, CompileWatch
 
 
 @pytest.fixture

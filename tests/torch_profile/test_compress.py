@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_profile.compress import compress
+from megatron.torch_profile.export.compression import compress
 from megatron.torch_trace.errors import TorchTraceError
 
 LAUNCH = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}'

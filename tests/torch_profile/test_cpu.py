@@ -15,7 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from megatron.torch_profile import cpu, cpu_device  # noqa: E402 - nothing to test without torch
+from megatron.torch_profile.cpu import device as cpu_device  # noqa: E402 - nothing to test without torch
+from megatron.torch_profile.cpu import training as cpu  # noqa: E402
 
 OWNERS = (
     torch.cuda,

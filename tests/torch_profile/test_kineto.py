@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from megatron.torch_profile import kineto, python_stacks
+from megatron.torch_profile.record import kineto, python_stacks
 
 
 def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch) -> None:

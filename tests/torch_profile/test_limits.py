@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_profile import cupti, limits, pace
-from megatron.torch_profile.limits import WindowLimits, short_of_space
-from megatron.torch_profile.pace import Pace
+from megatron.torch_profile.export import limits
+from megatron.torch_profile.export.limits import WindowLimits, short_of_space
+from megatron.torch_profile.record import cupti, iteration_times
+from megatron.torch_profile.record.iteration_times import Pace
 from megatron.torch_trace.system.memory import HostMemory, host_memory
 
 GIB = 1 << 30
@@ -178,7 +179,7 @@ def test_pace_compares_the_last_five_iterations_before_with_five_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(iteration_times.time, "perf_counter", lambda: clock.now)
     watched = Pace()
 
     def iteration(seconds: float, *, outside: bool = True) -> str | None:
@@ -199,7 +200,7 @@ def test_an_iteration_with_a_checkpoint_tells_nothing_of_the_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(iteration_times.time, "perf_counter", lambda: clock.now)
     watched = Pace()
     watched.begin_step(outside=True)
     said = []

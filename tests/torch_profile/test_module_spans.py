@@ -12,13 +12,8 @@ import torch
 from recorded_spans import events_of, recorded
 from torch.utils.checkpoint import checkpoint
 
-from megatron.torch_profile.backward_spans import BackwardSpans
-from megatron.torch_profile.module_spans import (
-    ModuleSpans,
-    SpanCount,
-    count_spans,
-    module_spans,
-)
+from megatron.torch_profile.spans.backward import BackwardSpans
+from megatron.torch_profile.spans.modules import ModuleSpans, SpanCount, count_spans, module_spans
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 

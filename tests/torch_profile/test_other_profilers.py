@@ -23,7 +23,7 @@ from torch.autograd import profiler_legacy
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from megatron.torch_profile import other_profilers
-from megatron.torch_profile.recorder import Recorder
+from megatron.torch_profile.record.recorder import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 CPU = [ProfilerActivity.CPU]

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from exports import profiled
 
-from megatron.torch_profile import partials
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.compress import Written
-from megatron.torch_profile.export import Export
-from megatron.torch_profile.partials import Partials
-from megatron.torch_profile.schedule import Window
-from megatron.torch_trace.analysis.analyse import analyze
-from megatron.torch_trace.layout import TraceName, partial_of
+from megatron.torch_profile.export import kept_analysis
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.compression import Written
+from megatron.torch_profile.export.kept_analysis import Partials
+from megatron.torch_profile.export.trace_export import Export
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_trace.analysis.run.analyse import analyze
+from megatron.torch_trace.format.file_names import TraceName, partial_of
 from megatron.torch_trace.system.memory import HostMemory
 
 KERNELS = Written("", 10_000, 1_000, 100, kernels=7, launches=7)
@@ -51,7 +51,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         found.append(Started(command))
         return found[-1]
 
-    monkeypatch.setattr(partials, "Program", start)
+    monkeypatch.setattr(kept_analysis, "Program", start)
     return found
 
 
@@ -143,7 +143,7 @@ def test_without_memory_for_it_there_is_none(
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partials, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
+    monkeypatch.setattr(kept_analysis, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
     kept.begin(what(tmp_path, partials="auto"), KERNELS)
     assert started == []
     assert "too little free memory" in said[0]
@@ -156,7 +156,7 @@ def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
     impatient.begin(what(tmp_path, partials="auto"), KERNELS)
     impatient.wait()
     assert started[0].killed
-    monkeypatch.setattr(partials, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(kept_analysis, "_MOST_SECONDS", 0.0)
     slow = Partials(exit_timeout=60.0)
     slow.begin(what(tmp_path, partials="auto"), KERNELS)
     slow.poll()
@@ -199,7 +199,7 @@ def _runs(pid: int) -> bool:
 
 def test_neither_numpy_nor_polars_comes_into_training() -> None:
     program = (
-        "import sys; import megatron.torch_profile.background; "
+        "import sys; import megatron.torch_profile.export.background; "
         "assert not {'numpy', 'polars', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

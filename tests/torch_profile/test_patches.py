@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_profile import patches, session, window_results
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.patches import Patch, PatchSet, version_in
+from megatron.torch_profile.hooks import megatron_names
+from megatron.torch_profile.hooks.megatron_names import Patch, PatchSet, version_in
+from megatron.torch_profile.publish import window_results
+from megatron.torch_profile.record import session
 
 SOURCE = """
 def train(iterations):
@@ -64,11 +66,11 @@ ORDERS: list[list[str]] = [
 
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_in_every_order_a_name_is_wrapped_once(host: str, order: list[str]) -> None:
-    patches = make(host, "train_step")
+    megatron_names = make(host, "train_step")
     do: dict[str, Callable[[], Any]] = {
         "import": lambda: load(host),
-        "apply": patches.apply,
-        "remove": patches.remove,
+        "apply": megatron_names.apply,
+        "remove": megatron_names.remove,
     }
     for action in order:
         do[action]()
@@ -78,7 +80,7 @@ def test_in_every_order_a_name_is_wrapped_once(host: str, order: list[str]) -> N
 
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_after_remove_every_name_is_the_original_object(host: str, order: list[str]) -> None:
-    patches = make(host, "train_step", "Timer.start")
+    megatron_names = make(host, "train_step", "Timer.start")
     originals: dict[str, Any] = {}
 
     def remember() -> None:
@@ -86,9 +88,11 @@ def test_after_remove_every_name_is_the_original_object(host: str, order: list[s
         originals.setdefault("train_step", module.__dict__["train_step"])
 
     for action in order:
-        {"import": remember, "apply": patches.apply, "remove": patches.remove}[action]()
-    patches.remove()
-    patches.remove()
+        {"import": remember, "apply": megatron_names.apply, "remove": megatron_names.remove}[
+            action
+        ]()
+    megatron_names.remove()
+    megatron_names.remove()
     module = load(host)
     assert module.train(1) == [("step", 0)]
     assert type(module.train_step).__name__ == "function"
@@ -97,15 +101,15 @@ def test_after_remove_every_name_is_the_original_object(host: str, order: list[s
 
 
 def test_a_module_imported_after_remove_is_left_alone(host: str) -> None:
-    patches = make(host, "train_step")
-    patches.apply()
-    patches.remove()
+    megatron_names = make(host, "train_step")
+    megatron_names.apply()
+    megatron_names.remove()
     assert type(load(host).train_step).__name__ == "function"
 
 
 def test_a_wrapper_that_somebody_else_put_on_top_stays_and_ours_passes_on(host: str) -> None:
-    patches = make(host, "train_step")
-    patches.apply()
+    megatron_names = make(host, "train_step")
+    megatron_names.apply()
     module = load(host)
     ours = module.train_step
 
@@ -113,14 +117,14 @@ def test_a_wrapper_that_somebody_else_put_on_top_stays_and_ours_passes_on(host: 
         return ("theirs", ours(i))
 
     module.train_step = theirs
-    patches.remove()
+    megatron_names.remove()
     assert module.train_step is theirs
     assert module.train(1) == [("theirs", ("step", 0))]
 
 
 def test_a_wrapped_name_looks_like_the_original(host: str) -> None:
-    patches = make(host, "train_step")
-    patches.apply()
+    megatron_names = make(host, "train_step")
+    megatron_names.apply()
     module = load(host)
     assert module.train_step.__name__ == "train_step"
     assert module.train_step.__wrapped__.__module__ == host
@@ -154,12 +158,12 @@ def test_a_fork_that_counts_iterations_elsewhere_trains_without_a_profile(
 ) -> None:
     monkeypatch.setattr(session, "planned", "a plan")
     monkeypatch.setattr(window_results, "current", "somebody")
-    monkeypatch.setattr(patches, "_megatron_args", lambda: SimpleNamespace())
+    monkeypatch.setattr(megatron_names, "_megatron_args", lambda: SimpleNamespace())
     for name in ("_steps", "_windows"):
-        monkeypatch.setattr(patches, name, Guard("no more of it"))
+        monkeypatch.setattr(megatron_names, name, Guard("no more of it"))
     for _ in range(2):
-        assert patches._train_step(lambda x: x + 1, None, (3,), {}) == 4
-        assert patches._training_log(lambda x: x + 1, None, (3,), {}) == 4
+        assert megatron_names._train_step(lambda x: x + 1, None, (3,), {}) == 4
+        assert megatron_names._training_log(lambda x: x + 1, None, (3,), {}) == 4
     lost = "no more of it: AttributeError: "
     assert [line.startswith(lost) for line in warned] == [True, True]
 
@@ -170,9 +174,9 @@ def test_a_train_that_does_not_tell_its_arguments_still_trains(
     args = SimpleNamespace(
         torch_profile=True, torch_profile_dir=str(tmp_path), train_iters=10, iteration=0
     )
-    monkeypatch.setattr(patches, "_megatron_args", lambda: args)
-    monkeypatch.setattr(patches, "_flops_per_iteration", lambda _: None)
-    monkeypatch.setattr(patches, "_follower", {"session": session}.get)
-    assert patches._train(max, None, (3, 4), {}) == 4, "a builtin has no signature"
+    monkeypatch.setattr(megatron_names, "_megatron_args", lambda: args)
+    monkeypatch.setattr(megatron_names, "_flops_per_iteration", lambda _: None)
+    monkeypatch.setattr(megatron_names, "_follower", {"session": session}.get)
+    assert megatron_names._train(max, None, (3, 4), {}) == 4, "a builtin has no signature"
     assert len(warned) == 1
     assert warned[0].startswith("no spans of modules, training goes on: ValueError")

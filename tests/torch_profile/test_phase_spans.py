@@ -13,9 +13,10 @@ import pytest
 import torch
 from recorded_spans import recorded
 
-from megatron.torch_profile import phase_spans, section_spans
 from megatron.torch_profile.config import PRESETS, TorchProfileConfig
-from megatron.torch_profile.phase_spans import Phases, Schedule, _NamedTimer
+from megatron.torch_profile.spans import phases as phase_spans
+from megatron.torch_profile.spans import sections
+from megatron.torch_profile.spans.phases import Phases, Schedule, _NamedTimer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
@@ -106,14 +107,14 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         vars(module),
     )
     monkeypatch.setitem(sys.modules, "megatron.marks", module)
-    section_spans._patches.cache_clear()
+    sections._patches.cache_clear()
     yield module
-    section_spans._patches.cache_clear()
+    sections._patches.cache_clear()
 
 
 def test_what_megatron_marks_for_nsight_leaves_spans_too(tmp_path: Path, marks: Any) -> None:
     push = marks.nvtx_range_push
-    with recorded(tmp_path / "trace.json") as found, section_spans.section_spans():
+    with recorded(tmp_path / "trace.json") as found, sections.section_spans():
         marks.nvtx_range_pop()  # began before the window
         with pytest.raises(ValueError):
             marks.Attention().forward()
@@ -172,4 +173,4 @@ def test_a_name_that_a_megatron_lacks_never_ends_its_training() -> None:
 
 def test_a_section_has_a_name_on_python_3_10_too() -> None:
     frame: Any = SimpleNamespace(f_code=SimpleNamespace(co_name="forward"))
-    assert section_spans._name(frame, suffix="core_attention") == "forward.core_attention"
+    assert sections._name(frame, suffix="core_attention") == "forward.core_attention"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_profile import plan
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.estimate import estimate
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.ranks import Layout
-from megatron.torch_profile.schedule import Schedule, Span, Window
-from megatron.torch_profile.topology import Member, Topology
+from megatron.torch_profile.plan import capture_plan
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.ranks import Layout
+from megatron.torch_profile.plan.schedule import Schedule, Span, Window
+from megatron.torch_profile.plan.topology import Member, Topology
+from megatron.torch_profile.plan.trace_size import estimate
 from megatron.torch_trace.errors import UsageError
 
 
@@ -75,7 +75,7 @@ def test_files_are_named_by_window_and_padded_rank() -> None:
 
 
 def test_a_plan_agreed_by_one_process(tmp_path: Path) -> None:
-    agreed = plan.agree(
+    agreed = capture_plan.agree(
         TorchProfileConfig(enabled=True, dir=str(tmp_path / "traces")), arguments_of()
     )
     assert agreed.ranks == (0,)
@@ -87,18 +87,20 @@ def test_a_plan_agreed_by_one_process(tmp_path: Path) -> None:
 
 def test_two_launches_in_one_second_get_a_folder_each(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path))
-    folders = {plan.agree(config, arguments_of()).run_folder for _ in range(3)}
+    folders = {capture_plan.agree(config, arguments_of()).run_folder for _ in range(3)}
     assert len(folders) == 3
 
 
 def test_the_slurm_job_is_in_the_runs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
+    agreed = capture_plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
     assert agreed.run_folder.name.endswith("-j4711")
 
 
 def test_traces_go_to_the_tensorboard_folder_by_default(tmp_path: Path) -> None:
-    agreed = plan.agree(TorchProfileConfig(enabled=True), arguments_of(tensorboard_dir=tmp_path))
+    agreed = capture_plan.agree(
+        TorchProfileConfig(enabled=True), arguments_of(tensorboard_dir=tmp_path)
+    )
     assert agreed.run_folder.parent == tmp_path
 
 
@@ -106,7 +108,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "traces"
     with pytest.raises(UsageError) as error:
-        plan.agree(TorchProfileConfig(enabled=True, dir=str(folder)), arguments_of())
+        capture_plan.agree(TorchProfileConfig(enabled=True, dir=str(folder)), arguments_of())
     assert str(error.value) == (
         f"--torch-profile-dir {folder}: rank 0 cannot write there (Not a directory); name a folder "
         "that every profiled rank can write to."
@@ -116,12 +118,12 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_an_exit_interval_ends_the_run_for_the_schedule_too(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path), iterations=["8"])
     with pytest.raises(UsageError, match=r"runs iterations 1 to 5 \(--exit-interval 5\)"):
-        plan.agree(config, arguments_of(exit_interval=5))
+        capture_plan.agree(config, arguments_of(exit_interval=5))
 
 
 def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path))
-    assert list(plan.agree(config, arguments_of(iteration=5)).schedule) == [Window(8, 8, 1)]
+    assert list(capture_plan.agree(config, arguments_of(iteration=5)).schedule) == [Window(8, 8, 1)]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_a_script_that_is_started_again_after_its_windows_trains_on_without_any(
     tmp_path: Path, flags: dict[str, Any], said: str | None
 ) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path), **flags)
-    agreed = plan.agree(config, arguments_of(iteration=8))
+    agreed = capture_plan.agree(config, arguments_of(iteration=8))
     assert list(agreed.schedule) == []
     lines = agreed.describe().splitlines()
     assert "iterations: none of those asked for; this process runs iterations 9 to 10" in lines
@@ -150,7 +152,7 @@ def test_a_script_that_is_started_again_after_its_windows_trains_on_without_any(
 
 def test_of_several_windows_a_resumed_run_records_those_that_fit(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path), repeat=3)
-    agreed = plan.agree(config, arguments_of(iteration=4))
+    agreed = capture_plan.agree(config, arguments_of(iteration=4))
     assert list(agreed.schedule) == [Window(7, 7, 1), Window(9, 9, 1)]
     assert agreed.describe().endswith("1 of 3 windows do not fit and are left out")
 
@@ -162,7 +164,7 @@ def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path:
     dead.touch()
     living.touch()
     os.utime(dead, (0, 0))
-    agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
+    agreed = capture_plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
     assert agreed.describe().splitlines()[-1] == (
         f"1 unfinished trace(s) of earlier runs lie there, such as {dead}: torch-trace recover "
         "saves what they hold"
@@ -194,5 +196,5 @@ def test_a_temporary_file_that_vanishes_while_it_is_looked_at_is_nobodys_trouble
     window = tmp_path / "20260101-000000" / "iter-0000003"
     window.mkdir(parents=True)
     (window / "rank-0.pt.trace.json.gz.7.json.tmp").symlink_to(tmp_path / "gone")
-    agreed = plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
+    agreed = capture_plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
     assert agreed.unfinished == ()

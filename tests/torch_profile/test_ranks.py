@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from megatron.torch_profile.ranks import Layout, check, resolve
+from megatron.torch_profile.plan.ranks import Layout, check, resolve
 from megatron.torch_trace.errors import UsageError
 
 # World of 8 = tp 2 x pp 2 x dp 2 on two nodes, in Megatron's order (tp fastest, then dp, then pp).

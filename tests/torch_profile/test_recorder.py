@@ -16,8 +16,9 @@ import torch
 from recordings import end, make, read, spans, traces, train
 from recordings import signals as signals
 
-from megatron.torch_profile import background, cupti, kineto
-from megatron.torch_profile.compile_watch import COUNTS
+from megatron.torch_profile.export import background
+from megatron.torch_profile.record import cupti, kineto
+from megatron.torch_profile.record.compilations import COUNTS
 from megatron.torch_trace.system.memory import HostMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")

@@ -11,9 +11,9 @@ import pytest
 from recordings import end, make, traces, train
 from recordings import signals as signals
 
-from megatron.torch_profile import kineto
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.spans import Spans
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.record import kineto
+from megatron.torch_profile.spans.window_spans import Spans
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 

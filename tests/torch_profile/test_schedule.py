@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import ProfilerAction
 
-from megatron.torch_profile import schedule
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.schedule import Span, Window
+from megatron.torch_profile.plan import schedule
+from megatron.torch_profile.plan.schedule import Span, Window
 from megatron.torch_trace.errors import UsageError
 
 

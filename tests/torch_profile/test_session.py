@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from megatron.torch_profile import session
-from megatron.torch_profile.recorder import Recorder
-from megatron.torch_profile.session import Idle, training
+from megatron.torch_profile.record import session
+from megatron.torch_profile.record.recorder import Recorder
+from megatron.torch_profile.record.session import Idle, training
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_ranks_that_cannot_agree_train_without_a_profile(
     def fails(*_: Any) -> None:
         raise RuntimeError("a process group of another kind")
 
-    monkeypatch.setattr(session.plan, "agree", fails)
+    monkeypatch.setattr(session.capture_plan, "agree", fails)
     with pytest.raises(ZeroDivisionError) as raised, training(args, [], lambda: None):
         raise ZeroDivisionError
     assert raised.value.__context__ is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_profile.signals import SIGNALS, FlushOnSignal
+from megatron.torch_profile.record.signals import SIGNALS, FlushOnSignal
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_profile.slurm import (
+from megatron.torch_profile.plan.slurm import (
     batch_script,
     rank_environment,
     ranks_end_apart,

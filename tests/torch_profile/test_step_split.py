@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from logging_megatron import Follow, clock
 
-from megatron.torch_profile import across_ranks, data_iterators
-from megatron.torch_profile.schedule import Window
-from megatron.torch_profile.step_split import ProfiledIterations, StepClock, StepSplit, line
+from megatron.torch_profile.metrics import across_ranks, data_iterators
+from megatron.torch_profile.metrics.step_times import ProfiledIterations, StepClock, StepSplit, line
+from megatron.torch_profile.plan.schedule import Window
 
 
 def split(values: dict[str, float]) -> dict[str, float]:

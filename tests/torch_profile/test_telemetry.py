@@ -12,10 +12,10 @@ import pytest
 import torch
 from logging_megatron import Follow
 
-from megatron.torch_profile import metrics, telemetry
 from megatron.torch_profile.config import MetricsConfig
-from megatron.torch_profile.nvml import GIB, Gpu, throttle_names
-from megatron.torch_profile.telemetry import FIELDS, Fleet, Sampler, summarise, unknown
+from megatron.torch_profile.metrics import lifetime, telemetry
+from megatron.torch_profile.metrics.nvml import GIB, Gpu, throttle_names
+from megatron.torch_profile.metrics.telemetry import FIELDS, Fleet, Sampler, summarise, unknown
 
 
 class Nvml(ModuleType):
@@ -239,7 +239,7 @@ def test_without_nvml_one_line_and_training_goes_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("init"))
     config = MetricsConfig(log_gpu_stats_interval=1.0)
-    assert [metrics._sampler(config, rank) for rank in (0, 1)] == [None, None]
+    assert [lifetime._sampler(config, rank) for rank in (0, 1)] == [None, None]
     assert capsys.readouterr().out == (
         "[torch-profile] warning: no GPU telemetry: OSError: init is not supported\n"
     )

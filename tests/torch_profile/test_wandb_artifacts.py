@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from window_stand_ins import Run
 
-from megatron.torch_profile import wandb_artifacts
-from megatron.torch_profile.wandb_artifacts import TraceArtifacts, within_limits
+from megatron.torch_profile.publish import wandb_artifacts
+from megatron.torch_profile.publish.wandb_artifacts import TraceArtifacts, within_limits
 
 
 def test_what_is_too_large_for_an_artifact_is_named_and_left_out(

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from window_stand_ins import Program, Run, TextWriter, capture
 
-from megatron.torch_profile import patches, session, window_results
-from megatron.torch_profile.patches import PATCHES
-from megatron.torch_profile.window_results import WindowResults, training
+from megatron.torch_profile.hooks import megatron_names
+from megatron.torch_profile.hooks.megatron_names import PATCHES
+from megatron.torch_profile.publish import window_results
+from megatron.torch_profile.publish.window_results import WindowResults, training
+from megatron.torch_profile.record import session
 
 
 @pytest.fixture(autouse=True)
@@ -296,7 +298,7 @@ def test_windows_are_followed_by_the_global_iteration(monkeypatch: pytest.Monkey
     results = SimpleNamespace(end_iteration=lambda *args, **kwargs: told.append((args, kwargs)))
     monkeypatch.setattr(window_results, "current", results)
     monkeypatch.setattr(
-        patches, "_megatron_args", lambda: SimpleNamespace(curr_iteration=9, log_interval=5)
+        megatron_names, "_megatron_args", lambda: SimpleNamespace(curr_iteration=9, log_interval=5)
     )
     (training_log,) = (patch for patch in PATCHES if patch.name == "training_log")
     assert training_log.wrapper(lambda: "flag", None, (), {}) == "flag"

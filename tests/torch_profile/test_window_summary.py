@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from megatron.torch_profile import sinks, wandb_charts, window_summary
-from megatron.torch_profile.window_summary import (
+from megatron.torch_profile.publish import sinks, wandb_charts, window_summary
+from megatron.torch_profile.publish.window_summary import (
     BREAKDOWN,
     RANK_COLUMNS,
     main,
     read,
     wait_for_traces,
 )
-from megatron.torch_trace.layout import partial_of
+from megatron.torch_trace.format.file_names import partial_of
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "tests" / "data" / "tp2pp2"

@@ -15,9 +15,9 @@ import pytest
 from exports import TARGET, hand_over, names, what
 from exports import no_process_left as no_process_left
 
-from megatron.torch_profile import export, writers
-from megatron.torch_profile.background import Exporter
-from megatron.torch_profile.writers import Program
+from megatron.torch_profile.export import trace_export, writers
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.writers import Program
 
 
 def answer_of(program: Program) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def test_a_child_that_cannot_be_killed_holds_training_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unkillable: list[int]
 ) -> None:
-    monkeypatch.setattr(export, "save", lambda *_: time.sleep(60))
+    monkeypatch.setattr(trace_export, "save", lambda *_: time.sleep(60))
     where = what(tmp_path)
     where.prepare()
     child = writers.fork(None, where)
@@ -106,7 +106,7 @@ def test_should_memory_run_out_the_child_goes_first(
     seen = tmp_path / "seen"
     score = Path("/proc/self/oom_score_adj")
     before = score.read_text()
-    monkeypatch.setattr(export, "save", lambda *_: seen.write_text(score.read_text()))
+    monkeypatch.setattr(trace_export, "save", lambda *_: seen.write_text(score.read_text()))
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
@@ -114,8 +114,9 @@ def test_should_memory_run_out_the_child_goes_first(
 
 
 def test_so_do_programs() -> None:
-    for name in ("compress", "partials", "window_summary"):
-        source = Path(writers.__file__).with_name(f"{name}.py").read_text()
+    capture = Path(writers.__file__).parents[1]
+    for name in ("export/compression", "export/kept_analysis", "publish/window_summary"):
+        source = (capture / f"{name}.py").read_text()
         assert 'if __name__ == "__main__":\n    be_killed_first()\n    main(' in source
 
 
@@ -139,8 +140,8 @@ def test_artifacts_that_fail_cost_only_themselves(
     def fails(*_: Any) -> None:
         raise KeyError("no such event")
 
-    for module in ("export", "background"):
-        monkeypatch.setattr(f"megatron.torch_profile.{module}.write_artifacts", fails)
+    for module in ("trace_export", "background"):
+        monkeypatch.setattr(f"megatron.torch_profile.export.{module}.write_artifacts", fails)
     exporter = Exporter(mode, 60)
     hand_over(exporter, what(tmp_path, key_averages=True))
     exporter.wait()

@@ -11,11 +11,11 @@ from typing import Any
 from logging_megatron import Writer
 
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.plan import CapturePlan
-from megatron.torch_profile.ranks import Layout
-from megatron.torch_profile.schedule import Schedule, Span
-from megatron.torch_profile.topology import Member, Topology
-from megatron.torch_profile.window_summary import WindowSummary
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.ranks import Layout
+from megatron.torch_profile.plan.schedule import Schedule, Span
+from megatron.torch_profile.plan.topology import Member, Topology
+from megatron.torch_profile.publish.window_summary import WindowSummary
 
 
 class Program:

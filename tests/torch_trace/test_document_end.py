@@ -11,9 +11,9 @@ import pytest
 from trace_builder import HEADER, TAIL, event, text, write
 
 from megatron.torch_trace.errors import StrictError
+from megatron.torch_trace.files.sources import read_metadata
 from megatron.torch_trace.reader import SlimEvent, Trace
-from megatron.torch_trace.repair import decompress
-from megatron.torch_trace.sources import read_metadata
+from megatron.torch_trace.rewrite.decompression import decompress
 
 FIRST = text(event("a"), event("b", "200.000"))
 SECOND = text(event("c"), event("d"), event("e"), header=HEADER.replace('"rank": 3', '"rank": 7'))

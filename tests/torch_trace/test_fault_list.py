@@ -23,14 +23,14 @@ from trace_builder import (
     write,
 )
 
-from megatron.torch_trace.events import read_table
-from megatron.torch_trace.filters import Selection
-from megatron.torch_trace.merge import merge
-from megatron.torch_trace.repair import decompress
-from megatron.torch_trace.slim import slim
-from megatron.torch_trace.sources import RankedTrace, read_metadata
-from megatron.torch_trace.splitting import split
-from megatron.torch_trace.survey import survey
+from megatron.torch_trace.columns.slice_table import read_table
+from megatron.torch_trace.files.sources import RankedTrace, read_metadata
+from megatron.torch_trace.inspect.survey import survey
+from megatron.torch_trace.rewrite.decompression import decompress
+from megatron.torch_trace.rewrite.merge.merge import merge
+from megatron.torch_trace.rewrite.merge.split import split
+from megatron.torch_trace.rewrite.selection import Selection
+from megatron.torch_trace.rewrite.slim.slim import slim
 
 WORK = [
     step(1, "100.000", "900.000"),

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace import lanes
-from megatron.torch_trace.lanes import LaneFinder, SliceSorter, order_of
-from megatron.torch_trace.overruns import assign_lanes
+from megatron.torch_trace.tracks import lanes
+from megatron.torch_trace.tracks.lanes import LaneFinder, SliceSorter, order_of
+from megatron.torch_trace.tracks.overruns import assign_lanes
 
 TIMES = st.one_of(st.integers(0, 5), st.sampled_from([-(1 << 61), 1 << 49, 1 << 50, 1 << 61]))
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import HEADER, arrow, event, kernel, launch, named, step, strict, text, write
 
-from megatron.torch_trace.alignment import clock_offsets
+from megatron.torch_trace.analysis.communication.merge_clocks import clock_offsets
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.merge import MergeResult, merge
-from megatron.torch_trace.sources import find_traces, ranked
-from megatron.torch_trace.splitting import split
+from megatron.torch_trace.files.sources import find_traces, ranked
+from megatron.torch_trace.rewrite.merge.merge import MergeResult, merge
+from megatron.torch_trace.rewrite.merge.split import split
 
 BASE = 1790857026000000000
 

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: SIM905  (a list of names reads best as a line of words)
 """Rules of the code that a machine can check: who may import whom, and what starting costs."""
 
 from __future__ import annotations
@@ -12,17 +11,6 @@ from pathlib import Path
 import megatron.torch_trace
 
 PACKAGE = Path(next(iter(megatron.torch_trace.__path__)))
-# A module imports only what stands above it.
-ORDER = (
-    "suffixes system files wording layout errors vocabulary accounts reader times lanes plausible "
-    "overruns columns events writer filters rewriting kinds moves arrows slices tracks spool "
-    "slimming settled slim sources repair surveying survey alignment merging renumbering merge "
-    "splitting recovery"
-).split()
-INSIDE_READER = (
-    "damage ahead bytestream lenient event salvage cutter texts block metadata workers "
-    "stripes trace"
-).split()
 
 
 def imported(path: Path, prefix: str) -> set[str]:
@@ -33,25 +21,6 @@ def imported(path: Path, prefix: str) -> set[str]:
             rest = node.module.removeprefix(prefix).strip(".").split(".")[0]
             found |= {rest} if rest else {alias.name for alias in node.names}
     return found
-
-
-def test_every_module_imports_only_modules_above_it() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"} == set(ORDER) - {
-        "reader",
-        "system",
-        "files",
-    }
-    for number, name in enumerate(ORDER):
-        path = PACKAGE / f"{name}.py"
-        if not path.exists():
-            path = PACKAGE / name / "__init__.py"
-        assert imported(path, "megatron.torch_trace") <= {*ORDER[:number], name}, name
-    for number, name in enumerate(INSIDE_READER):
-        path = PACKAGE / "reader" / f"{name}.py"
-        assert imported(path, "megatron.torch_trace.reader") <= set(INSIDE_READER[:number]), name
-        assert imported(path, "megatron.torch_trace") <= {"reader", "errors", "layout", "system"}, (
-            name
-        )
 
 
 def test_nothing_on_the_read_side_imports_the_training_side() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from trace_builder import HEADER, TAIL, event, kernel, launch, text, write
 
+from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.errors import StrictError
-from megatron.torch_trace.events import read_table
+from megatron.torch_trace.files.sources import read_metadata
 from megatron.torch_trace.reader import NotATraceError, SlimEvent, Trace
-from megatron.torch_trace.sources import read_metadata
 
 BEFORE, AFTER = event("before", "1.000"), event("after", "9.000")
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from trace_builder import strict
 
+from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.events import read_table
-from megatron.torch_trace.filters import Selection
-from megatron.torch_trace.merge import merge
-from megatron.torch_trace.repair import decompress
-from megatron.torch_trace.slim import slim
-from megatron.torch_trace.sources import find_traces, ranked
-from megatron.torch_trace.survey import survey
+from megatron.torch_trace.files.sources import find_traces, ranked
+from megatron.torch_trace.inspect.survey import survey
+from megatron.torch_trace.rewrite.decompression import decompress
+from megatron.torch_trace.rewrite.merge.merge import merge
+from megatron.torch_trace.rewrite.selection import Selection
+from megatron.torch_trace.rewrite.slim.slim import slim
 
 ROOT = Path(__file__).parents[2]
 KEPT = sorted((ROOT / "tests" / "data").rglob("*.json.gz"))

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from megatron.torch_trace.commands import recover as module
 from megatron.torch_trace.errors import DamagedTraceError
-from megatron.torch_trace.layout import DESTINATION_FILE, UnfinishedName
+from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
 
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": %d, "dur": 1}'
 WHOLE = '{"schemaVersion": 1, "traceEvents": [\n' + ",\n".join(EVENT % n for n in range(3)) + "\n]}"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from trace_builder import arrow, event, kernel, launch, named, names, step, strict, text, write
 
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
-from megatron.torch_trace.filters import Selection, parse_duration, parse_numbers
-from megatron.torch_trace.slim import SlimResult, slim
+from megatron.torch_trace.rewrite.selection import Selection, parse_duration, parse_numbers
+from megatron.torch_trace.rewrite.slim.slim import SlimResult, slim
 
 TWO_STEPS = [
     step(5, "100.000", "100.000"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron.torch_trace.analysis import pool
+from megatron.torch_trace.analysis.run import rank_pool
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.system import cores
 from megatron.torch_trace.system.cores import available_cores
@@ -51,10 +51,10 @@ def test_the_analysis_counts_with_the_memory_of_the_job(
     for trace in traces:
         trace.touch()
         os.truncate(trace, 10 * GIB)
-    monkeypatch.setattr(pool, "host_memory", lambda: found)
-    monkeypatch.setattr(pool, "available_cores", lambda most: most)
-    assert pool._jobs(traces) == 1
-    assert pool._jobs([]) == 64
+    monkeypatch.setattr(rank_pool, "host_memory", lambda: found)
+    monkeypatch.setattr(rank_pool, "available_cores", lambda most: most)
+    assert rank_pool._jobs(traces) == 1
+    assert rank_pool._jobs([]) == 64
 
 
 @pytest.mark.parametrize(

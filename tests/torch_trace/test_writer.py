@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.writer import OutputFile
+from megatron.torch_trace.files.writer import OutputFile
 
 ENDINGS = ["json", "json.gz", "json.zst"]
 NOISE = [os.urandom(1 << 20) for _ in range(8)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from megatron.torch_trace.analysis.moments import Moment
-from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.timeline.moment import Moment
 
 Place = tuple[int, Moment]
 """Rank and moment in its trace."""

@@ -8,8 +8,8 @@ import shutil
 import click
 
 from megatron.torch_trace.commands import options
-from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
-from megatron.torch_trace.commands.keeping import keep
+from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.commands.kept_analysis import keep
 from megatron.torch_trace.errors import UsageError
 
 
@@ -59,7 +59,7 @@ def command(
     PATH is a trace, or the folder of a window with the traces of its ranks. Ranks are analysed side
     by side; one that cannot be read is reported and the others go on.
     """
-    from megatron.torch_trace.analysis.analyse import analyze
+    from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.report.json_document import pieces
     from megatron.torch_trace.report.text import render
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
+from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.errors import TorchTraceError
 
 if TYPE_CHECKING:
-    from megatron.torch_trace.analysis.results import Analysis
+    from megatron.torch_trace.analysis.results.analysis import Analysis
 
 
 @click.command("compare")
@@ -67,12 +67,12 @@ def command(
     A and B are traces, or folders of a window with the traces of its ranks. All numbers are for an
     iteration and a rank, so that windows of different lengths can be compared.
     """
-    from megatron.torch_trace.analysis.comparison import compare
-    from megatron.torch_trace.analysis.comparison_conditions import judge, parse
+    from megatron.torch_trace.analysis.compare.comparison import compare
+    from megatron.torch_trace.analysis.compare.conditions import judge, parse
+    from megatron.torch_trace.files.writer import OutputFile
     from megatron.torch_trace.report.comparison_document import comparison_document
     from megatron.torch_trace.report.comparison_page import render_comparison_page
     from megatron.torch_trace.report.comparison_text import render_comparison
-    from megatron.torch_trace.writer import OutputFile
 
     parsed = [parse(one) for one in conditions]
     names = _short_names(a, b)
@@ -105,7 +105,7 @@ def command(
 
 
 def _analysed(path: str, **options: Any) -> Analysis:
-    from megatron.torch_trace.analysis.analyse import analyze
+    from megatron.torch_trace.analysis.run.analyse import analyze
 
     with Progress("compare") as progress:
         return analyze(path, on_start=progress.start, on_done=progress.done, **options)

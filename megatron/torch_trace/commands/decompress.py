@@ -11,7 +11,7 @@ from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.reader import ByteStream, available_cores
-from megatron.torch_trace.repair import decompress
+from megatron.torch_trace.rewrite.decompression import decompress
 
 _BLANKS = b" \t\r\n\0\xef\xbb\xbf"
 
@@ -90,7 +90,7 @@ def _refuse_a_stranger(path: Path) -> None:
 
 def _packed(folders: list[str], repair: bool) -> list[Path]:
     """Traces in folders, without those that are plain already, such as an earlier run left."""
-    from megatron.torch_trace.sources import find_traces
+    from megatron.torch_trace.files.sources import find_traces
 
     found = find_traces(folders).traces
     packed = [path for path in found if repair or path.suffix != ".json"]

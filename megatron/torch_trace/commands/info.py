@@ -10,16 +10,16 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.facts import advice, device, facts, problems, rank, versions
 from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.files.sources import find_traces
+from megatron.torch_trace.inspect.facts import advice, device, facts, problems, rank, versions
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
-from megatron.torch_trace.sources import find_traces
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from megatron.torch_trace.survey import Survey
+    from megatron.torch_trace.inspect.survey import Survey
 
 
 @click.command("info")
@@ -36,9 +36,9 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     sources = find_traces(paths)
     surveys = []
     workers = jobs or available_cores()
-    with started_early(workers - 1, sources.traces, "megatron.torch_trace.surveying"):
+    with started_early(workers - 1, sources.traces, "megatron.torch_trace.inspect.block_survey"):
         # Imported here: meanwhile the other processes do the same.
-        from megatron.torch_trace.survey import survey
+        from megatron.torch_trace.inspect.survey import survey
 
         for path in sources.traces:
             with terminal.progress(path.name, path) as on_read:

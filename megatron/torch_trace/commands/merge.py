@@ -8,11 +8,11 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
-from megatron.torch_trace.filters import parse_numbers
-from megatron.torch_trace.merge import MergeResult, merge
+from megatron.torch_trace.files.sources import find_traces, ranked
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
-from megatron.torch_trace.sources import find_traces, ranked
+from megatron.torch_trace.rewrite.merge.merge import MergeResult, merge
+from megatron.torch_trace.rewrite.selection import parse_numbers
 
 
 @click.command("merge")
@@ -49,7 +49,7 @@ def command(
     Ranks are named and sorted `rank 0 (tp0 pp0 dp0)`; no slice is lost to Perfetto v51-v56. The
     merged file is for looking at: analyse the ranks' own files.
     """
-    from megatron.torch_trace.analysis.choosing import listed, one_window
+    from megatron.torch_trace.files.selection import listed, one_window
 
     sources = find_traces(paths)
     traces = ranked(one_window(sources.traces), _in_order(ranks) if ranks else None)
@@ -65,7 +65,7 @@ def command(
         terminal.say(f"Skipped {path}: {reason}.")
     inputs, workers = [trace.path for trace in traces], jobs or available_cores()
     with (
-        started_early(workers - 1, inputs, "megatron.torch_trace.renumbering"),
+        started_early(workers - 1, inputs, "megatron.torch_trace.rewrite.merge.block_merge"),
         terminal.progress_of_many("merge", inputs, passes=2 + align) as on_read,
     ):
         result = merge(

@@ -10,7 +10,12 @@ import click
 
 from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.errors import DamagedTraceError
-from megatron.torch_trace.recovery import Unfinished, find_unfinished, recover, remove_if_empty
+from megatron.torch_trace.rewrite.recovery import (
+    Unfinished,
+    find_unfinished,
+    recover,
+    remove_if_empty,
+)
 
 
 @click.command("recover")

@@ -7,8 +7,8 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.analysing import Progress, raise_if_damaged
-from megatron.torch_trace.writer import OutputFile
+from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.files.writer import OutputFile
 
 
 @click.command("report")
@@ -49,7 +49,7 @@ def command(
     """
     # First, because it refuses a file that exists before minutes of work.
     with OutputFile(output, force=force) as file:
-        from megatron.torch_trace.analysis.analyse import analyze
+        from megatron.torch_trace.analysis.run.analyse import analyze
         from megatron.torch_trace.report.html import render_html
 
         with Progress("report") as progress:

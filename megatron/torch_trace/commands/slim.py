@@ -11,19 +11,19 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
-from megatron.torch_trace.filters import (
+from megatron.torch_trace.format.categories import category
+from megatron.torch_trace.reader import available_cores
+from megatron.torch_trace.reader.workers import started_early
+from megatron.torch_trace.rewrite.selection import (
     DROPS,
     PRESETS,
     Selection,
     parse_duration,
     parse_numbers,
 )
-from megatron.torch_trace.reader import available_cores
-from megatron.torch_trace.reader.workers import started_early
-from megatron.torch_trace.vocabulary import category
 
 if TYPE_CHECKING:
-    from megatron.torch_trace.slim import SlimResult
+    from megatron.torch_trace.rewrite.slim.slim import SlimResult
 
 
 def _listed(entries: dict[str, str]) -> str:
@@ -96,9 +96,9 @@ def command(
     for preset in presets:
         selection = selection.with_preset(preset)
     workers = jobs or available_cores()
-    with started_early(workers - 1, [path], "megatron.torch_trace.slim"):
+    with started_early(workers - 1, [path], "megatron.torch_trace.rewrite.slim.slim"):
         # Imported here: meanwhile the other processes do the same.
-        from megatron.torch_trace.slim import slim
+        from megatron.torch_trace.rewrite.slim.slim import slim
 
         passes = 1 + selection.separate_tracks
         with terminal.progress(Path(path).name, path, passes=passes) as on_read:

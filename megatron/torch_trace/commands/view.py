@@ -83,9 +83,9 @@ def command(
     PATH is a trace, or the folder of a window. The timeline is kept in the folder's artifacts/ and
     made again when a trace has changed. Ctrl-C ends it.
     """
-    from megatron.torch_trace.analysis.choosing import one_window
+    from megatron.torch_trace.files.selection import one_window
+    from megatron.torch_trace.files.sources import find_traces
     from megatron.torch_trace.report.html import ViewLinks
-    from megatron.torch_trace.sources import find_traces
     from megatron.torch_trace.viewing import native, perfetto_ui, site
     from megatron.torch_trace.viewing.addresses import PUBLIC_PORT, TUNNEL_PORT, url_of
     from megatron.torch_trace.viewing.browser import opened_at
@@ -144,7 +144,7 @@ def command(
 
 def _refuse_strangers(traces: list[Path]) -> None:
     """Where neither a report nor a timeline can be, a server would show two error messages."""
-    from megatron.torch_trace.sources import stranger
+    from megatron.torch_trace.files.sources import stranger
     from megatron.torch_trace.viewing.preparation import is_timeline
 
     for trace in traces:
@@ -154,8 +154,8 @@ def _refuse_strangers(traces: list[Path]) -> None:
 
 
 def _of_ranks(traces: list[Path], wanted: set[int]) -> list[Path]:
-    from megatron.torch_trace.analysis.choosing import listed, of_ranks
-    from megatron.torch_trace.sources import rank_in_name
+    from megatron.torch_trace.files.selection import listed, of_ranks
+    from megatron.torch_trace.files.sources import rank_in_name
 
     named = {rank for trace in traces for rank in [rank_in_name(trace.name)] if rank is not None}
     absent = sorted(wanted - named)
@@ -188,7 +188,7 @@ def _refuse_what_cannot_be(
 
 
 def _warn_of_size(traces: Sequence[Path], native: bool) -> None:
-    from megatron.torch_trace.repair import estimated_raw_bytes
+    from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
     from megatron.torch_trace.viewing.native import too_large
 
     warning = None if native else too_large(sum(map(estimated_raw_bytes, traces)))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.system import leftovers
 
 _LONGEST_NAME = 255

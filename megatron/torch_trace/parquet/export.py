@@ -14,16 +14,17 @@ from typing import Any
 
 import polars as pl
 
-from megatron.torch_trace.analysis.activity import read_activity
-from megatron.torch_trace.analysis.choosing import one_window
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.intervals import ints
-from megatron.torch_trace.analysis.matching import RankCalls, match, rank_calls
-from megatron.torch_trace.analysis.stragglers import find_stragglers, waits_of
-from megatron.torch_trace.analysis.timeline import place
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
+from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
+from megatron.torch_trace.analysis.timeline.activity import read_activity
+from megatron.torch_trace.analysis.timeline.intervals import ints
+from megatron.torch_trace.analysis.timeline.timeline import place
+from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.events import read_table
 from megatron.torch_trace.files.atomic import working_folder
+from megatron.torch_trace.files.selection import one_window
+from megatron.torch_trace.files.sources import RankedTrace, find_traces, ranked
 from megatron.torch_trace.parquet.rank_tables import (
     COLLECTIVES,
     KERNELS,
@@ -39,7 +40,6 @@ from megatron.torch_trace.parquet.rank_tables import (
 from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_timebase
 from megatron.torch_trace.reader import Damage, Metadata, available_cores
 from megatron.torch_trace.reader.workers import Workers
-from megatron.torch_trace.sources import RankedTrace, find_traces, ranked
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")
 _LARGE = ("events", "kernels")

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from megatron.torch_trace.analysis.activity import KERNEL, MEMCPY, MEMSET, NONE
-from megatron.torch_trace.analysis.breakdown import break_down
-from megatron.torch_trace.analysis.collectives import CollectiveCalls
-from megatron.torch_trace.analysis.intervals import Ints, ints
-from megatron.torch_trace.analysis.matching import RankCalls
-from megatron.torch_trace.analysis.names import short_name
-from megatron.torch_trace.analysis.timeline import Timeline
-from megatron.torch_trace.events import EventTable
+from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls
+from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.timeline.activity import KERNEL, MEMCPY, MEMSET, NONE
+from megatron.torch_trace.analysis.timeline.breakdown import break_down
+from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.slice_table import EventTable
 
 Schema = Mapping[str, Any]
 

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.analysis.event_arguments import SlimEventWithArgs
-from megatron.torch_trace.columns import Codes
-from megatron.torch_trace.kinds import coded
-from megatron.torch_trace.vocabulary import LAUNCHES
+from megatron.torch_trace.columns.arguments import SlimEventWithArgs
+from megatron.torch_trace.columns.block_slices import Codes
+from megatron.torch_trace.format.categories import LAUNCHES
+from megatron.torch_trace.rewrite.event_kinds import coded
 
 ALL, SOME, NONE = "all", "some", "none"
 CHOICES = (ALL, SOME, NONE)

@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.analysis.block_columns import BlockColumns, LookForActivity
-from megatron.torch_trace.analysis.event_arguments import SlimEventWithArgs
-from megatron.torch_trace.columns import Codes, Track
-from megatron.torch_trace.kinds import coded
+from megatron.torch_trace.columns.arguments import SlimEventWithArgs
+from megatron.torch_trace.columns.block_activity import BlockColumns, LookForActivity
+from megatron.torch_trace.columns.block_slices import Codes, Track
+from megatron.torch_trace.format.categories import GPU_WORK, LAUNCHES, category
+from megatron.torch_trace.format.times import NO_TIME, block_times
 from megatron.torch_trace.perfetto.arguments import SHAPES, ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity, decode_loosely
-from megatron.torch_trace.times import NO_TIME, block_times
-from megatron.torch_trace.vocabulary import GPU_WORK, LAUNCHES, category
+from megatron.torch_trace.rewrite.event_kinds import coded
 
 Ints = NDArray[np.int64]
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from megatron.torch_trace.analysis.choosing import one_window
 from megatron.torch_trace.errors import ReaderDiedError, TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
+from megatron.torch_trace.files.selection import one_window
+from megatron.torch_trace.files.sources import find_traces, rank_in_name
+from megatron.torch_trace.files.writer import STDOUT, OutputFile
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
 from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_timebase
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import Workers
-from megatron.torch_trace.repair import estimated_raw_bytes
-from megatron.torch_trace.sources import find_traces, rank_in_name
-from megatron.torch_trace.writer import STDOUT, OutputFile
+from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
 
 OnProgress = Callable[[float], None]
 """Called with the part that is done, 0 to 1."""

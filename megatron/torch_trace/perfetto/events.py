@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.columns import Codes, Track
-from megatron.torch_trace.overruns import cut_overruns
+from megatron.torch_trace.columns.block_slices import Codes, Track
 from megatron.torch_trace.perfetto.arguments import ArgumentRows, Schema
 from megatron.torch_trace.perfetto.blocks import BlockEvents, Ints
-from megatron.torch_trace.plausible import Reach
+from megatron.torch_trace.tracks.impossible_times import Reach
+from megatron.torch_trace.tracks.overruns import cut_overruns
 
 NO_ARGUMENTS = -1
 

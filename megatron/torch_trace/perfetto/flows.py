@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.analysis.nesting import Nesting
+from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.perfetto.events import RankEvents
 
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.lanes import LaneFinder
+from megatron.torch_trace.tracks.lanes import LaneFinder
 
 Ints = NDArray[np.int64]
 

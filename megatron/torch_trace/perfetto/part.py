@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from megatron.torch_trace.analysis.timeline import Timeline
-from megatron.torch_trace.lanes import order_of
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.emission import Emitter
 from megatron.torch_trace.perfetto.events import RankEvents
@@ -16,6 +15,7 @@ from megatron.torch_trace.perfetto.flows import Arrows, connect
 from megatron.torch_trace.perfetto.order import Ints, lanes_of
 from megatron.torch_trace.perfetto.streams import queue_depth
 from megatron.torch_trace.perfetto.tracks import GPU_ANNOTATIONS, Planner, Shown, TrackPlan
+from megatron.torch_trace.tracks.lanes import order_of
 
 
 class PartWriter:

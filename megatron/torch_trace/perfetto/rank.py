@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron.torch_trace.analysis.activity import NONE, GatheredActivity
-from megatron.torch_trace.analysis.collectives import attribute
-from megatron.torch_trace.analysis.matching import RankCalls, rank_calls
-from megatron.torch_trace.analysis.steps import MergedTraceError
-from megatron.torch_trace.analysis.timeline import place
-from megatron.torch_trace.columns import Track
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.timeline.activity import NONE, GatheredActivity
+from megatron.torch_trace.analysis.timeline.steps import MergedTraceError
+from megatron.torch_trace.analysis.timeline.timeline import place
+from megatron.torch_trace.columns.block_slices import Track
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
+from megatron.torch_trace.files.writer import OutputFile
+from megatron.torch_trace.format.categories import GPU_WORK
 from megatron.torch_trace.perfetto.blocks import LookForTimeline, TimelineEvent
 from megatron.torch_trace.perfetto.events import Gathered, RankEvents
 from megatron.torch_trace.perfetto.part import PartWriter
 from megatron.torch_trace.perfetto.streams import StreamLabel, label_streams
 from megatron.torch_trace.perfetto.tracks import Planner, RankTitle
 from megatron.torch_trace.reader import Damage, Trace
-from megatron.torch_trace.vocabulary import GPU_WORK
-from megatron.torch_trace.writer import OutputFile
 
 
 @dataclass(frozen=True, slots=True)

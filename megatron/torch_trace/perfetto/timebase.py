@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.matching import RankCalls, match
-from megatron.torch_trace.analysis.stragglers import find_stragglers
+from megatron.torch_trace.analysis.communication.matching import RankCalls, match
+from megatron.torch_trace.analysis.communication.stragglers import find_stragglers
 
 ABSOLUTE_NS = 1_000_000_000_000_000_000
 """Times from here on (the year 2001) are absolute; relative ones stay below three months."""

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.columns import Track
+from megatron.torch_trace.columns.block_slices import Track
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.format.categories import GPU_WORK
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.events import RankEvents
 from megatron.torch_trace.perfetto.streams import StreamLabel
-from megatron.torch_trace.vocabulary import GPU_WORK
 
 _TRACKS_PER_RANK = 1 << 16
 _THREADS_PER_RANK = 10_000

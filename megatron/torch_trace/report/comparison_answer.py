@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.comparison import Comparison, Lateness
-from megatron.torch_trace.analysis.comparison_parts import PARTS
-from megatron.torch_trace.analysis.comparison_statistics import STEPS, Difference
+from megatron.torch_trace.analysis.compare.comparison import Comparison, Lateness
+from megatron.torch_trace.analysis.compare.parts import PARTS
+from megatron.torch_trace.analysis.compare.statistics import STEPS, Difference
 from megatron.torch_trace.report.comparison_words import part_name, relative, signed
 from megatron.torch_trace.wording import duration, percent
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from megatron.torch_trace.analysis.comparison import Comparison
-from megatron.torch_trace.analysis.comparison_conditions import Verdict
-from megatron.torch_trace.analysis.comparison_statistics import Difference
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.compare.comparison import Comparison
+from megatron.torch_trace.analysis.compare.conditions import Verdict
+from megatron.torch_trace.analysis.compare.statistics import Difference
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 SCHEMA = 1
 

@@ -9,9 +9,9 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from megatron.torch_trace.analysis.comparison import Comparison
-from megatron.torch_trace.analysis.comparison_parts import PARTS
-from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.compare.comparison import Comparison
+from megatron.torch_trace.analysis.compare.parts import PARTS
+from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
     configuration,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.comparison import Comparison, RankDifference
-from megatron.torch_trace.analysis.comparison_statistics import Difference
-from megatron.torch_trace.analysis.comparison_tables import CommunicationDifference, WorkDifference
-from megatron.torch_trace.analysis.names import short_name
+from megatron.torch_trace.analysis.compare.comparison import Comparison, RankDifference
+from megatron.torch_trace.analysis.compare.statistics import Difference
+from megatron.torch_trace.analysis.compare.tables import CommunicationDifference, WorkDifference
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.report.comparison_words import (
     change,
     interval,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from megatron.torch_trace.analysis.comparison import Comparison
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.compare.comparison import Comparison
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
     Section,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.comparison_statistics import Difference
+from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.wording import NONE, milliseconds
 
 _PARTS = {

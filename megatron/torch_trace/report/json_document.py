@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from megatron.torch_trace.analysis.breakdown import Breakdown
-from megatron.torch_trace.analysis.kernels import KernelRow
-from megatron.torch_trace.analysis.modules import ModuleRow
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.gpu_work.kernels import KernelRow
+from megatron.torch_trace.analysis.modules.rows import ModuleRow
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 
 SCHEMA = 1
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from megatron.torch_trace.analysis.module_ranges import holders
-from megatron.torch_trace.analysis.modules import ModuleRow
+from megatron.torch_trace.analysis.modules.ranges import holders
+from megatron.torch_trace.analysis.modules.rows import ModuleRow
 from megatron.torch_trace.wording import ranks
 
 _ANY = "*"

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.module_account import ModuleAccount
-from megatron.torch_trace.analysis.module_ranges import STACKS
-from megatron.torch_trace.analysis.results import Analysis, RankResult
-from megatron.torch_trace.analysis.stage_work import StageWork
+from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
+from megatron.torch_trace.analysis.modules.ranges import STACKS
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
 from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.report.table import paragraph, table

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from statistics import mean
 
-from megatron.torch_trace.analysis.breakdown import Breakdown
-from megatron.torch_trace.analysis.pipeline import PipelineStep
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.wording import (
     NONE,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.results import Analysis
+from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.wording import duration, percent, ranks
 
 _NAMES = {

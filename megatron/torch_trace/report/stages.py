@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 
 
 def first_and_last(

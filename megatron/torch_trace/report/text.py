@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report import modules, phases, sections, sentences, work
 from megatron.torch_trace.report.table import paragraph
 

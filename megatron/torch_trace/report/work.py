@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 
-from megatron.torch_trace.analysis.names import short_name
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.summary import WorkSummary
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.summary import WorkSummary
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.report.sections import means
 from megatron.torch_trace.report.table import table
 from megatron.torch_trace.wording import NONE, count, milliseconds, percent

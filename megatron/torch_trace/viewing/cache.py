@@ -19,8 +19,8 @@ from typing import Any
 
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
-from megatron.torch_trace.layout import ARTIFACTS
-from megatron.torch_trace.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.format.file_names import ARTIFACTS
+from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 
 FORMAT = 2
 """Raised when a newer version of this program makes other timelines from the same traces."""

@@ -126,7 +126,7 @@ class Preparation:
                 work()
 
     def _analyse(self) -> None:
-        from megatron.torch_trace.analysis.analyse import analyze
+        from megatron.torch_trace.analysis.run.analyse import analyze
         from megatron.torch_trace.report.html import render_html
 
         count, done = len(self.traces), 0
@@ -197,7 +197,7 @@ class Preparation:
 
 
 def _is_merged(trace: Path) -> bool:
-    from megatron.torch_trace.sources import read_metadata
+    from megatron.torch_trace.files.sources import read_metadata
 
     try:
         return read_metadata(trace).merged is not None

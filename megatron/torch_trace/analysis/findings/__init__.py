@@ -18,7 +18,7 @@ from megatron.torch_trace.analysis.findings import (
     recording,
     stragglers,
 )
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 SEVERITIES = ("high", "medium", "low", "info")
 

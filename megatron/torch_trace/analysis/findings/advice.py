@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatron.torch_trace.analysis.command_line import INTERLEAVING, LAYOUT
 from megatron.torch_trace.analysis.findings.shares import flag_value, has_flag
-from megatron.torch_trace.analysis.results import RankResult
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.timeline.command_line import INTERLEAVING, LAYOUT
 
 _OVERLAPPING = (
     "Gradients and parameters are overlapped already: more work to hide them behind (larger "

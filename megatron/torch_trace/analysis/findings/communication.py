@@ -15,7 +15,7 @@ from megatron.torch_trace.analysis.findings.shares import (
     severity,
 )
 from megatron.torch_trace.analysis.findings.stragglers import DIMENSION_NAMES
-from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.wording import number, percent
 
 _LEAST = 0.03

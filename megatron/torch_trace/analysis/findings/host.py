@@ -20,8 +20,8 @@ from megatron.torch_trace.analysis.findings.shares import (
     severity,
     typically,
 )
-from megatron.torch_trace.analysis.names import COMPUTE
-from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.timeline.kernel_names import COMPUTE
 from megatron.torch_trace.wording import number, percent
 
 _LAUNCH_BOUND = 0.10

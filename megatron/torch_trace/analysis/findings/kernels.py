@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
-from megatron.torch_trace.analysis.names import MEMORY
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.timeline.kernel_names import MEMORY
 from megatron.torch_trace.wording import percent
 
 _COPIES = 0.03

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
-from megatron.torch_trace.analysis.results import Analysis, Finding
-from megatron.torch_trace.analysis.stage_work import StageWork
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.wording import percent
 
 _LEAST = 0.02

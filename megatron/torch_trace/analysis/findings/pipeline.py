@@ -9,8 +9,8 @@ from statistics import mean
 from megatron.torch_trace.analysis.findings.advice import for_bubble, for_uneven_stages
 from megatron.torch_trace.analysis.findings.layers import layer_imbalance
 from megatron.torch_trace.analysis.findings.shares import known, milliseconds, severity
-from megatron.torch_trace.analysis.pipeline import PipelineStep
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
 from megatron.torch_trace.wording import percent
 
 _BUBBLE = 0.10

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
-from megatron.torch_trace.analysis.results import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.wording import percent
 
 _OVERHEAD = 0.02

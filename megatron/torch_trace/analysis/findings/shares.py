@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from megatron.torch_trace.analysis import command_line
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.timeline import command_line
 from megatron.torch_trace.wording import number
 
 HIGH = 0.15

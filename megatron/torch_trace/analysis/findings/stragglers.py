@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from megatron.torch_trace.analysis.communication.stragglers import Straggler
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
-from megatron.torch_trace.analysis.results import Analysis, Finding, RankResult
-from megatron.torch_trace.analysis.stragglers import Straggler
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.wording import percent
 
 _LEAST_SHARE = 0.02

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.groups import GroupShares, by_coordinate, by_step
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import findings
 from megatron.torch_trace.report.html.parts import (

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.summary import CommunicationSummary
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.summary import CommunicationSummary
 from megatron.torch_trace.report.html.parts import (
     Cell,
     Column,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.report.html.breakdown import FEW
 from megatron.torch_trace.report.html.parts import (
     Cell,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from megatron.torch_trace.analysis.module_account import ModuleAccount
-from megatron.torch_trace.analysis.module_ranges import STACKS
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
+from megatron.torch_trace.analysis.modules.ranges import STACKS
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.report.html import stage_work
 from megatron.torch_trace.report.html.parts import (
     At,

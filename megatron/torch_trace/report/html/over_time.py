@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.course import Course
-from megatron.torch_trace.analysis.microbatches import MicrobatchRow
-from megatron.torch_trace.analysis.moments import Moment
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
+from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.report.html.breakdown import used_dimensions, where
 from megatron.torch_trace.report.html.parts import At, Section
 from megatron.torch_trace.wording import duration

@@ -13,9 +13,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.run_record import RunRecord, find_run
-from megatron.torch_trace.layout import RunName, WindowName
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
+from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import (
     breakdown,

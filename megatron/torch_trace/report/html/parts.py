@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatron.torch_trace.analysis.breakdown import Breakdown
-from megatron.torch_trace.analysis.moments import Moment
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
+from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.wording import NONE, UNKNOWN, milliseconds, percent
 
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.microbatches import MicrobatchRow
-from megatron.torch_trace.analysis.phases import PhaseRow
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
+from megatron.torch_trace.analysis.schedule.phases import PhaseRow
 from megatron.torch_trace.report.html.parts import (
     Cell,
     Column,

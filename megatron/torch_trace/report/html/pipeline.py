@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatron.torch_trace.analysis.moments import Moment
-from megatron.torch_trace.analysis.pipeline import PipelineStep
-from megatron.torch_trace.analysis.results import Analysis, RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
+from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.report.html.parts import (
     Cell,
     Column,

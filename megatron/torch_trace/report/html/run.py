@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.run_record import RunRecord, Series
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.run_record import RunRecord, Series
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html.parts import Cell, Column, Row, Section, Table, number, text
 from megatron.torch_trace.wording import number as number_in_words

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.stage_work import PartWork, StageWork
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.stage_work import PartWork, StageWork
 from megatron.torch_trace.report.html.parts import (
     At,
     Cell,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.stragglers import Lateness, Straggler
+from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
+from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report.html.parts import (
     At,
     Column,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatron.torch_trace.analysis.names import short_name
-from megatron.torch_trace.analysis.results import Analysis
-from megatron.torch_trace.analysis.summary import WorkSummary
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.summary import WorkSummary
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.report.html.communication import means
 from megatron.torch_trace.report.html.parts import (
     Cell,

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run Megatron's own training loop without a GPU, over gloo: for laptops, tests and dry runs.
+
+Nothing of Megatron is replaced: it sees stand-ins for the few things of torch.cuda that it calls,
+device "cuda" means the CPU, and a handful of its names that insist on a GPU are wrapped. All of it
+holds inside `training()` only and is undone on the way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from megatron.torch_profile.cpu import device as cpu_device
+from megatron.torch_profile.hooks.megatron_names import Patch, PatchSet
+from megatron.torch_profile.log import environment_rank, exit_with, logger
+from megatron.torch_trace.errors import UsageError
+
+_active = False
+_said: list[str] = []
+_ignored: list[str] = []
+
+ARGUMENTS: dict[str, Any] = {
+    "distributed_backend": "gloo",
+    "use_cpu_initialization": True,
+    "transformer_impl": "local",
+    "no_persist_layer_norm": True,
+    "gradient_accumulation_fusion": False,
+    "masked_softmax_fusion": False,
+    "bias_gelu_fusion": False,
+    "bias_swiglu_fusion": False,
+    "bias_dropout_fusion": False,
+    "apply_rope_fusion": False,
+    "cross_entropy_loss_fusion": False,
+    "attention_backend": "unfused",
+    "use_flash_attn": False,
+    "tp_comm_overlap": False,
+    "async_tensor_model_parallel_allreduce": False,
+    # torch's norms know neither.
+    "sequence_parallel": False,
+    "apply_layernorm_1p": False,
+    "layernorm_zero_centered_gamma": False,  # its name from core 0.17 on
+    # What Transformer Engine alone can do.
+    "fp8": None,
+    "fp8_param_gather": False,
+    "fp4": None,
+    "cross_entropy_fusion_impl": "native",
+    "te_rng_tracker": False,
+    "use_te_rng_tracker": False,
+    "delay_wgrad_compute": False,
+    "use_transformer_engine_op_fuser": False,
+    # What asks the GPU itself.
+    "cuda_graph_impl": "none",
+    "enable_cuda_graph": False,
+    "external_cuda_graph": False,
+    "log_memory_to_tensorboard": False,
+    "log_device_memory_used": False,
+    "log_energy": False,
+    "record_memory_history": False,
+    "gpu_sniff_test_interval": None,
+}
+"""What a CPU needs Megatron's arguments to be. Only those that the version at hand has are set."""
+
+EXPERT_ARGUMENTS: dict[str, Any] = {
+    # The other dispatchers wait for copies from the GPU.
+    "moe_token_dispatcher_type": "allgather",
+    "moe_enable_deepep": False,
+    "moe_grouped_gemm": False,
+    "moe_permute_fusion": False,
+    "moe_router_fusion": False,
+    "moe_shared_expert_overlap": False,
+    "overlap_moe_expert_parallel_comm": False,
+}
+"""The same for a mixture of experts."""
+
+IGNORED = "NVTE_"
+"""Environment variables of Transformer Engine, which contradict the attention that a CPU has."""
+
+
+def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would set for one process; nothing if a launcher has told the rank."""
+    if "RANK" in environment:
+        return {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return one | {name: value for name, value in master.items() if name not in environment}
+
+
+def active() -> bool:
+    """Whether Megatron runs on the CPU now."""
+    return _active
+
+
+@contextlib.contextmanager
+def training(reason: str = "--cpu") -> Iterator[None]:
+    """While open, Megatron trains on the CPU; entered again, it does nothing.
+
+    Args:
+        reason: why, for the one line in the log.
+    """
+    global _active
+    if _active:
+        yield
+        return
+    import torch
+    import torch._dynamo
+
+    if environment_rank() == 0:
+        logger.info("%s: training on the CPU over gloo", reason)
+    patches = PatchSet(PATCHES)
+    with contextlib.ExitStack() as undo:
+        # Its table of torch's functions, where made inside, holds stand-ins.
+        undo.callback(torch._dynamo.trace_rules.clear_lru_cache)
+        for owner, name, stand_in in cpu_device.stand_ins(torch):
+            undo.enter_context(cpu_device.replaced(owner, name, stand_in))
+        patches.apply()
+        undo.callback(patches.remove)
+        undo.enter_context(cpu_device.cuda_is_cpu(torch))
+        # Megatron's small fusions take minutes to compile and gain nothing here.
+        undo.enter_context(torch._dynamo.config.patch(disable=True))
+        undo.enter_context(_quiet_random())
+        undo.enter_context(_quiet_kineto())
+        undo.enter_context(_ignored_environment())
+        _active = True
+        try:
+            yield
+        finally:
+            _active = False
+
+
+def adjust_arguments(args: Any) -> None:
+    """Set parsed arguments to what a CPU can do, and say which ones that changed."""
+    _refuse_what_no_cpu_can(args)
+    experts = EXPERT_ARGUMENTS if getattr(args, "num_experts", None) else {}
+    changed: list[str] = []
+    for name, value in (ARGUMENTS | experts).items():
+        if not hasattr(args, name):
+            continue
+        old = getattr(args, name)
+        if name == "attention_backend" and not isinstance(old, str):
+            value = type(old)[value]  # an enum from core 0.9 on
+        if old != value and (old or value):
+            setattr(args, name, value)
+            changed.append(f"{name} {getattr(value, 'name', value)}")
+    changed += [f"without {name}" for name in _ignored]
+    # Megatron parses more than once: what it trains with is what the first parse says.
+    if changed and not _said and environment_rank() == 0:
+        _said[:] = changed
+        logger.info("on the CPU: %s", ", ".join(changed))
+
+
+def _refuse_what_no_cpu_can(args: Any) -> None:
+    size = getattr(args, "context_parallel_size", None) or 1
+    if size > 1:
+        exit_with(
+            UsageError(
+                f"--context-parallel-size {size}: attention on the CPU knows no context "
+                "parallelism; leave it out there."
+            )
+        )
+
+
+def _no_cuda_needed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return wrapped(*args, **{**kwargs, "allow_no_cuda": True})
+
+
+def _nothing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    return None
+
+
+def _compile_if_missing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # A wheel brings its dataset helpers compiled, and no Makefile to compile them with.
+    try:
+        import megatron.core.datasets.helpers  # noqa: F401 - compiled itself before core 0.9
+    except ImportError:
+        return wrapped(*args, **kwargs)
+    return None
+
+
+def _get_rng_state(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    import torch
+
+    return torch.get_rng_state()
+
+
+def _set_rng_state(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    import torch
+
+    torch.set_rng_state(args[0] if args else kwargs["new_state"])
+
+
+COMPILED_HELPERS = Patch(
+    "megatron.core.datasets.utils", "compile_helpers", _compile_if_missing, since=(0, 7)
+)
+
+PATCHES = (
+    Patch("megatron.training.training", "initialize_megatron", _no_cuda_needed),
+    # Compiles fused kernels by running them on a GPU.
+    Patch("megatron.training.training", "set_jit_fusion_options", _nothing),
+    COMPILED_HELPERS,
+    Patch("megatron.core.tensor_parallel.random", "_get_cuda_rng_state", _get_rng_state, (0, 9)),
+    Patch("megatron.core.tensor_parallel.random", "_set_cuda_rng_state", _set_rng_state),
+)
+
+
+@contextlib.contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    # Its only complaint would be that there is no GPU.
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+@contextlib.contextmanager
+def _ignored_environment() -> Iterator[None]:
+    taken = {name: os.environ.pop(name) for name in sorted(os.environ) if name.startswith(IGNORED)}
+    _ignored[:] = taken
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+        _ignored.clear()
+
+
+@contextlib.contextmanager
+def _quiet_random() -> Iterator[None]:
+    # There is one generator here, so forking the "GPU" one always moves the CPU's: no warning.
+    log = logging.getLogger("megatron.core.tensor_parallel.random")
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "CPU RNG state changed" not in record.getMessage()
+
+    log.addFilter(wanted)
+    try:
+        yield
+    finally:
+        log.removeFilter(wanted)

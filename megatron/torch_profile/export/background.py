@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports in flight: who writes a trace while training goes on, and what becomes of it.
+
+`background`: a forked child saves, compresses and renames; training is held for the fork. The
+parent keeps Kineto's result until the child has succeeded, because Kineto saves a result only once
+per process: the child's save leaves the parent's unused, and if the child is killed the parent
+saves it itself.
+
+`sync`: for systems on which forking is unsafe. Training is held for the raw save; another, not
+forked process compresses.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatron.torch_profile.export.compression import Written
+from megatron.torch_profile.export.disk import with_room
+from megatron.torch_profile.export.kept_analysis import Partials
+from megatron.torch_profile.export.limits import MB
+from megatron.torch_profile.export.messages import say_begun, say_lost, say_progress, say_written
+from megatron.torch_profile.export.trace_export import Export, let_go, write_artifacts
+from megatron.torch_profile.export.writers import Program, Writer, fork, save_and_compress
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
+from megatron.torch_trace.system.memory import host_memory
+
+_PROGRESS_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+_STUCK_SECONDS = 120.0
+_ROOM_SECONDS = 30.0
+
+
+@dataclass
+class _Flight:
+    what: Export
+    profiler: Any
+    held_seconds: float
+    process: Writer
+    pace: tuple[float, float] = (0.0, 0.0)  # CPU seconds of the process, and when they were read
+    started: float = field(default_factory=time.monotonic)
+    spoke: float = field(default_factory=time.monotonic)
+
+
+class Exporter:
+    """Takes stopped profilers and sees their traces to disk.
+
+    Args:
+        mode: background or sync.
+        exit_timeout: seconds that the end of the process waits for exports.
+    """
+
+    def __init__(self, mode: str, exit_timeout: float) -> None:
+        self._mode = mode
+        self._exit_timeout = exit_timeout
+        self._flights: list[_Flight] = []
+        self._at_exit: list[_Flight] = []
+        self._saved: list[Any] = []
+        self.last: Written | None = None
+        """The newest finished trace, from which the next one's size is estimated."""
+        self.last_iterations = 1
+        self.hurried = False
+        """Whether the process may be killed any moment."""
+        self._partials = Partials(exit_timeout)
+        self._pid = os.getpid()
+
+    @property
+    def in_flight(self) -> int:
+        """Traces that are not on disk yet."""
+        return len(self._flights) + len(self._at_exit)
+
+    def hurry(self) -> None:
+        """The process may be killed any moment: only traces count, not what is made of them."""
+        self.hurried = True
+        self._partials.abandon()
+
+    def hand_over(
+        self,
+        profiler: Any,
+        what: Export,
+        *,
+        stop_seconds: float,
+        expected_mb: float,
+        writers: int,
+    ) -> None:
+        """Start the export of a stopped profiler, or drop it where it cannot fit the disk.
+
+        Args:
+            profiler: a `torch.profiler.profile` whose trace is stopped and not yet saved.
+            what: where it goes.
+            stop_seconds: how long Kineto's own stop held training, for the log.
+            expected_mb: estimated raw size.
+            writers: ranks of this node that write to the same disk.
+        """
+        try:
+            placed = with_room(what, expected_mb, writers)
+        except TimeoutError as error:
+            # Whoever writes it may wait for the file system; training may not.
+            placed = replace(what, prepared=False) if self._mode == "background" else None
+            logger.warning(
+                "rank %d: %s; the trace of iterations %s is %s",
+                what.rank,
+                error,
+                what.window,
+                "written beside training when it does" if placed else "dropped",
+            )
+        except OSError as error:
+            say_lost(what, "trace", str(error))
+            placed = None
+        if placed is None:
+            let_go(profiler)
+            return
+        what = placed
+        began = time.monotonic()
+        process = self._try_to_fork(profiler, what) if self._mode == "background" else None
+        if process is None:
+            process = _save_here(profiler, what)
+            let_go(profiler)
+            profiler = None
+            if process is None:
+                return
+        held = time.monotonic() - began
+        say_begun(what, expected_mb if self.last else None, stop_seconds, held)
+        self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
+
+    def free_saved(self) -> None:
+        """Free what Kineto holds of traces that are on disk: five times their size, and about a
+        second for each GB, so not in the middle of an iteration that counts."""
+        while self._saved:
+            let_go(self._saved.pop())
+
+    def make_room(self, called_off: Callable[[], bool]) -> None:
+        """Before a window: traces that are still being written are held in memory, so give them a
+        moment if there is no room for one more. Peers wait too, so only a moment; the window's own
+        watch on memory does the rest.
+
+        Args:
+            called_off: whether there will be no window after all.
+        """
+        self.free_saved()
+        deadline = time.monotonic() + _ROOM_SECONDS
+        if self._flights and self._short_of_memory():
+            logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
+        while self._flights and self._short_of_memory() and time.monotonic() < deadline:
+            if called_off():
+                return
+            time.sleep(_POLL_SECONDS)
+            self.poll()
+
+    def _short_of_memory(self) -> bool:
+        held = self.last.raw_bytes * HELD_MB_PER_TRACE_MB if self.last else 0
+        return host_memory().free < held
+
+    def expected_mb(self, iterations: int) -> float | None:
+        """Raw size of a trace of so many iterations, from the last one's; None if it is first."""
+        if self.last is None:
+            return None
+        return self.last.raw_bytes / MB / self.last_iterations * iterations
+
+    def poll(self) -> None:
+        """Look after the exports without waiting: called once an iteration."""
+        self._partials.poll()
+        for flight in list(self._flights):
+            ended = flight.process.poll()
+            if ended is not None:
+                self._flights.remove(flight)
+                self._conclude(flight, ended)
+            elif time.monotonic() - flight.spoke >= _PROGRESS_SECONDS:
+                flight.spoke = time.monotonic()
+                say_progress(flight.what, flight.started, flight.process.written_bytes())
+                self._give_up_if_stuck(flight)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for every export, with a word every ten seconds, and give up after the bound.
+
+        Args:
+            seconds: the bound; `exit_timeout` if None.
+        """
+        if os.getpid() != self._pid:  # a fork of training that ends: these are not its children
+            return
+        bound = self._exit_timeout if seconds is None else seconds
+        deadline = time.monotonic() + bound
+        while self._at_exit:
+            self._save_instead(self._at_exit.pop(), "was stuck")
+        if self._flights:
+            logger.info(
+                "rank %d waits for %d trace(s) to be written, up to %.0f s",
+                self._flights[0].what.rank,
+                len(self._flights),
+                bound,
+            )
+        while self._flights and time.monotonic() < deadline:
+            self.poll()
+            time.sleep(_POLL_SECONDS if self._flights else 0)
+        for flight in self._flights:
+            flight.process.kill()
+            logger.warning(
+                "rank %d gives up on the trace of iterations %s after %.0f s "
+                "(--torch-profile-exit-timeout); what there is lies in %s",
+                flight.what.rank,
+                flight.what.window,
+                bound,
+                flight.what.raw,
+            )
+        self._flights.clear()
+
+    def _try_to_fork(self, profiler: Any, what: Export) -> Writer | None:
+        try:
+            return fork(profiler, what)
+        except OSError as error:  # a process limit, or memory that may not be overcommitted
+            logger.warning(
+                "rank %d cannot fork (%s) and saves the trace from training instead",
+                what.rank,
+                error.strerror,
+            )
+            return None
+
+    def _give_up_if_stuck(self, flight: _Flight) -> None:
+        """A child that does not move may wait for a lock that a vanished thread held."""
+        spent, now = flight.process.cpu_seconds(), time.monotonic()
+        if spent > flight.pace[0] or not flight.pace[1]:
+            flight.pace = (spent, now)
+        elif now - flight.pace[1] > _STUCK_SECONDS:
+            flight.process.kill()
+            self._flights.remove(flight)
+            # Not now: a file system that hangs would hang training with it.
+            self._at_exit.append(flight)
+            logger.warning(
+                "rank %d: the process that writes the trace of iterations %s has not moved for "
+                "%.0f s and was ended; the trace is saved when training ends",
+                flight.what.rank,
+                flight.what.window,
+                _STUCK_SECONDS,
+            )
+
+    def _conclude(self, flight: _Flight, ended: dict[str, Any]) -> None:
+        what = flight.what
+        error, died = ended.pop("error", None), ended.pop("died", None)
+        if ended:
+            self.last = Written(**ended)
+            self.last_iterations = max(1, len(what.recorded))
+            say_written(flight.what, self.last, flight.started, flight.held_seconds)
+            self._partials.begin(what, self.last)
+        if error:
+            # Trying again would fail again, and hold training for it.
+            say_lost(what, "artifacts" if ended else "trace", error)
+        elif died:
+            self._save_instead(flight, died)
+        self._saved.append(flight.profiler)
+        if self._short_of_memory():
+            self.free_saved()
+
+    def _save_instead(self, flight: _Flight, how: str) -> None:
+        what = flight.what
+        if flight.profiler is None:
+            logger.warning(
+                "rank %d: the process that compressed the trace of iterations %s %s; the raw "
+                "trace lies in %s",
+                what.rank,
+                what.window,
+                how,
+                what.raw,
+            )
+            return
+        logger.warning(
+            "rank %d: the process that wrote the trace of iterations %s %s; saving it again from "
+            "training",
+            what.rank,
+            what.window,
+            how,
+        )
+        process = _save_here(flight.profiler, what)
+        if process is not None:
+            self._flights.append(_Flight(what, None, flight.held_seconds, process))
+
+
+def _save_here(profiler: Any, what: Export) -> Program | None:
+    """Save a trace and what goes with it from training; whatever fails is said, and only that."""
+    try:
+        process = save_and_compress(profiler, what)
+    except Exception as error:
+        say_lost(what, "trace", str(error) or type(error).__name__)
+        return None
+    try:
+        write_artifacts(profiler, what)
+    except Exception as error:
+        say_lost(what, "artifacts", str(error) or type(error).__name__)
+    return process

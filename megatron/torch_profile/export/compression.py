@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A raw trace becomes the final file in one streaming pass, and is looked at on the way.
+
+Also a program, so that `--torch-profile-export sync` can compress in a process that shares nothing
+with training:
+
+    python -m megatron.torch_profile.export.compression RAW TARGET {gzip,zstd,none}
+
+zlib-ng at level 5 writes about the size of torch's own gzip (level 9), ten times as fast; isal
+would be four times faster still, and its files half as large again (benchmarks/compression.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from megatron.torch_profile.host_memory import be_killed_first
+from megatron.torch_trace import wording
+from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
+
+_CHUNK = 1 << 20
+_OVERLAP = 64
+_COUNTED = {
+    "events": b'"ph":',
+    "kernels": b'"cat": "kernel"',
+    "launches": b"LaunchKernel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A finished trace.
+
+    Args:
+        path: where it is.
+        raw_bytes: size of the JSON text.
+        file_bytes: size on disk.
+        events: slices, marks and arrows in it.
+        kernels: GPU kernels.
+        launches: calls that launched a kernel, by name.
+    """
+
+    path: str
+    raw_bytes: int
+    file_bytes: int
+    events: int
+    kernels: int
+    launches: int
+
+
+def check_whole(raw: Path) -> int:
+    """Size of a JSON document in bytes, refused if it does not begin and end as one.
+
+    Kineto can report success and leave an empty file (pytorch/pytorch#167707), and it does not
+    notice a full disk.
+
+    Raises:
+        TorchTraceError: the file is cut short.
+    """
+    size = raw.stat().st_size
+    with raw.open("rb") as file:
+        head = file.read(16).lstrip()
+        file.seek(max(0, size - 16))
+        tail = file.read().rstrip()
+    if not head.startswith(b"{") or not tail.endswith(b"}"):
+        raise TorchTraceError(
+            f"the trace is cut short after {wording.size(size)} (is the disk full?); what there is "
+            f"was left in {raw}"
+        )
+    return size
+
+
+def compress(raw: Path, target: Path, compression: str) -> Written:
+    """Stream a whole raw trace into `target`, which gets its name only when complete; drop raw.
+
+    Where raw lies in another folder (a scratch folder of the node), the compressed file grows
+    there too and is copied when it is complete: a shared file system sees the small file only.
+
+    Args:
+        compression: gzip, zstd or none.
+
+    Raises:
+        TorchTraceError: the target could not be written. The raw trace, which is whole, stays
+            under the target's name without the compression's suffix, or where it is if that is on
+            another disk; the message names it.
+            Or the raw trace is cut short, or the target exists.
+    """
+    raw_bytes = check_whole(raw)
+    if target.exists():
+        raise TorchTraceError(f"{target} exists, and traces are never overwritten; see {raw}")
+    unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
+    grown = raw if compression == "none" else raw.with_name(unfinished)
+    arriving = target.with_name(unfinished)
+    try:
+        with raw.open("rb") as source, _WRITERS[compression](grown) as sink:
+            counts = _copy_and_count(source, sink)
+        if grown.parent == target.parent:
+            grown.replace(target)
+        else:
+            shutil.copyfile(grown, arriving)
+            arriving.replace(target)
+            grown.unlink()
+    except OSError as error:
+        arriving.unlink(missing_ok=True)
+        if grown != raw:
+            grown.unlink(missing_ok=True)
+        kept = raw
+        if raw.parent == target.parent:
+            kept = raw.replace(target.with_name(target.name.partition(".json")[0] + ".json"))
+        raise TorchTraceError(f"{error.strerror}; the raw trace is whole, in {kept}") from error
+    raw.unlink(missing_ok=True)
+    if raw.parent != target.parent:
+        with suppress(OSError):
+            (raw.parent / DESTINATION_FILE).unlink(missing_ok=True)
+            raw.parent.rmdir()
+    return Written(
+        path=str(target), raw_bytes=raw_bytes, file_bytes=target.stat().st_size, **counts
+    )
+
+
+def _copy_and_count(source: IO[bytes], sink: IO[bytes] | None) -> dict[str, int]:
+    counts = dict.fromkeys(_COUNTED, 0)
+    tail = b""
+    while block := source.read(_CHUNK):
+        # A mark may straddle two blocks: count with the last bytes before, less what they hold.
+        seen = tail + block
+        for name, mark in _COUNTED.items():
+            counts[name] += seen.count(mark) - tail.count(mark)
+        tail = seen[-_OVERLAP:]
+        if sink is not None:
+            sink.write(block)
+    return counts
+
+
+def _gzip(path: Path) -> IO[bytes]:
+    from zlib_ng import gzip_ng
+
+    writer: IO[bytes] = gzip_ng.open(path, "wb", compresslevel=5)
+    return writer
+
+
+def _zstd(path: Path) -> IO[bytes]:
+    import zstandard
+
+    writer: IO[bytes] = zstandard.open(path, "wb", cctx=zstandard.ZstdCompressor(level=3))
+    return writer
+
+
+def _only_look(_: Path) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+_WRITERS: dict[str, Callable[[Path], AbstractContextManager[IO[bytes] | None]]] = {
+    "gzip": _gzip,
+    "zstd": _zstd,
+    "none": _only_look,
+}
+
+
+def main(argv: list[str]) -> None:
+    """Compress one file and print what was written as JSON; an error as JSON too, status 1."""
+    raw, target, compression = argv
+    os.nice(10)
+    try:
+        print(json.dumps(asdict(compress(Path(raw), Path(target), compression))))
+    except (OSError, TorchTraceError) as error:
+        print(json.dumps({"error": str(error)}))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    be_killed_first()
+    main(sys.argv[1:])

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which disk a trace grows on: the node's, the trace folder's, or none."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from megatron.torch_profile.export.limits import short_of_space
+from megatron.torch_profile.export.trace_export import Export
+from megatron.torch_profile.log import logger
+
+_ANSWER_SECONDS = 5.0
+"""How long training waits for a file system."""
+
+
+def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
+    """The export, with its folders made, off a scratch folder that cannot take it.
+
+    Args:
+        what: the export as planned.
+        expected_mb: estimated raw size.
+        writers: ranks of this node that write to the same disk.
+
+    Returns:
+        None, and a line in the log, where no disk has room.
+
+    Raises:
+        OSError: the window's folder cannot be made.
+        TimeoutError: a file system does not answer in time.
+    """
+    found: list[Export | OSError | None] = []
+
+    def place() -> None:
+        try:
+            found.append(_placed(what, expected_mb, writers))
+        except OSError as error:
+            found.append(error)
+
+    # A thread, because who asks a network file system that hangs cannot be called back.
+    asking = threading.Thread(target=place, name="torch-profile-folder", daemon=True)
+    asking.start()
+    asking.join(_ANSWER_SECONDS)
+    if not found:
+        raise TimeoutError(f"{what.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _placed(what: Export, expected_mb: float, writers: int) -> Export | None:
+    trouble = _trouble_with_scratch(what, expected_mb, writers) if what.scratch else None
+    if trouble:
+        logger.warning(
+            "rank %d: %s; the trace of iterations %s grows in %s instead",
+            what.rank,
+            trouble,
+            what.window,
+            what.folder,
+        )
+        what = replace(what, scratch=None)
+    elif what.scratch:
+        return what
+    what.prepare()
+    short = short_of_space(what.folder, expected_mb, writers)
+    if short is None:
+        return what
+    # A disk filled by traces would end training at its next checkpoint.
+    logger.warning(
+        "rank %d drops the trace of iterations %s: %s; name another folder with "
+        "--torch-profile-dir or --torch-profile-scratch-dir",
+        what.rank,
+        what.window,
+        short,
+    )
+    return None
+
+
+def _trouble_with_scratch(what: Export, expected_mb: float, writers: int) -> str | None:
+    try:
+        what.prepare()
+        return short_of_space(what.raw.parent, expected_mb, writers)
+    except OSError as error:
+        return f"--torch-profile-scratch-dir {what.scratch}: {error.strerror}"

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argparse group, made from config.py; the only module here that knows argparse.
+
+Megatron builds its parser itself, so the group is added to the parser that passes by
+(`add_group`), and the same parser tells when parsing is done: that is the earliest moment at which
+a mistake can be named, in every version, whoever calls the parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
+from typing import Any, NoReturn
+
+from megatron.torch_profile.config import (
+    FLAG,
+    MetricsConfig,
+    TorchProfileConfig,
+    argument_of,
+    flag_of,
+)
+from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.plan import capture_plan
+from megatron.torch_trace.errors import UsageError
+
+_parsed: TorchProfileConfig | None = None
+"""The command line's flags, for `--yaml-cfg`: it replaces Megatron's namespace after parsing."""
+_parsed_metrics = MetricsConfig()
+
+
+def add_group(
+    parser: argparse.ArgumentParser,
+    *,
+    where: Any = None,
+    after_parsing: Sequence[Callable[[argparse.Namespace], None]] = (),
+) -> argparse.ArgumentParser:
+    """Add the `--torch-profile*` flags to Megatron's parser and check them when it has parsed.
+
+    Args:
+        parser: Megatron's parser, under construction.
+        where: the module that builds it, to notice a fork that defines these flags itself.
+        after_parsing: called with the namespace before Megatron validates it.
+
+    Returns:
+        The same parser.
+    """
+    if _defines_flags(parser, where):
+        exit_with(
+            UsageError(
+                f"this Megatron defines {FLAG} flags of its own "
+                f"({getattr(where, '__file__', 'its argument parser')}); run it without "
+                "megatron.torch_profile to use them, or take them out to use ours."
+            )
+        )
+    group = parser.add_argument_group(title="torch profile")
+    for field in fields(TorchProfileConfig):
+        _add_argument(group, field, flag_of(field.name), argument_of(field.name))
+    _watch(parser, after_parsing)
+    return parser
+
+
+def config_of(args: Any) -> TorchProfileConfig:
+    """The configuration that a namespace holds, whether argparse, YAML or a program made it.
+
+    What the namespace lacks was given on the command line, or has its default.
+    """
+    base = _parsed or TorchProfileConfig()
+    values = {f.name: getattr(args, argument_of(f.name), getattr(base, f.name)) for f in _FIELDS}
+    # YAML and programs write lists of numbers where the command line gives words.
+    for name in ("ranks", "iterations", "activities", "spans"):
+        value = values[name]
+        if value is not None:
+            words = value if isinstance(value, (list, tuple)) else [value]
+            values[name] = [str(word) for word in words]
+    for field in _FIELDS:
+        if values["enabled"] and (wanted := _wanted_instead(field, values[field.name])):
+            exit_with(UsageError(f"{flag_of(field.name)} {values[field.name]}: {wanted}."))
+    return TorchProfileConfig(**values).with_preset()
+
+
+def _wanted_instead(field: Field[Any], value: Any) -> str | None:
+    """What argparse would have refused, and YAML and programs may hold; None if it is right."""
+    if value is None and str(field.type).endswith("None"):
+        return None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if field.type in ("int", "int | None") and not whole:
+        return "must be a whole number"
+    if field.type == "bool" and not isinstance(value, bool):
+        return "must be true or false"
+    choices = field.metadata["argparse"].get("choices")
+    several = str(field.type).startswith("list")
+    words = value if several else [value]
+    if choices and not all(word in choices for word in words):
+        return f"must be {'some' if several else 'one'} of {', '.join(choices)}"
+    return None
+
+
+def metrics_of(args: Any) -> MetricsConfig:
+    """What a namespace asks for in numbers of the run; what it lacks, the command line's."""
+    base = _parsed_metrics
+    return MetricsConfig(
+        **{f.name: getattr(args, f.name, getattr(base, f.name)) for f in fields(MetricsConfig)}
+    )
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> list[str]:
+    """Add the flags of `MetricsConfig` that this Megatron lacks, and return their arguments.
+
+    Only a parser that parses is complete: Megatron adds groups after the one ours follow.
+    """
+    group = parser.add_argument_group(title="metrics of the run")
+    ours = []
+    for field in fields(MetricsConfig):
+        flag = f"--{field.name.replace('_', '-')}"
+        if flag not in parser._option_string_actions:
+            _add_argument(group, field, flag, field.name)
+            ours.append(field.name)
+    return ours
+
+
+def _check_metrics(namespace: argparse.Namespace, ours: Sequence[str]) -> None:
+    global _parsed_metrics
+    config = _parsed_metrics = metrics_of(namespace)
+    for name in ours:
+        value = getattr(config, name)
+        if value is not None and value is not False and not value > 0:
+            exit_with(UsageError(f"--{name.replace('_', '-')} {value}: must be more than 0."))
+        # Without the flag Megatron's arguments are upstream's.
+        if not value:
+            delattr(namespace, name)
+
+
+def _add_argument(
+    group: argparse._ArgumentGroup, field: Field[Any], flag: str, argument: str
+) -> None:
+    options = dict(field.metadata["argparse"])
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    if field.type == "bool":
+        options["action"] = "store_true"
+    else:
+        options["default"] = default
+        if field.type in ("int", "int | None"):
+            options["type"] = int
+        elif field.type == "float | None":
+            options["type"] = float
+    text = field.metadata["help"].replace("%", "%%")
+    if default is not None and default is not False:
+        shown = " ".join(default) if isinstance(default, list) else default
+        text += f" Default: {shown}."
+    group.add_argument(flag, dest=argument, help=text, **options)
+
+
+def _watch(
+    parser: argparse.ArgumentParser,
+    after_parsing: Sequence[Callable[[argparse.Namespace], None]],
+) -> None:
+    # Set on this one parser, not on the class: nobody else's parser is touched.
+    parse, error, format_help = parser.parse_known_args, parser.error, parser.format_help
+    ours: list[str] = []
+    complete = False
+
+    def parse_and_check(*args: Any, **kwargs: Any) -> tuple[argparse.Namespace, list[str]]:
+        nonlocal complete
+        if not complete:
+            complete = True
+            ours.extend(_add_metrics(parser))
+        namespace, rest = parse(*args, **kwargs)
+        _check(namespace)
+        _check_metrics(namespace, ours)
+        for callback in after_parsing:
+            callback(namespace)
+        return namespace, rest
+
+    def short_error(message: str) -> NoReturn:
+        # Megatron's usage is hundreds of lines long and would hide the sentence.
+        if FLAG in message:
+            exit_with(UsageError(_with_suggestion(message)))
+        error(message)
+
+    def help_that_formats() -> str:
+        try:
+            return format_help()
+        except (KeyError, TypeError, ValueError):
+            # Some versions of Megatron write a bare % in a help text, on which --help dies.
+            for action in parser._actions:
+                _escape_bare_percent(action)
+            return format_help()
+
+    parser.format_help = help_that_formats  # type: ignore[method-assign]
+    parser.parse_known_args = parse_and_check  # type: ignore[method-assign,assignment]
+    parser.error = short_error  # type: ignore[method-assign]
+
+
+def _escape_bare_percent(action: argparse.Action) -> None:
+    try:
+        (action.help or "") % dict(vars(action), prog="", type="", choices="")
+    except (KeyError, TypeError, ValueError):
+        action.help = (action.help or "").replace("%", "%%")
+
+
+def _check(namespace: argparse.Namespace) -> None:
+    global _parsed
+    config = config_of(namespace)
+    _parsed = config if config.enabled else None
+    if not config.enabled:
+        # Megatron prints, logs and saves its arguments: without the flag they are upstream's.
+        for field in _FIELDS:
+            delattr(namespace, argument_of(field.name))
+        unused = sorted(
+            {word.partition("=")[0] for word in sys.argv[1:] if word.startswith(f"{FLAG}-")}
+        )
+        # A YAML file may hold the switch itself.
+        if unused and not getattr(namespace, "yaml_cfg", None):
+            exit_with(UsageError(f"{', '.join(unused)}: does nothing without {FLAG}, add it."))
+        return
+    try:
+        capture_plan.check(config, namespace)
+    except UsageError as error:
+        exit_with(error)
+
+
+def _with_suggestion(message: str) -> str:
+    unknown = re.findall(rf"{FLAG}[\w-]*", message)
+    if "unrecognized" in message and unknown:
+        flags = [flag_of(field.name) for field in _FIELDS]
+        close = difflib.get_close_matches(unknown[0], flags, n=1)
+        known = f"did you mean {close[0]}?" if close else f"known are {', '.join(flags)}."
+        return f"unknown flag {unknown[0]}: {known}"
+    return f"{message}."
+
+
+def _defines_flags(parser: argparse.ArgumentParser, where: Any) -> bool:
+    if FLAG in parser._option_string_actions:
+        return True
+    try:
+        # The fork adds its flags after the group this is called from, where argparse would raise.
+        return (
+            bool(where) and re.search(rf"""["']{FLAG}["']""", inspect.getsource(where)) is not None
+        )
+    except OSError:
+        return False
+
+
+_FIELDS = fields(TorchProfileConfig)

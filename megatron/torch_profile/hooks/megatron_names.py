@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Megatron name that is wrapped, as data: where it is, and what wraps it.
+
+Names are wrapped as attributes of the module that looks them up when it calls them, when that
+module has been imported (now or later), and put back by `remove`. A wrapper passes arguments and
+results through untouched: signatures drift with the version, so nothing here counts them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import wrapt
+
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import exit_with, logger
+from megatron.torch_trace.errors import UsageError
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+OLDEST_CORE = (0, 6)
+"""Before, `megatron` was no namespace package and the training loop lay elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One wrapped name.
+
+    Args:
+        module: where Megatron looks the name up.
+        name: attribute of the module, dotted for a method.
+        wrapper: called in its place, in wrapt's form (wrapped, instance, args, kwargs).
+        since: first core version that has the name; None where every supported one has it.
+    """
+
+    module: str
+    name: str
+    wrapper: Wrapper
+    since: tuple[int, int] | None = None
+
+
+def _add_arguments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile.cpu import training as cpu
+    from megatron.torch_profile.hooks import arguments
+
+    return arguments.add_group(
+        wrapped(*args, **kwargs),
+        where=inspect.getmodule(wrapped),
+        after_parsing=[cpu.adjust_arguments] if cpu.active() else [],
+    )
+
+
+def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    from megatron.torch_profile.hooks import arguments
+
+    megatron_args = _megatron_args()
+    profiles = arguments.config_of(megatron_args).enabled
+    metrics_config = arguments.metrics_of(megatron_args)
+
+    def count_flops() -> int | None:
+        return _flops_per_iteration(megatron_args)
+
+    capture: Any = None
+    with ExitStack() as stack:
+        if profiles and (session := _follower("session")):
+            model = Guard("no spans of modules, training goes on")(_model_of, wrapped, args, kwargs)
+            stack.enter_context(session.training(megatron_args, model, count_flops))
+            capture = session.planned
+        if capture and (window_results := _follower("window_results")):
+            stack.enter_context(window_results.training(capture, megatron_args))
+        if metrics_config.wanted and (metrics := _follower("metrics")):
+            stack.enter_context(
+                metrics.training(metrics_config, megatron_args, capture, count_flops)
+            )
+            args, kwargs = metrics.with_timed_data(wrapped, args, kwargs)
+        return wrapped(*args, **kwargs)
+
+
+def _model_of(train: Any, args: Any, kwargs: Any) -> Any:
+    return inspect.signature(train).bind(*args, **kwargs).arguments.get("model")
+
+
+_FOLLOWERS = {
+    "session": "megatron.torch_profile.record.session",
+    "window_results": "megatron.torch_profile.publish.window_results",
+    "metrics": "megatron.torch_profile.metrics.lifetime",
+}
+
+
+def _follower(module: str) -> Any:
+    """The module that follows training; None, said once, where what it needs is missing."""
+    try:
+        return import_module(_FOLLOWERS[module])
+    except Exception as error:
+        # The same on every rank, since it is installed so: nobody waits for this one.
+        logger.warning("training goes on without %s: %s: %s", module, type(error).__name__, error)
+        return None
+
+
+def _following(module: str, name: str) -> Any:
+    """What follows the training that runs now, in a module that nobody need have imported."""
+    return getattr(sys.modules.get(_FOLLOWERS[module]), name, None)
+
+
+def _metrics(method: str) -> Wrapper:
+    """Hands a call to this method of the metrics of the training that runs, if it has any."""
+
+    def hand_over(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        metrics = _following("metrics", "current")
+        if metrics is None:
+            return wrapped(*args, **kwargs)
+        return getattr(metrics, method)(wrapped, args, kwargs)
+
+    return hand_over
+
+
+def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if _following("session", "planned"):
+        _steps(lambda: _following("session", "current").begin_step(_iteration()))
+    return _metrics("train_step")(wrapped, instance, args, kwargs)
+
+
+def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if _following("session", "planned"):
+        _following("session", "current").begin_pause()
+    return _metrics("pause")(wrapped, instance, args, kwargs)
+
+
+def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    results = _following("window_results", "current")
+    if results is not None:
+        _windows(_end_iteration, results)
+    return _metrics("training_log")(wrapped, instance, args, kwargs)
+
+
+def _end_iteration(results: Any) -> None:
+    iteration, interval = _iteration(), _megatron_args().log_interval
+    # Logging a window takes W&B a moment, which is no part of the iteration.
+    logs = {"logs": iteration % interval == 0}
+    _metrics("pause")(results.end_iteration, None, (iteration,), logs)
+
+
+def _finish_wandb(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    results = _following("window_results", "current")
+    if results is not None:
+        if _following("session", "planned"):
+            # Inside `train`, at an exit interval or after a signal; a window may still be open.
+            _following("session", "current").close()
+            results.hurry()
+        results.finish()
+    return wrapped(*args, **kwargs)
+
+
+def _megatron_args() -> Any:
+    return import_module(_TRAINING).get_args()
+
+
+def _iteration() -> int:
+    # 0-based, and set right before `train_step`, in every version.
+    return int(_megatron_args().curr_iteration) + 1
+
+
+_steps = Guard("no more profiling, training goes on")
+_windows = Guard("no more summaries of windows, training goes on")
+"""A fork may keep its iterations elsewhere."""
+_TRAINING = "megatron.training.training"
+_TIMERS = "megatron.core.timers"
+
+PATCHES = (
+    Patch("megatron.training.arguments", "_add_logging_args", _add_arguments),
+    Patch(_TRAINING, "train", _train),
+    Patch(_TRAINING, "train_step", _train_step),
+    Patch(_TRAINING, "evaluate_and_print_results", _pause),
+    Patch(_TRAINING, "save_checkpoint_and_time", _pause),
+    # A name that some version lacks costs its number, never the training: hence "since".
+    Patch(_TRAINING, "training_log", _training_log, OLDEST_CORE),
+    Patch(_TRAINING, "print_rank_last", _metrics("print_line"), OLDEST_CORE),
+    Patch(
+        "megatron.core.rerun_state_machine",
+        "RerunDataIterator.__next__",
+        _metrics("next_batch"),
+        (0, 10),
+    ),
+    Patch(_TIMERS, "Timers.log", _metrics("log_timers"), OLDEST_CORE),
+    Patch(_TIMERS, "Timers.write", _metrics("write_timers"), OLDEST_CORE),
+    Patch(_TIMERS, "Timers._get_elapsed_time_all_ranks", _metrics("gather_timers"), OLDEST_CORE),
+    Patch("wandb", "finish", _finish_wandb, OLDEST_CORE),
+)
+"""Inside `train` the profile is outermost and metrics innermost."""
+
+
+class PatchSet:
+    """Applies a list of patches to modules that are imported now or later, and takes them back.
+
+    Args:
+        patches: what to wrap.
+    """
+
+    def __init__(self, patches: tuple[Patch, ...]) -> None:
+        self._patches = patches
+        self._hooked: set[str] = set()
+        self._wrapped: list[tuple[Any, str, Any]] = []
+        self.active = False
+
+    def apply(self) -> None:
+        """Wrap; a second call changes nothing."""
+        if self.active:
+            return
+        self.active = True
+        for module in dict.fromkeys(patch.module for patch in self._patches):
+            if module not in self._hooked:
+                self._hooked.add(module)
+                # Runs at once if the module is there. wrapt's hooks cannot be taken back, so they
+                # ask whether the set is still active.
+                wrapt.register_post_import_hook(self._wrap, module)
+            elif module in sys.modules:
+                self._wrap(sys.modules[module])
+
+    def remove(self) -> None:
+        """Put every original back; a second call changes nothing."""
+        self.active = False
+        while self._wrapped:
+            owner, attribute, wrapper = self._wrapped.pop()
+            # Somebody may have wrapped ours since: theirs stays, and ours passes everything on.
+            if vars(owner).get(attribute) is wrapper:
+                setattr(owner, attribute, wrapper.__wrapped__)
+
+    def _wrap(self, module: Any) -> None:
+        if not self.active:
+            return
+        for patch in self._patches:
+            if patch.module != module.__name__:
+                continue
+            try:
+                owner, attribute, original = wrapt.resolve_path(module, patch.name)
+            except AttributeError:
+                if patch.since is None:
+                    refuse_old_megatron(f"{patch.module} has no {patch.name}")
+                continue
+            wrapper = wrapt.FunctionWrapper(original, patch.wrapper, enabled=self._is_active)
+            setattr(owner, attribute, wrapper)
+            self._wrapped.append((owner, attribute, wrapper))
+
+    def _is_active(self) -> bool:
+        return self.active
+
+
+def refuse_old_megatron(reason: str) -> None:
+    """End with a sentence if the Megatron at hand is older than the oldest that can be patched.
+
+    Raises:
+        SystemExit: always; status 2.
+    """
+    oldest = ".".join(map(str, OLDEST_CORE))
+    exit_with(
+        UsageError(f"needs Megatron core {oldest} or newer and found {_found_version()}: {reason}.")
+    )
+
+
+def version_in(core: Path) -> str:
+    """The version of the Megatron whose folder `megatron/core` this is, without importing it."""
+    try:
+        source = (core / "package_info.py").read_text()
+    except OSError:
+        return "of unknown version"
+    numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)", source, re.MULTILINE))
+    return ".".join(numbers.get(part, "?") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def _found_version() -> str:
+    spec = find_spec("megatron.core")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return version_in(Path(folders[0])) if folders else "none"
+
+
+def _flops_per_iteration(args: Any) -> int | None:
+    """Megatron's own count for one global batch; None where it cannot tell."""
+    training = import_module(_TRAINING)
+    try:
+        from megatron.core.num_microbatches_calculator import get_current_global_batch_size
+    except ImportError:  # before core 0.8 it lay elsewhere
+        get_current_global_batch_size = None
+    try:
+        batch = (
+            get_current_global_batch_size()
+            if get_current_global_batch_size
+            else args.global_batch_size
+        )
+        return int(training.num_floating_point_operations(args, batch))
+    except Exception:
+        return None

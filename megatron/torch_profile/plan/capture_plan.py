@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CapturePlan: which ranks, iterations and files. Decided once per process, then only read.
+
+`check` refuses what no run could do, as soon as arguments are parsed. `agree` decides for real,
+on all ranks together, when Megatron's process groups exist and the iteration to start from is
+known; a mistake that shows only then ends all ranks, before training.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_profile.config import TorchProfileConfig, flag_of
+from megatron.torch_profile.plan import ranks, schedule, slurm, topology
+from megatron.torch_profile.plan.schedule import Schedule, Span, Window
+from megatron.torch_profile.plan.topology import CPU, Topology
+from megatron.torch_profile.plan.trace_size import Estimate, estimate
+from megatron.torch_trace import wording
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format.file_names import RunName, TraceName, WindowName
+from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
+
+_SHOWN_WINDOWS = 5
+_SEARCHED_RUNS = 20
+_DEAD_SECONDS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """What will be captured, in terms of this run."""
+
+    config: TorchProfileConfig
+    topology: Topology
+    ranks: tuple[int, ...]
+    schedule: Schedule
+    run_folder: Path
+    unfinished: tuple[Path, ...] = ()
+    """Traces in the same folder that dead runs did not finish, as rank 0 sees them."""
+    expected: Estimate | None = None
+    """Size of the first trace."""
+    restarts: int = 0
+    """How often SLURM has requeued this job."""
+    follows: Path | None = None
+    """The run that the requeued job left before, as rank 0 sees it."""
+
+    @property
+    def records_here(self) -> bool:
+        """Whether this process is one of the profiled ranks."""
+        return self.topology.rank in self.ranks
+
+    @property
+    def writers_here(self) -> int:
+        """How many profiled ranks share this process's node, and so its disks."""
+        host = self.topology.me.host
+        return sum(self.topology.members[rank].host == host for rank in self.ranks) or 1
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """What is recorded here: without a GPU only the CPU's side."""
+        if self.topology.me.device == CPU:
+            return ("cpu",)
+        return tuple(self.config.activities)
+
+    def window_folder(self, window: Window) -> Path:
+        """Folder of a window's traces."""
+        return self.run_folder / str(WindowName(window.first, window.last))
+
+    def trace_name(self, *, partial: bool = False) -> TraceName:
+        """Name of this rank's trace in any window."""
+        return TraceName(
+            self.topology.rank, self.topology.layout.world_size, self.config.compression, partial
+        )
+
+    def describe(self) -> str:
+        """The plan in words, one fact a line, in global iterations."""
+        windows = list(islice(self.schedule, _SHOWN_WINDOWS + 1))
+        shown = ", ".join(str(window) for window in windows[:_SHOWN_WINDOWS])
+        more = ", ..." if len(windows) > _SHOWN_WINDOWS else ""
+        warmup = f" (warm-up {windows[0].warmup} before each)" if windows else ""
+        on = [
+            flag_of(field.name)
+            for field in fields(self.config)
+            if field.name not in ("enabled", "with_modules")
+            and getattr(self.config, field.name) is True
+        ]
+        if self.config.wanted_spans:
+            on.append(
+                f"{flag_of('spans')} {' '.join(sorted(self.config.wanted_spans, reverse=True))}"
+            )
+        lines = [
+            f"ranks: {wording.ranks(self.ranks, most=len(self.ranks))} ({self.topology.layout})",
+            f"iterations: {shown}{more}{warmup}; this process runs {self.schedule.span}"
+            if windows
+            else f"iterations: none of those asked for; this process runs {self.schedule.span}"
+            if self.schedule.span.first <= self.schedule.span.last
+            else f"iterations: none, this process has none left to run ({self.schedule.span})",
+            f"recording: {' and '.join(self.activities)}"
+            + (f"; switched on: {', '.join(on)}" if on else ""),
+            f"traces: {self.run_folder}",
+        ]
+        if windows and self.expected:
+            lines.insert(-1, f"each trace: {self.expected}")
+        if windows and windows[0].warmup == 0:
+            lines.append(
+                "the first recorded iteration has no warm-up, so it will hold the profiler's own "
+                "start-up cost"
+            )
+        if self.restarts:
+            before = f"follows {self.follows}" if self.follows else "no run of it lies here"
+            lines.append(f"restart {self.restarts} of this job: {before}")
+        if self.unfinished:
+            lines.append(
+                f"{len(self.unfinished)} unfinished trace(s) of earlier runs lie there, such as "
+                f"{self.unfinished[0]}: torch-trace recover saves what they hold"
+            )
+        return "\n".join([*lines, *_left_out(self.config, self.schedule)])
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan's entry in run.json; of an endless schedule the first hundred windows."""
+        return {
+            "restarts": self.restarts,
+            "follows": self.follows.name if self.follows else None,
+            "ranks": list(self.ranks),
+            "windows": [
+                {"first": w.first, "last": w.last, "warmup": w.warmup}
+                for w in islice(self.schedule, 100)
+            ],
+            "first_iteration": self.schedule.span.first,
+            "last_iteration": self.schedule.span.last,
+        }
+
+
+def check(config: TorchProfileConfig, args: Any) -> None:
+    """Refuse what cannot work in any run with these arguments.
+
+    Args:
+        config: the user's wishes.
+        args: Megatron's parsed, not yet validated arguments.
+
+    Raises:
+        UsageError: one sentence for the user.
+    """
+    if getattr(args, "profile", False):
+        raise UsageError(
+            f"{flag_of('enabled')} and --profile: two profilers cannot share the GPU's event "
+            "interface; drop --profile (nsys, --use-pytorch-profiler) or "
+            f"{flag_of('enabled')}."
+        )
+    schedule.check(config)
+    ranks.check(config.ranks, topology.layout_from_arguments(args))
+    if config.spans_depth is not None and "modules" not in config.wanted_spans:
+        raise UsageError(
+            f"{flag_of('spans_depth')} {config.spans_depth}: no spans of modules are asked for; "
+            f"add {flag_of('spans')} modules."
+        )
+    if config.stacks and not config.with_stack:
+        raise UsageError(
+            f"{flag_of('stacks')}: there are no stacks to write without "
+            f"{flag_of('with_stack')}, add it."
+        )
+    if getattr(args, "train_iters", None):
+        schedule.make(
+            config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"
+        )
+
+
+def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
+    """Decide, on all ranks together. Collective: call it on every rank.
+
+    Args:
+        config: `check` has accepted it.
+        args: Megatron's validated arguments, after the checkpoint was loaded.
+
+    Raises:
+        UsageError: on every rank, with the same sentence, whichever rank found the mistake.
+    """
+    members = topology.discover()
+    chosen = ranks.resolve(config.ranks, members.layout, members.members)
+    windows = _schedule(config, args)
+    root = Path(config.dir or getattr(args, "tensorboard_dir", None) or "torch_profile").absolute()
+    folder = topology.from_rank_0(_make_run_folder(root) if members.rank == 0 else None)
+    if isinstance(folder, UsageError):
+        raise folder
+    assert folder is not None
+    unfinished = _unfinished(root, folder) if members.rank == 0 else ()
+    restarts = slurm.restarts(os.environ)
+    first = next(iter(windows), None)
+    length = first.last - first.first + 1 if first else 0
+    plan = CapturePlan(
+        config,
+        members,
+        chosen,
+        windows,
+        folder,
+        unfinished,
+        estimate(config, args, length),
+        restarts,
+        slurm.run_before(folder) if restarts and members.rank == 0 else None,
+    )
+    problems = topology.gather(_why_not_writable(folder) if plan.records_here else None)
+    for member, problem in zip(members.members, problems, strict=True):
+        if problem:
+            raise UsageError(
+                f"{flag_of('dir')} {root}: rank {member.rank} on {member.host} cannot write there "
+                f"({problem}); name a folder that every profiled rank can write to."
+            )
+    return plan
+
+
+def _schedule(config: TorchProfileConfig, args: Any) -> Schedule:
+    first = getattr(args, "iteration", 0) + 1
+    last, why = args.train_iters, f"--train-iters {args.train_iters}"
+    interval = getattr(args, "exit_interval", None)
+    if interval and -(-first // interval) * interval < last:
+        last, why = -(-first // interval) * interval, f"--exit-interval {interval}"
+    if first > 1:
+        # The script that was right once is started again, maybe by SLURM: what it has recorded
+        # before, or has no room left for, must not end the rest of its training.
+        return Schedule(config, Span(first, last))
+    return schedule.make(config, Span(first, last), why_last=why)
+
+
+def _make_run_folder(root: Path) -> Path | UsageError:
+    """A folder of this launch's own; a name taken within the same second moves to the next."""
+    start = datetime.now()
+    job = os.environ.get("SLURM_JOB_ID")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = root / str(RunName(start, job))
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                start += timedelta(seconds=1)
+            else:
+                return folder
+    except OSError as error:
+        return UsageError(
+            f"{flag_of('dir')} {root}: rank 0 cannot write there ({error.strerror}); name a "
+            "folder that every profiled rank can write to."
+        )
+
+
+def _unfinished(root: Path, folder: Path) -> tuple[Path, ...]:
+    """Temporary files in the newest runs that nobody has written to for a while.
+
+    Only for a line in the log, while the other ranks wait in the next collective: files of a run
+    that lives may vanish meanwhile, and other users' folders may be closed.
+    """
+    now = time.time()
+    try:
+        runs = sorted(path for path in root.iterdir() if RunName.parse(path.name))
+        found = [
+            file
+            for run in runs[-_SEARCHED_RUNS:]
+            if run != folder
+            for file in run.glob(f"*/*{TEMPORARY_SUFFIX}")
+        ]
+        return tuple(file for file in found if now - file.stat().st_mtime > _DEAD_SECONDS)
+    except OSError:
+        return ()
+
+
+def _why_not_writable(folder: Path) -> str | None:
+    probe = folder / f".writable-{os.getpid()}-{os.environ.get('RANK', '0')}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # the folder may be local to each node
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
+
+
+def _left_out(config: TorchProfileConfig, windows: Schedule) -> Iterator[str]:
+    """What a resumed run was asked for and cannot do, one fact a line."""
+    span, ranges = windows.span, schedule.parse_iterations(config.iterations or [])
+    behind = [(a, b) for a, b in ranges if a < span.first]
+    beyond = [(a, b) for a, b in ranges if a >= span.first and b > span.last]
+    for out, where in ((behind, "behind the resumed iteration"), (beyond, f"beyond {span.last}")):
+        if out:
+            shown = ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in out)
+            yield f"iterations {shown} lie {where} and are left out"
+    fitting = sum(1 for _ in islice(windows, config.repeat))
+    if not ranges and fitting < config.repeat:
+        yield f"{config.repeat - fitting} of {config.repeat} windows do not fit and are left out"

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where numbers and windows are shown: W&B, TensorBoard, JSONL."""

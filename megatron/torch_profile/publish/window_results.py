@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the traces of a window say, brought to W&B, TensorBoard and `metrics.jsonl`.
+
+Only the rank that has a sink does this, profiled or not, and no rank waits for it: a program
+beside training (`window_summary.py`) waits for the traces and analyses them, one window at a time.
+Its result is picked up when Megatron logs, or, with a bound, when training has ended. At a log it
+is written before the all-gathers, after which rank 0 writes its line: so no two ranks append to
+`metrics.jsonl` at once, which NFS would not survive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_profile.export.writers import Program
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_profile.plan.topology import CPU
+from megatron.torch_profile.publish.sinks import (
+    METRICS_FILE,
+    JsonLines,
+    Sink,
+    Sinks,
+    TensorBoard,
+    Wandb,
+    megatrons,
+)
+from megatron.torch_profile.publish.wandb_artifacts import TraceArtifacts
+from megatron.torch_profile.publish.window_summary import read
+
+_PROGRAM = "megatron.torch_profile.publish.window_summary"
+_POLL_SECONDS = 0.1
+_PROGRESS_SECONDS = 10.0
+_BRIEF_SECONDS = 15.0
+"""How long an end waits that may come from a scheduler, which sends SIGKILL soon after."""
+
+current: WindowResults | None = None
+"""Of the training that runs now or has just ended; None on a rank that tells of no window."""
+
+
+class WindowResults:
+    """Follows the windows of one training on the rank that tells of them.
+
+    Args:
+        capture: what is recorded, on whichever ranks.
+        outputs: who is told.
+        analyse: whether windows are analysed.
+        artifacts: who takes the traces themselves, if anybody.
+    """
+
+    def __init__(
+        self,
+        capture: CapturePlan,
+        outputs: Sinks,
+        *,
+        analyse: bool,
+        artifacts: TraceArtifacts | None = None,
+    ) -> None:
+        self._capture = capture
+        self._sinks = outputs
+        self._analyse = analyse
+        self._artifacts = artifacts
+        self._windows = iter(capture.schedule)
+        self._next: Window | None = next(self._windows, None)
+        self._over: deque[Window] = deque()
+        self._running: tuple[Window, Program] | None = None
+        self._iteration = 0
+        self._guard = Guard("no more summaries of windows, training goes on", self.abandon)
+        self._bound = float(capture.config.exit_timeout)
+
+    def end_iteration(self, iteration: int, *, logs: bool) -> None:
+        """An iteration has ended.
+
+        Args:
+            iteration: which.
+            logs: whether Megatron is about to log it.
+        """
+        self._iteration = iteration
+        self._guard(self._follow, logs)
+
+    def finish(self) -> None:
+        """Training has ended well, or its W&B run is about to: wait for what is under way."""
+        atexit.unregister(self.finish)
+        if self._next is not None and self._next.first <= self._iteration:
+            self._over.append(self._next)  # training ended within it
+        self._next = None
+        self._guard(self._wait)
+        self.abandon()
+
+    def hurry(self) -> None:
+        """Training ends before its last iteration, maybe because the job must."""
+        self._bound = min(self._bound, _BRIEF_SECONDS)
+
+    def abandon(self) -> None:
+        """Training has ended otherwise: nobody waits for ranks that may be gone."""
+        global current
+        if current is self:
+            current = None
+        atexit.unregister(self.finish)
+        self._guard.failed = True
+        if self._running is not None:
+            self._running[1].kill()
+            self._running = None
+
+    def _follow(self, logs: bool) -> None:
+        while self._next is not None and self._next.last <= self._iteration:
+            self._over.append(self._next)
+            self._next = next(self._windows, None)
+        if logs:
+            self._pick_up()
+        self._launch()
+
+    def _launch(self) -> None:
+        if self._running is not None or not self._over:
+            return
+        window, config = self._over.popleft(), self._capture.config
+        partials = config.partials == "always" or (
+            config.partials == "auto" and _records_gpus(self._capture)
+        )
+        command = [
+            *(sys.executable, "-m", _PROGRAM, str(self._capture.window_folder(window))),
+            *("--wait", str(config.exit_timeout)),
+            *("--ranks", *map(str, self._capture.ranks)),
+            *(["--elsewhere"] if config.scratch_dir else []),
+            *(["--partials"] if partials else []),
+            *(["--analyse"] if self._analyse else []),
+        ]
+        self._running = (window, Program(command))
+
+    def _pick_up(self) -> None:
+        if self._artifacts is not None:
+            self._artifacts.pick_up()
+        if self._running is None:
+            return
+        window, program = self._running
+        answer = program.poll()
+        if answer is None:
+            return
+        self._running = None
+        traces = [Path(path) for path in answer.get("traces", ())]
+        why_not = (
+            answer.get("died")
+            or answer.get("error")
+            or ("" if traces else "no trace of it was written")
+        )
+        if why_not:
+            logger.warning("no summary of iterations %s: %s", window, why_not)
+        elif self._analyse:
+            summary = read(self._capture.window_folder(window))
+            logger.info("%s", summary.line())
+            self._sinks.write_window(self._iteration, summary)
+        if self._artifacts is not None and traces:
+            self._artifacts.begin(self._capture.window_folder(window).name, traces)
+
+    @property
+    def _busy(self) -> bool:
+        making = self._artifacts is not None and self._artifacts.busy
+        return self._running is not None or bool(self._over) or making
+
+    def _wait(self) -> None:
+        began = spoke = time.monotonic()
+        while self._busy and time.monotonic() - began < self._bound:
+            self._launch()
+            self._pick_up()
+            if time.monotonic() - spoke >= _PROGRESS_SECONDS:
+                spoke = time.monotonic()
+                logger.info(
+                    "waiting for what the traces say: %.0f s of %.0f", spoke - began, self._bound
+                )
+            time.sleep(_POLL_SECONDS if self._busy else 0)
+        if self._running is not None:
+            window = self._running[0]
+            logger.warning(
+                "gave up on what the traces of iterations %s say after %.0f s; torch-trace "
+                "analyze %s tells it",
+                window,
+                self._bound,
+                self._capture.window_folder(window),
+            )
+
+
+@contextmanager
+def training(capture: CapturePlan, args: Any) -> Iterator[None]:
+    """Around one call of `train`: follow its windows if this is the rank that tells of them.
+
+    Args:
+        capture: what is recorded.
+        args: Megatron's arguments.
+    """
+    global current
+    if current is not None:  # training starts again in the same process
+        current.abandon()
+        current = None
+    try:
+        results = current = _make(capture, args)
+    except Exception as error:
+        logger.warning("nobody tells what traces say: %s: %s", type(error).__name__, error)
+        results = None
+    if results is None:
+        yield
+        return
+    atexit.register(results.finish)
+    try:
+        yield
+    except SystemExit:  # how Megatron ends at an exit interval, and after a signal
+        results.hurry()
+        raise
+    except BaseException:
+        results.abandon()
+        raise
+
+
+def _make(capture: CapturePlan, args: Any) -> WindowResults | None:
+    wandb, tensorboard = Wandb(megatrons("wandb")), TensorBoard(megatrons("tensorboard"))
+    config = capture.config
+    here = wandb.here or tensorboard.here
+    # Somebody's run on another rank shows in the arguments; without one rank 0 tells.
+    elsewhere = getattr(args, "wandb_project", "") or getattr(args, "tensorboard_dir", None)
+    alone = capture.topology.rank == 0 and not elsewhere
+    artifacts = (
+        TraceArtifacts(megatrons("wandb")) if config.wandb_artifacts and wandb.here else None
+    )
+    analyse = config.summary == "always" and (here or alone)
+    if config.summary == "auto" and here:
+        analyse = _records_gpus(capture)
+        if not analyse:
+            logger.info(
+                "no summary of windows without a GPU; --torch-profile-summary always makes one"
+            )
+    if not analyse and artifacts is None:
+        return None
+    outputs: list[Sink] = [wandb, tensorboard, JsonLines(capture.run_folder / METRICS_FILE)]
+    return WindowResults(capture, Sinks(outputs), analyse=analyse, artifacts=artifacts)
+
+
+def _records_gpus(capture: CapturePlan) -> bool:
+    members = capture.topology.members
+    return "cuda" in capture.config.activities and any(
+        members[rank].device != CPU for rank in capture.ranks
+    )

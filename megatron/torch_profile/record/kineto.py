@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's profiler of one window: made from what the user wants, stopped, and let go of."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from megatron.torch_profile.export.trace_export import let_go
+from megatron.torch_profile.other_profilers import ours
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_profile.record import python_stacks
+
+_ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
+
+
+def prepared(plan: CapturePlan, window: Window) -> Any:
+    """A `torch.profiler.profile` that warms up.
+
+    Args:
+        plan: what it records.
+        window: for which window, in whose folder an execution trace goes.
+    """
+    config = plan.config
+    options: dict[str, Any] = {
+        "activities": [_ACTIVITIES[name] for name in plan.activities],
+        "record_shapes": config.record_shapes,
+        "profile_memory": config.profile_memory,
+        "with_stack": config.with_stack
+        and not python_stacks.crash(sys.version_info[:3], torch.__version__),
+        "with_flops": config.with_flops,
+    }
+    if config.stacks:
+        # export_stacks writes an empty file without it (pytorch/pytorch#100253).
+        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+    if config.execution_trace:
+        path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
+        options["execution_trace_observer"] = _execution_trace(path)
+    known = inspect.signature(torch.profiler.profile.__init__).parameters
+    profiler = torch.profiler.profile(**{k: v for k, v in options.items() if k in known})
+    with ours():
+        profiler.prepare_trace()
+    return profiler
+
+
+def start(profiler: Any) -> None:
+    """Begin the recording of one that warms up."""
+    with ours():
+        profiler.start_trace()
+
+
+def stop(profiler: Any) -> float:
+    """End the recording; the result waits to be saved.
+
+    Returns:
+        How long Kineto's stop took, in seconds.
+    """
+    began = time.monotonic()
+    try:
+        with ours():
+            profiler.stop_trace()
+    finally:
+        # torch has one execution trace observer a process: the next window needs it free.
+        if getattr(profiler, "execution_trace_observer", None) is not None:
+            profiler.execution_trace_observer.unregister_callback()
+    return time.monotonic() - began
+
+
+def gpu_is_done(seconds: float) -> bool:
+    """Whether this process's GPU comes to an end within so many seconds.
+
+    A stop waits for the GPU, and the GPU may wait for a rank that is gone.
+    """
+    if not torch.cuda.is_initialized():
+        return True
+    wait = torch.cuda.synchronize  # lets other threads run meanwhile
+    device = torch.cuda.current_device()
+    thread = threading.Thread(target=wait, args=(device,), name="torch-profile-gpu", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def has_result(profiler: Any) -> bool:
+    """Whether a stopped one has something to save: saving a cancelled one ends the process."""
+    result = getattr(profiler.profiler, "kineto_results", None)
+    return result is not None and result.trace_start_ns() > 0
+
+
+def discard(profiler: Any, *, started: bool) -> None:
+    """End it without a result.
+
+    Args:
+        profiler: warming up, or recording.
+        started: whether it records; Kineto must be started to be stopped.
+    """
+    try:
+        if not started:
+            start(profiler)
+        stop(profiler)
+    finally:
+        let_go(profiler)
+
+
+def _execution_trace(path: Path) -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(path))
+    return observer

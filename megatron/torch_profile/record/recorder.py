@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: follows training iteration by iteration and records the plan's windows.
+
+An open window (open_window.py) exists from its first warm-up iteration to its profiler's stop and
+at no other time.
+
+    iteration       12        13        14        15        16
+                    |warm-up  |ProfilerStep#13    |train_step 15 begins:
+                    |         |         |ProfilerStep#14   the window closes and is exported
+                    prepare   start                        (or evaluation, a checkpoint or the
+                                                            end of training, if that comes first)
+
+A step begins with Megatron's `train_step` and ends where the next one begins, so it holds the
+logging between them; micro-batches are inside. Evaluation and checkpoints after the last recorded
+iteration are not recorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.trace_export import Export, let_go
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.open_window import OpenWindow
+from megatron.torch_profile.other_profilers import OtherProfilers
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_profile.record import kineto
+from megatron.torch_profile.record.iteration_times import Pace
+from megatron.torch_profile.record.signals import FlushOnSignal
+from megatron.torch_trace import wording
+
+_ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
+_GPU_SECONDS = 20.0
+"""How long the end of a training that failed or must end is held for the GPU; SLURM's KillWait is
+30 s by default."""
+
+
+class Recorder:
+    """Records the windows of a plan on this rank.
+
+    Args:
+        plan: what to record.
+        model: Megatron's list of model chunks, for module spans.
+        metadata: goes into every trace under the key `torch_profile`, beside the window.
+    """
+
+    def __init__(self, plan: CapturePlan, model: Any, metadata: dict[str, Any]) -> None:
+        # Errors, not the stages that Kineto would print on every rank.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "4")
+        self.rank = plan.topology.rank
+        self._guard = Guard(f"rank {self.rank} stops profiling, training goes on", self.abandon)
+        self.busy = False
+        self.signals = FlushOnSignal(self._flush)
+        self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
+        self._plan = plan
+        self._model = model
+        self._metadata = metadata
+        self._windows: Iterator[Window] = iter(plan.schedule)
+        self._next: Window | None = next(self._windows, None)
+        self._open: OpenWindow | None = None
+        self._lost: OpenWindow | None = None
+        self._pace = Pace()
+        self._others = OtherProfilers(self._give_way)
+        self.signals.install()
+        atexit.register(self.wait_at_exit)  # what is registered last is called first
+
+    def begin_step(self, iteration: int) -> None:
+        """Close what ended with the last iteration, and open what begins with this one."""
+        self._undisturbed(self._begin_step, iteration)
+
+    def begin_pause(self) -> None:
+        """After the last recorded iteration, close the window before something else runs."""
+        self._undisturbed(self._begin_pause)
+
+    def close(self, *, after_failure: bool = False) -> None:
+        """Export what there is; a window that is not complete is marked partial."""
+        self._undisturbed(self._close, after_failure)
+
+    def _undisturbed(self, do: Callable[..., None], *args: Any) -> None:
+        """A failure ends profiling on this rank and nothing else; a signal is served after it."""
+        if self._guard.failed:
+            with suppress(Exception):  # earlier traces are still being written, and held in memory
+                self.exporter.poll()
+            return
+        self.busy = True
+        try:
+            self._guard(do, *args)
+        finally:
+            self.busy = False
+            self.signals.serve_pending()
+
+    def _begin_step(self, iteration: int) -> None:
+        compared = self._pace.begin_step(outside=self._open is None)
+        if compared:
+            logger.info("rank %d: %s", self.rank, compared)
+        self._end_step()
+        self._end_if_asked()
+        window = self._next
+        if window is not None and (iteration > window.last or self._must_end_early()):
+            self._finish()
+            # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
+            while self._next is not None and iteration > self._next.last:
+                logger.warning("iterations %s were skipped by training", self._next)
+                self._next = next(self._windows, None)
+            window = self._next
+        self.exporter.poll()
+        if window is None or iteration < window.first - window.warmup:
+            return
+        if self._open is None and not self._prepare(window, iteration):
+            return
+        if self._open is not None and iteration >= window.first:
+            self._open.record(iteration)
+
+    def _prepare(self, window: Window, iteration: int) -> bool:
+        """Have the profiler of a window warm up; False if another one runs."""
+        self._discard_lost()
+        if self._others.running:
+            if iteration >= window.first:
+                logger.warning("rank %d leaves out iterations %s: %s", self.rank, window, _ANOTHER)
+                self._next = next(self._windows, None)
+            return False
+        self.exporter.make_room(lambda: self.signals.pending)
+        self._others.hold()
+        self._open = OpenWindow(
+            self._plan, window, self._model, self._metadata, lambda: self.exporter.expected_mb(1)
+        )
+        return True
+
+    def _begin_pause(self) -> None:
+        self._pace.pause()
+        self._end_if_asked()
+        self.exporter.free_saved()
+        if self._open is not None and self._open.recorded[-1:] == [self._open.window.last]:
+            self._end_step()
+            self._finish()
+
+    def _close(self, after_failure: bool) -> None:
+        self._end_step()
+        if self._open is not None:
+            self._finish(unclean=after_failure)
+        self._discard_lost()
+        self.exporter.free_saved()
+        self._next = self._model = None
+        self._others.close()
+        # Last: a signal that has come meanwhile is served when all this is done.
+        self.signals.remove()
+
+    def wait_at_exit(self) -> None:
+        """The process ends when its traces are written; so does a signal that comes now wait."""
+        if self.exporter.in_flight:
+            self.signals.install()
+        self.busy = True
+        try:
+            self.exporter.wait()
+        except Exception as error:
+            logger.warning("rank %d: %s: %s", self.rank, type(error).__name__, error)
+        finally:
+            self.busy = False
+            self.signals.remove()
+            self.signals.serve_pending()
+
+    def _flush(self, number: int, dies: bool) -> bool:
+        """A signal has come: save what there is. False if that must wait for what is under way."""
+        if self.busy:
+            return False
+        if (self._open is not None and self._open.recorded) or self.exporter.in_flight:
+            name, after = signal.Signals(number).name, ", then ending" if dies else ""
+            logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
+        self.exporter.hurry()
+        self._undisturbed(self._end_of_training, dies)
+        return True
+
+    def _end_of_training(self, dies: bool) -> None:
+        if self._open is not None:
+            self._finish(unclean=dies, cut=True)
+        self._next = None
+        if dies:
+            self.exporter.wait()
+
+    def _give_way(self) -> None:
+        """Another profiler begins in the thread that trains."""
+        if not self.busy:
+            self._undisturbed(self._end_for_another, True)
+
+    def _end_if_asked(self) -> None:
+        if self._others.asked or self._others.cancelled:
+            self._end_for_another(False)
+
+    def _end_for_another(self, in_a_step: bool) -> None:
+        window = self._open
+        if window is None:
+            return
+        if window.recorded:
+            logger.warning(
+                "rank %d ends the window of iterations %s: %s", self.rank, window.window, _ANOTHER
+            )
+            self._finish(cut=in_a_step)
+        else:
+            # In the warm-up: the window may still come, if the other one is over by then.
+            self._open = None
+            if not self._others.cancelled:
+                window.discard()
+            self._others.release()
+
+    def abandon(self) -> None:
+        """Let go of the profiler and the signals after a failure, quietly."""
+        self.signals.remove()
+        window, self._open = self._open, None
+        self._model = None
+        if window is not None and not self._others.cancelled:
+            window.abandon()
+        self._others.close()
+
+    def _must_end_early(self) -> bool:
+        why = self._open.limit_reached() if self._open is not None else None
+        if self._open is not None and why:
+            logger.warning(
+                "rank %d ends the window of iterations %s: %s", self.rank, self._open.window, why
+            )
+        return why is not None
+
+    def _end_step(self) -> None:
+        if self._open is not None:
+            self._open.end_step()
+
+    def _finish(self, *, unclean: bool = False, cut: bool = False) -> None:
+        """Stop the open window and hand its trace over; the next one is next.
+
+        Args:
+            unclean: training has failed or must end, so the GPU may wait for a rank that is gone.
+            cut: it ends in the middle of an iteration.
+        """
+        if self._open is not None:
+            self._open.close_spans()
+        window, self._open = self._open, None
+        self._next = next(self._windows, None)
+        if window is None:
+            return
+        if self._others.cancelled:
+            # Stopped now, it would take the other one's events.
+            self._lost = window
+            self._lose(window, "another profiler began before this one could be stopped")
+            return
+        if unclean and not kineto.gpu_is_done(_GPU_SECONDS):
+            self._lose(
+                window,
+                f"its GPU still waits after {_GPU_SECONDS:.0f} s, maybe for a rank that is gone",
+            )
+            return
+        if not window.recorded:
+            window.discard()
+            self._others.release()
+            logger.warning(
+                "training ended in the warm-up of iterations %s: no trace", window.window
+            )
+            return
+        expected = window.estimated_mb()
+        stop_seconds = window.stop(self._next)
+        self._others.release()
+        self._pace.window_closed()
+        if not kineto.has_result(window.profiler):
+            let_go(window.profiler)
+            self._lose(window, "something else in this process has ended torch's profiler")
+            return
+        if cut or not window.whole:
+            logger.warning(
+                "rank %d: the window of iterations %s holds only %s%s",
+                self.rank,
+                window.window,
+                wording.ranks(tuple(window.recorded)),
+                " (the last in part)" if cut else "",
+            )
+        self.exporter.hand_over(
+            window.profiler,
+            Export.of(self._plan, window.window, window.recorded, self.exporter.hurried, cut),
+            stop_seconds=stop_seconds,
+            expected_mb=expected,
+            writers=self._plan.writers_here,
+        )
+
+    def _discard_lost(self) -> None:
+        """A profiler that was cancelled is stopped when the one that did it has ended."""
+        if self._lost is not None and not self._others.seen:
+            lost, self._lost = self._lost, None
+            lost.discard()
+
+    def _lose(self, window: OpenWindow, why: str) -> None:
+        logger.warning(
+            "rank %d loses the window of iterations %s: %s", self.rank, window.window, why
+        )

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of Megatron's `train`: agree on a plan, follow the steps, close on every way out."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import metadata as packages
+from typing import Any, Protocol
+
+from megatron.torch_profile.config import flag_of
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.hooks import arguments
+from megatron.torch_profile.log import exit_with, logger
+from megatron.torch_profile.plan import capture_plan, slurm
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.record import cupti, python_stacks
+from megatron.torch_profile.record.recorder import Recorder
+from megatron.torch_profile.spans.modules import count_spans
+from megatron.torch_trace import __version__
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.format.file_names import RUN_FILE
+
+_OURS = "megatron-torch-profile"
+_PACKAGES = (
+    _OURS,
+    "megatron-core",
+    "torch",
+    "transformer-engine",
+    "apex",
+    "wandb",
+    "tensorboard",
+)
+_NO_MODEL = "this Megatron's train() does not take its model under the name that is known"
+_ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS")
+
+
+class StepFollower(Protocol):
+    """What the training loop tells: a recorder, or a rank that records nothing."""
+
+    def begin_step(self, iteration: int) -> None:
+        """`train_step` of this global iteration is about to run."""
+
+    def begin_pause(self) -> None:
+        """Evaluation or a checkpoint is about to run."""
+
+    def close(self, *, after_failure: bool = False) -> None:
+        """Training ends, however it ends; after a failure of its own other ranks may be gone."""
+
+
+class Idle:
+    """A rank that records nothing."""
+
+    def begin_step(self, iteration: int) -> None:
+        """Nothing."""
+
+    def begin_pause(self) -> None:
+        """Nothing."""
+
+    def close(self, *, after_failure: bool = False) -> None:
+        """Nothing."""
+
+
+planned: CapturePlan | None = None
+"""What the training that runs now records, on every rank; None when nobody asked."""
+
+current: StepFollower = Idle()
+"""Who follows the steps of the training that runs now; `Idle` when nobody records."""
+
+
+@contextmanager
+def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> Iterator[None]:
+    """Around one call of `train`: record what the flags in `args` ask for.
+
+    Args:
+        args: Megatron's arguments.
+        model: Megatron's list of model chunks.
+        count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
+    """
+    global current, planned
+    config = arguments.config_of(args)
+    if not config.enabled:
+        yield
+        return
+    capture: CapturePlan | None = None
+    try:
+        # Flags from YAML or from a program have not passed the parser's check.
+        capture_plan.check(config, args)
+        capture = capture_plan.agree(config, args)
+    except UsageError as error:
+        exit_with(error)
+    except Exception as error:
+        # What all ranks do alike fails alike, and a peer that is gone ends training by itself.
+        logger.warning("training goes on without a profile: %s: %s", type(error).__name__, error)
+    if capture is None:
+        yield
+        return
+    planned = capture
+    try:
+        current = _begin(capture, args, model, count_flops)
+    except Exception as error:
+        # All that ranks do together is behind us, so this one may go its own way.
+        logger.warning(
+            "rank %d trains without a profile: %s: %s",
+            capture.topology.rank,
+            type(error).__name__,
+            error,
+        )
+    failed = False
+    try:
+        yield
+    except BaseException as error:
+        failed = not isinstance(error, SystemExit)  # how Megatron ends, on all ranks alike
+        raise
+    finally:
+        follower, current, planned = current, Idle(), None
+        follower.close(after_failure=failed)
+
+
+def _begin(
+    capture: CapturePlan, args: Any, model: Any, count_flops: Callable[[], int | None]
+) -> StepFollower:
+    """Say and write what will be captured, and make what follows the steps on this rank."""
+    flops = count_flops()
+    if capture.topology.rank == 0:
+        logger.info("%s", capture.describe())
+        _say_what_signals_will_cost(capture, args)
+        if getattr(args, "timing_log_level", 0):
+            logger.warning(
+                "--timing-log-level %d: Megatron's timers synchronise the GPU at every start and "
+                "stop, so the trace will show less overlap than training has; drop it (the trace "
+                "names the same phases with --torch-profile-spans phases)",
+                args.timing_log_level,
+            )
+        _say_what_stacks_will_lack(capture)
+        _write_run_file(capture, args, flops)
+    if "modules" in capture.config.wanted_spans:
+        _say_which_modules_have_spans(capture, model)
+    if not capture.records_here:
+        return Idle()
+    _prepare_cupti(args)
+    return Recorder(capture, model, _metadata(capture, args, flops))
+
+
+def _say_what_signals_will_cost(capture: CapturePlan, args: Any) -> None:
+    world_size = capture.topology.layout.world_size
+    for trouble in (
+        slurm.undeliverable_signal(os.environ, slurm.batch_script(os.environ)),
+        slurm.ranks_end_apart(os.environ, args, world_size),
+    ):
+        if trouble:
+            logger.warning("%s", trouble)
+
+
+def _say_what_stacks_will_lack(capture: CapturePlan) -> None:
+    import torch
+
+    trouble = python_stacks.trouble(sys.version_info[:3], torch.__version__)
+    if capture.config.with_stack and trouble:
+        logger.warning("%s: %s", flag_of("with_stack"), trouble)
+
+
+def _say_which_modules_have_spans(capture: CapturePlan, model: Any) -> None:
+    rank, depth = capture.topology.rank, capture.config.spans_depth
+    count: Any = None
+    if model is not None:
+        count = Guard("counts of module spans")(count_spans, model, depth)
+    if count and count.named:
+        if rank == 0:
+            logger.info("spans of modules: %s", count)
+    elif rank == 0 or capture.records_here:
+        logger.warning(
+            "rank %d: no module gets a span: %s", rank, count.why_none if count else _NO_MODEL
+        )
+
+
+def _prepare_cupti(args: Any) -> None:
+    import torch
+
+    graphs = cupti.uses_cuda_graphs(args)
+    cupti.prepare(torch.version.cuda, cuda_graphs=graphs, given=os.environ)
+    other = cupti.other_subscriber(os.environ)
+    if other:
+        logger.warning(
+            "%s shares this process; only one profiler gets the GPU's events, and traces may "
+            "hold none",
+            other,
+        )
+
+
+def _metadata(capture: CapturePlan, args: Any, flops: int | None) -> dict[str, Any]:
+    me = capture.topology.me
+    return {
+        "schema": 1,
+        "run": capture.run_folder.name,
+        "rank": me.rank,
+        "world_size": capture.topology.layout.world_size,
+        "coordinates": dict(me.coordinates),
+        "layout": dict(capture.topology.layout.sizes),
+        "host": me.host,
+        "pid": me.pid,
+        "device": me.device,
+        "argv": sys.argv,
+        "model_flops_per_iteration": flops,
+        # At 1 and 2 Megatron's timers synchronise, and overlap is not what it was.
+        "timing_log_level": getattr(args, "timing_log_level", None),
+    }
+
+
+def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
+    import torch
+
+    run = {
+        "schema": 1,
+        "run": capture.run_folder.name,
+        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "user": _user(),
+        "host": socket.gethostname(),
+        "argv": sys.argv,
+        "arguments": {name: _jsonable(value) for name, value in sorted(vars(args).items())},
+        "versions": {
+            "python": platform.python_version(),
+            "cuda": torch.version.cuda,
+            "nccl": _nccl_version(),
+            **{name: _version(name) for name in _PACKAGES},
+            "megatron-core": _megatron_version(),
+        },
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_ENVIRONMENT)
+        },
+        "world_size": capture.topology.layout.world_size,
+        "layout": dict(capture.topology.layout.sizes),
+        "ranks": [member.as_json() for member in capture.topology.members],
+        "plan": capture.as_json(),
+        "model_flops_per_iteration": flops,
+    }
+    path = capture.run_folder / RUN_FILE
+    try:
+        with atomic_path(path) as unfinished:
+            unfinished.write_text(json.dumps(run, indent=1) + "\n")
+    except (OSError, TypeError, ValueError) as error:
+        logger.warning("%s was not written: %s", path, error)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    # NaN and infinity have no JSON.
+    if isinstance(value, (bool, int, str, type(None))) or (
+        isinstance(value, float) and abs(value) < float("inf")
+    ):
+        return value
+    return str(value)
+
+
+def _version(package: str) -> str | None:
+    if package == _OURS:  # a checkout on the PYTHONPATH has no metadata
+        return __version__
+    try:
+        return packages.version(package)
+    except packages.PackageNotFoundError:
+        return None
+
+
+def _megatron_version() -> str | None:
+    # A checkout's version, which no installed package tells; whoever trains has it imported.
+    core = sys.modules.get("megatron.core")
+    return str(core.__version__) if core else _version("megatron-core")
+
+
+def _nccl_version() -> str | None:
+    import torch
+
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    except (AttributeError, RuntimeError, ImportError):
+        return None
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return None

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans named by module: forward, backward and recomputation of every module of the model.
+
+    decoder.layers.3.mlp: MLP                 forward
+    decoder.layers.3.mlp: MLP (backward)      from the first gradient of its output that is used to
+                                              the last gradient of its inputs that is complete; of
+                                              its parameters, where its inputs have none; the
+                                              model's own ends with the backward pass
+    decoder.layers.3.mlp: MLP (recompute)     forward again, inside the backward pass
+
+Backward spans come from hooks on tensors and autograd nodes, not from module backward hooks: those
+put nodes of their own between modules, which Megatron's in-place freeing of outputs and its checks
+for views do not stand. The hooks return nothing, so gradients are what they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+try:
+    from torch.compiler import is_compiling
+except ImportError:  # before torch 2.2
+    from torch._dynamo.external_utils import is_compiling
+
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.spans.backward import BackwardSpans
+
+# What Megatron wraps a model chunk in; the paths users know begin below them.
+_WRAPPER_ATTRIBUTE = "module"
+# The model itself, which computes the loss outside of its parts.
+_ROOT = "model"
+# Megatron's and torch's placeholders for a part that a layer does not have: a tenth of all spans.
+_NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
+# Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
+_RECEIVED = "input_tensor"
+# Megatron captures such a module into CUDA graphs, by a manager, or as Transformer Engine's in a
+# list that is there before the graphs are, and asserts that nobody else's hooks are on it or on
+# what is in it. In core 0.8 to 0.11 every block of layers has a dictionary, empty without graphs.
+_GRAPH_MANAGER, _GRAPH_LIST = "CudaGraphManager", "cuda_graphs"
+# torch.compile's mark on a function, and on a module that it was called on.
+_COMPILED_FORWARD, _COMPILED_IN_PLACE = "_torchdynamo_orig_callable", "_compiled_call_impl"
+# Why a module can have no spans.
+_IN_GRAPHS, _COMPILED = "in CUDA graphs", "compiled"
+
+
+class ModuleSpans:
+    """Spans of a model's modules, while its hooks are in place.
+
+    Args:
+        chunks: Megatron's list of model chunks; DDP and precision wrappers are looked through.
+            With several chunks (interleaved pipeline) the path begins with `chunk<i>.`; the
+            model itself is `model`.
+        depth: deepest path that gets a span (`decoder.layers.3` has depth 3); None for all.
+    """
+
+    def __init__(self, chunks: Any, depth: int | None = None) -> None:
+        self._handles: list[Any] = []
+        self._guard = Guard("no more spans of modules, training goes on")
+        self._backward = BackwardSpans(self._guard)
+        # A stack, because modules are inside each other, and one may be entered while it is open
+        # (shared or recomputed).
+        self._forward: list[tuple[str, Any]] = []
+        self._removed = False
+        for part in _parts(chunks, depth):
+            if part.closed_by is None:
+                self._hook(part.module, part.name, part.is_model)
+
+    def remove(self) -> None:
+        """Take the hooks off, and close what a gradient that never came left open."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._removed = True
+        while self._forward:
+            self._forward.pop()[1].__exit__(None, None, None)
+        self.close_backward()
+
+    def close_backward(self) -> None:
+        """Close backward spans that a pass which failed left open."""
+        self._backward.close()
+
+    def _hook(self, module: Any, name: str, is_model: bool) -> None:
+        def enter(*_: Any) -> None:
+            if self._removed:  # fused implementations keep the hooks that they once found
+                return
+            # A graph task runs in this thread: it is the backward pass that asks for the forward.
+            again = torch._C._current_graph_task_id() != -1
+            span = record_function(f"{name} (recompute)" if again else name)
+            span.__enter__()
+            self._forward.append((name, span))
+
+        def leave(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+            if self._removed:
+                return
+            if any(name == open_name for open_name, _ in self._forward):
+                # What is still open inside was entered and never left: fused implementations call
+                # the hooks of their parts before, and none after.
+                left = None
+                while left != name:
+                    left, span = self._forward.pop()
+                    span.__exit__(None, None, None)
+            if torch.is_grad_enabled():
+                inputs = (args, kwargs, getattr(module, _RECEIVED, None))
+                until = None if is_model else module.parameters
+                self._backward.watch(f"{name} (backward)", inputs, output, until)
+
+        self._handles += [
+            module.register_forward_pre_hook(self._quiet(enter), prepend=True),
+            module.register_forward_hook(self._quiet(leave), with_kwargs=True, always_call=True),
+        ]
+
+    def _quiet(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """The hook, which raises nothing and of which a compiled graph holds nothing."""
+        guarded = self._guard.around(hook)
+
+        def called(*args: Any) -> None:
+            if not is_compiling():
+                guarded(*args)
+
+        return called
+
+
+@contextmanager
+def module_spans(chunks: Any, depth: int | None = None) -> Iterator[ModuleSpans]:
+    """While open, modules have spans; afterwards they have no hook left. See `ModuleSpans`."""
+    spans = ModuleSpans(chunks, depth)
+    try:
+        yield spans
+    finally:
+        spans.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class SpanCount:
+    """How many modules of a model get spans, and how many can have none."""
+
+    named: int
+    in_graphs: int = 0
+    compiled: int = 0
+
+    def __str__(self) -> str:
+        named = f"{self.named} module{'s' * (self.named != 1)}"
+        return f"{named}, none of the {self._closed}" if self._closed else named
+
+    @property
+    def why_none(self) -> str:
+        """Why no module has a span, where none has."""
+        if self._closed:
+            return f"the model is in CUDA graphs or compiled ({self._closed})"
+        return "the model has no module within --torch-profile-spans-depth"
+
+    @property
+    def _closed(self) -> str:
+        numbers = {_IN_GRAPHS: self.in_graphs, _COMPILED: self.compiled}
+        return " and ".join(f"{number} {why}" for why, number in numbers.items() if number)
+
+
+def count_spans(chunks: Any, depth: int | None = None) -> SpanCount:
+    """What `ModuleSpans` would name; the model is not touched."""
+    why = Counter(part.closed_by for part in _parts(chunks, depth))
+    return SpanCount(why[None], why[_IN_GRAPHS], why[_COMPILED])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A module that a trace may speak of, and why it can have no hooks; None where it can."""
+
+    name: str
+    module: Any
+    is_model: bool
+    closed_by: str | None
+
+
+def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
+    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
+    for index, chunk in enumerate(chunks):
+        prefix = f"chunk{index}." if len(chunks) > 1 else ""
+        closed: dict[int, str] = {}
+        for path, module in _unwrapped(chunk).named_modules():
+            why = closed.get(id(module)) or _closed_by(module)
+            if why:
+                # Nor can what is inside.
+                closed.update((id(child), why) for child in module.children())
+            kind = type(module).__name__
+            if _is_called(module) and (depth is None or path.count(".") < depth):
+                yield _Part(f"{prefix}{path or _ROOT}: {kind}", module, not path, why)
+
+
+def _is_called(module: Any) -> bool:
+    """Whether a trace has something to say of it: lists of modules are never called."""
+    has_forward = type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
+    return has_forward and type(module).__name__ not in _NOTHING
+
+
+def _closed_by(module: Any) -> str | None:
+    if _is_graphed(module):
+        return _IN_GRAPHS
+    return _COMPILED if _is_compiled(module) else None
+
+
+def _is_graphed(module: Any) -> bool:
+    graphs = getattr(module, _GRAPH_LIST, None)
+    return (
+        isinstance(graphs, list)
+        or bool(graphs)
+        or any(
+            type(part).__name__ == _GRAPH_MANAGER
+            for part in (*module.children(), *vars(module).values())
+        )
+    )
+
+
+def _is_compiled(module: Any) -> bool:
+    # What is compiled while hooks are on it would keep them, and its graph would be another.
+    forward = vars(module).get("forward")
+    return (
+        hasattr(forward, _COMPILED_FORWARD) or getattr(module, _COMPILED_IN_PLACE, None) is not None
+    )
+
+
+def _unwrapped(chunk: Any) -> Any:
+    while hasattr(chunk, _WRAPPER_ATTRIBUTE):
+        chunk = getattr(chunk, _WRAPPER_ATTRIBUTE)
+    return chunk

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names in the trace that Megatron does not put there, inside a window and nowhere else."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.spans.modules import ModuleSpans, module_spans
+from megatron.torch_profile.spans.phases import Phases, phase_spans
+from megatron.torch_profile.spans.sections import section_spans
+
+
+class Spans:
+    """The spans of one window.
+
+    Args:
+        config: which kinds are wanted.
+        model: Megatron's list of model chunks; None where it cannot be had.
+    """
+
+    def __init__(self, config: TorchProfileConfig, model: Any) -> None:
+        self._stack = ExitStack()
+        self._phases: Phases | None = None
+        self._modules: ModuleSpans | None = None
+        if "phases" in config.wanted_spans:
+            self._phases = self._stack.enter_context(phase_spans())
+        if "sections" in config.wanted_spans:
+            self._stack.enter_context(section_spans())
+        if "modules" in config.wanted_spans and model is not None:
+            self._modules = self._stack.enter_context(module_spans(model, config.spans_depth))
+
+    def begin_step(self) -> None:
+        """An iteration begins."""
+        if self._phases:
+            self._phases.begin_step()
+        if self._modules:
+            self._modules.close_backward()
+
+    def close(self) -> None:
+        """Take everything back."""
+        self._stack.close()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the clocks of ranks differ by, from the ends of collectives that all leave together.
+
+The same idea as `alignment.clock_offsets`, on columns: thousands of ranks, with the error that is
+left, and for ranks that are not connected to the lowest one a common clock among themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls
+from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+
+_LEAST_MATCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What is added to a rank's times so that they agree with those of another.
+
+    Args:
+        rank: the rank.
+        offset_ns: None if it shares fewer than three collectives with any other.
+        error_ns: median distance of this rank's collective ends from the calls' median end, after
+            the offset; None if unknown.
+        calls: matched calls that say so.
+        reference: the rank whose clock it is: the lowest that is connected by common collectives.
+    """
+
+    rank: int
+    offset_ns: int | None
+    error_ns: int | None
+    calls: int
+    reference: int
+
+
+def align(
+    matched: MatchedCalls, first: Ints
+) -> tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]]:
+    """Clocks of all ranks.
+
+    Args:
+        matched: at least one call.
+        first: the first row of each call.
+
+    Returns:
+        (clocks by rank, offset of each rank in ns, 0 where it is unknown, calls whose ranks are all
+        aligned with each other).
+    """
+    use = matched.symmetric
+    offset, reference = _offsets(matched, use, first)
+    aligned = matched.end + offset[matched.rank]
+    distance = np.abs(aligned - _middles(aligned, first)[matched.call])
+    connected = np.bincount(reference[reference >= 0], minlength=len(reference))
+    of = reference[matched.rank]
+    one_clock = np.minimum.reduceat(of, first) == np.maximum.reduceat(of, first)
+    clocks = []
+    for position, rank in enumerate(matched.ranks):
+        mine = matched.rows_of[position]
+        mine = mine[use[mine]]
+        to = int(reference[position])
+        known = to >= 0 and connected[to] > 1
+        # Where a stranger takes part, the middle of the ends is nobody's.
+        told = mine[one_clock[matched.call[mine]]]
+        clocks.append(
+            Clock(
+                rank=rank,
+                offset_ns=int(offset[position]) if known else None,
+                error_ns=int(np.median(distance[told])) if known and len(told) else None,
+                calls=len(mine),
+                reference=matched.ranks[to] if known else rank,
+            )
+        )
+    return tuple(clocks), offset, one_clock
+
+
+def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> tuple[Ints, Ints]:
+    """Offset of each rank, and the position of the rank that it is relative to, -1 for none.
+
+    From each rank that is not aligned yet to those that it shares calls with, then to theirs. Only
+    the calls of ranks reached are looked at: there may be many sets of ranks that share too few.
+    """
+    count = len(matched.ranks)
+    offset, reference = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    sizes = np.diff(np.append(first, len(matched)))
+    base = np.zeros(len(first), dtype=np.int64)
+    for origin in range(count):
+        if reference[origin] >= 0:
+            continue
+        reference[origin] = origin
+        reached = ints([origin])
+        # Of several ranks reached the lowest tells when a call ended.
+        teller = np.full(len(first), count, dtype=np.int64)
+        while len(reached):
+            rows = np.concatenate([matched.rows_of[position] for position in reached])
+            rows = rows[use[rows]]
+            rows = rows[matched.rank[rows] < teller[matched.call[rows]]][::-1]
+            call, rank = matched.call[rows], matched.rank[rows]
+            teller[call] = rank
+            base[call] = matched.end[rows] + offset[rank]
+            rows = _rows_of_calls(np.flatnonzero(teller < count), first, sizes)
+            rows = rows[reference[matched.rank[rows]] < 0]
+            apart = base[matched.call[rows]] - matched.end[rows]
+            reached = _extend(ints(matched.rank[rows]), apart, offset)
+            reference[reached] = origin
+    return offset, reference
+
+
+def _middles(values: Ints, first: Ints) -> Ints:
+    """The middle of each call's values, of two the mean: as far from one as from the other."""
+    sizes = np.diff(np.append(first, len(values)))
+    found = np.empty(len(first), dtype=np.int64)
+    # Calls of as many ranks are a matrix, and sorting its rows is fast.
+    for size in np.unique(sizes).tolist():
+        calls = np.flatnonzero(sizes == size)
+        rows = np.sort(values[first[calls][:, None] + np.arange(size)], axis=1)
+        low, high = rows[:, (size - 1) // 2], rows[:, size // 2]
+        found[calls] = low + (high - low) // 2
+    return found
+
+
+def _rows_of_calls(calls: Ints, first: Ints, sizes: Ints) -> Ints:
+    """All rows of these calls."""
+    counts = sizes[calls]
+    skipped = first[calls] - np.append(0, np.cumsum(counts)[:-1])
+    return np.arange(int(counts.sum())) + np.repeat(skipped, counts) if len(calls) else calls
+
+
+def _extend(rank: Ints, difference: Ints, offset: Ints) -> Ints:
+    """Align the ranks for which enough differences are there; which these are, ascending."""
+    order = np.lexsort((difference, rank))
+    ranks, difference = rank[order], difference[order]
+    found, first, counts = np.unique(ranks, return_index=True, return_counts=True)
+    enough = counts >= _LEAST_MATCHES
+    low = difference[first + (counts - 1) // 2]
+    high = difference[first + counts // 2]
+    offset[found[enough]] = ints(low + (high - low) // 2)[enough]
+    return found[enough]

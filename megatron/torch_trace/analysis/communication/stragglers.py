@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is late, and what that costs the others.
+
+    rank 0   [######--------)     waits 8        # until the last one has arrived
+    rank 1       [##--------)     waits 2        - the transfer itself
+    rank 2         [--------)     arrives last, imposes 10 on the others
+
+All ranks leave a collective together, so the wait of a rank is its duration minus the shortest one,
+whatever its clock shows. Who arrived last is who began last on the common clock; of ranks that have
+none in common, who was in the call for the shortest time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.analysis.communication.clocks import Clock, align
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls
+from megatron.torch_trace.analysis.timeline.code_columns import present
+from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.analysis.timeline.moment import Moment
+
+_NOISE_NS = 20_000
+"""Arrivals closer than this are together: nobody is called late for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """One rank in the calls of one collective; see `Straggler`.
+
+    Args:
+        dimension, collective: which calls.
+        calls, last_arrivals, imposed_wait_ns, own_wait_ns: of these calls only.
+        worst: the call in which the others waited longest for this rank, from the first arrival to
+            its end; None if they never did.
+    """
+
+    dimension: str
+    collective: str
+    calls: int
+    last_arrivals: int
+    imposed_wait_ns: int
+    own_wait_ns: int
+    worst: Moment | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """One rank's lateness over all matched collectives.
+
+    Args:
+        rank: the rank.
+        calls: matched calls in which arrivals were further apart than the clocks' error.
+        last_arrivals: of these, how often this rank came last.
+        imposed_wait_ns: sum, over the calls in which it came last, of the waits of all others.
+        delay_ns: of what it imposed, the mean over the others in each call: how much later the
+            others could go on because of it.
+        own_wait_ns: how long it waited itself.
+        dimension: the dimension in which most of what it imposed lies, None if it imposed nothing.
+        collective: the collective there.
+        calls_there, share_there: calls of that dimension and collective, and how much of them this
+            rank was last in.
+        by_collective: the same by dimension and collective, where it has matched calls.
+    """
+
+    rank: int
+    calls: int
+    last_arrivals: int
+    imposed_wait_ns: int
+    delay_ns: int
+    own_wait_ns: int
+    dimension: str | None
+    collective: str | None
+    calls_there: int
+    share_there: float | None
+    by_collective: tuple[Lateness, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Result over all ranks.
+
+    Args:
+        clocks: by rank.
+        stragglers: by imposed wait, the worst first; ranks without matched calls are left out.
+        matched_calls: calls that at least two ranks have.
+        wait: for each row of the matched calls, ns.
+        shortest: for each row, the shortest duration over the ranks of its call, ns.
+    """
+
+    clocks: tuple[Clock, ...]
+    stragglers: tuple[Straggler, ...]
+    matched_calls: int
+    wait: Ints
+    shortest: Ints
+
+
+def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = None) -> Waits:
+    """Waits, clocks and stragglers over the ranks of `matched`.
+
+    Args:
+        matched: calls found on several ranks.
+        bases: rank -> base time of its trace, ns since the epoch; moments need it.
+    """
+    if not len(matched):
+        return Waits(
+            tuple(Clock(r, None, None, 0, r) for r in matched.ranks), (), 0, ints([]), ints([])
+        )
+    first = np.flatnonzero(np.diff(matched.call, prepend=-1))
+    duration = matched.end - matched.start
+    shortest = np.minimum.reduceat(duration, first)[matched.call]
+    wait = np.where(matched.symmetric, duration - shortest, 0)
+    clocks, offset, one_clock = align(matched, first)
+    return Waits(
+        clocks=clocks,
+        stragglers=_stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {}),
+        matched_calls=len(first),
+        wait=wait,
+        shortest=shortest,
+    )
+
+
+def _stragglers(
+    matched: MatchedCalls,
+    first: Ints,
+    wait: Ints,
+    alignment: tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]],
+    bases: Mapping[int, int],
+) -> tuple[Straggler, ...]:
+    clocks, offset, one_clock = alignment
+    errors = ints([clock.error_ns or 0 for clock in clocks])
+    start = np.where(
+        one_clock[matched.call],
+        matched.start + offset[matched.rank],
+        matched.start - matched.end,
+    )
+    earliest = np.minimum.reduceat(start, first)
+    latest = np.maximum.reduceat(start, first)
+    # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
+    error = np.maximum.reduceat(errors[matched.rank], first)
+    counts = matched.symmetric[first] & (latest - earliest > np.maximum(_NOISE_NS, 3 * error))
+    counted_rows = counts[matched.call]
+    last = (start == latest[matched.call]) & counted_rows
+    total = np.add.reduceat(wait, first)
+    imposed = np.where(last, total[matched.call] - wait, 0)
+    others = np.diff(np.append(first, len(wait))) - 1
+    delayed = imposed // np.maximum(others, 1)[matched.call]
+    labels = [(dimension, collective) for dimension, _, collective in matched.labels]
+    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    label = ints([codes[one] for one in labels])[matched.label][matched.call]
+    names = list(codes)
+    early = start - earliest[matched.call]
+    found = []
+    for position, rank in enumerate(matched.ranks):
+        mine = matched.rows_of[position]
+        rows = mine[matched.symmetric[mine]]
+        if not len(rows):
+            continue
+        counted = mine[counted_rows[mine]]
+        by_label = np.bincount(label[mine], weights=imposed[mine], minlength=len(names))
+        worst = int(by_label.argmax())
+        there = counted[label[counted] == worst]
+        has_worst = bool(by_label[worst])
+        columns = (counted_rows, last, imposed, wait, early)
+        lateness = tuple(
+            _lateness(matched, names[code], rows[label[rows] == code], columns, bases.get(rank))
+            for code in present(label[rows])
+        )
+        found.append(
+            Straggler(
+                rank=rank,
+                calls=len(counted),
+                last_arrivals=int(last[mine].sum()),
+                imposed_wait_ns=int(imposed[mine].sum()),
+                delay_ns=int(delayed[mine].sum()),
+                own_wait_ns=int(wait[mine].sum()),
+                dimension=names[worst][0] if has_worst else None,
+                collective=names[worst][1] if has_worst else None,
+                calls_there=len(there) if has_worst else 0,
+                share_there=float(last[there].sum() / len(there)) if has_worst else None,
+                by_collective=lateness,
+            )
+        )
+    return tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
+
+
+def _lateness(
+    matched: MatchedCalls,
+    name: tuple[str, str],
+    rows: Ints,
+    columns: tuple[np.ndarray, np.ndarray, Ints, Ints, Ints],
+    base: int | None,
+) -> Lateness:
+    counted, last, imposed, wait, early = (column[rows] for column in columns)
+    at = int(imposed.argmax())
+    worst = None
+    if base is not None and imposed[at]:
+        end = int(matched.end[rows[at]])
+        start = int(matched.start[rows[at]] - early[at])
+        worst = Moment(start - base, end - start)
+    return Lateness(
+        *name,
+        calls=int(counted.sum()),
+        last_arrivals=int((last & counted).sum()),
+        imposed_wait_ns=int(imposed.sum()),
+        own_wait_ns=int(wait.sum()),
+        worst=worst,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RankWaits:
+    """What one rank's calls waited.
+
+    Args:
+        matched: which rows of its RankCalls are on other ranks too.
+        wait, shortest: for each row, ns; 0 and its own duration where it is not.
+    """
+
+    matched: np.ndarray
+    wait: Ints
+    shortest: Ints
+
+
+def waits_of(matched: MatchedCalls, waits: Waits, position: int, duration: Ints) -> RankWaits:
+    """The waits of one rank.
+
+    Args:
+        position: of the rank in the sorted list of ranks.
+        duration: of each row of its RankCalls.
+    """
+    mine = matched.rows_of[position]
+    rows = matched.row[mine]
+    result = RankWaits(np.zeros(len(duration), dtype=bool), np.zeros_like(duration), duration + 0)
+    result.matched[rows] = True
+    result.wait[rows] = waits.wait[mine]
+    result.shortest[rows] = waits.shortest[mine]
+    return result

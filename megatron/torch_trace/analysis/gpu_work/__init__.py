@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels by name, family, operator and shape; FLOPs and MFU."""

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU side: why the GPU is idle, synchronisations, data loader, time outside of operators.
+
+An idle gap of the GPU ends with some work. Until that work was launched the GPU waited for the CPU;
+after that the work waited for something else (its launch to arrive, or an event on the GPU):
+
+    CPU            data loader  [-----)      launch k2 |
+    GPU      k1 ####                                       #### k2
+    idle            [---)[-----)[----------------------)[-)
+    because          cpu   data          cpu             gpu
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megatron.torch_trace.analysis.gpu_work.kernels import NO_OPERATOR
+from megatron.torch_trace.analysis.host.data_loader import (
+    DataLoading,
+    LoaderSupply,
+    data_loading,
+    loader_intervals,
+    loader_supply,
+)
+from megatron.torch_trace.analysis.host.python_frames import PythonRow, python_rows
+from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.intervals import Intervals, Ints
+from megatron.torch_trace.analysis.timeline.moment import Moment, longest
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
+
+_SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
+_TINY_NS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCauses:
+    """Idle time of the GPU in the window, split without remainder.
+
+    Args:
+        data_ns: the CPU waited for the data loader, and had nothing launched.
+        sync_ns: the CPU had waited for the GPU (cudaStreamSynchronize, ...) and had to start anew:
+            the gap before the first launch after such a wait.
+        cpu_ns: the CPU had not launched the next work yet, for other reasons: launch-bound.
+        gpu_ns: the next work was launched already: its launch was on the way, or it waited for an
+            event of another stream, another GPU or the host.
+        unknown_ns: the launch of the next work is not in the trace, or there is no next work.
+    """
+
+    data_ns: int
+    sync_ns: int
+    cpu_ns: int
+    gpu_ns: int
+    unknown_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        return self.data_ns + self.sync_ns + self.cpu_ns + self.gpu_ns + self.unknown_ns
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRow:
+    """Calls that make the CPU wait for the GPU.
+
+    Args:
+        call: `cudaStreamSynchronize`, ...
+        caller: the outermost operator around it, `(no operator)` when Python called it directly.
+        calls, time_ns, max_ns: how often and how long, within the steps.
+        longest: the longest of them.
+    """
+
+    call: str
+    caller: str
+    calls: int
+    time_ns: int
+    max_ns: int
+    longest: Moment | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopThread:
+    """What the thread of the training loop did, in ns; the four add up to the window.
+
+    Args:
+        operators_ns: in operators of torch, launches and all.
+        waiting_ns: in calls that wait for the GPU.
+        data_ns: in the data loader.
+        other_ns: the rest: Python, other threads' turns at the interpreter, the backward pass,
+            which another thread runs.
+        backward_ns: of the rest, while operators ran on other threads.
+    """
+
+    operators_ns: int
+    waiting_ns: int
+    data_ns: int
+    other_ns: int
+    backward_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The CPU side of one rank.
+
+    Args:
+        idle: why the GPU was idle.
+        syncs: synchronisations by caller, by time.
+        data_loading: by step; empty when no data loader is in the trace.
+        loader_supply: how fast batches are made; None if the trace does not show it.
+        loop_thread: None for a trace without ProfilerStep.
+        python: functions of the loop's thread by their own time; empty without stacks.
+        tiny_kernels, tiny_kernels_ns: compute kernels shorter than 5 us.
+        overhead_ns: union of what the profiler itself reports as overhead, within the window.
+    """
+
+    idle: IdleCauses
+    syncs: tuple[SyncRow, ...]
+    data_loading: tuple[DataLoading, ...]
+    loader_supply: LoaderSupply | None
+    loop_thread: LoopThread | None
+    python: tuple[PythonRow, ...]
+    tiny_kernels: int
+    tiny_kernels_ns: int
+    overhead_ns: int
+
+
+def look_at_host(timeline: Timeline) -> Host:
+    """Everything about the CPU side."""
+    activity, window = timeline.activity, timeline.window
+    gaps = timeline.sets.busy.gaps(window.start, window.end)
+    loader = loader_intervals(timeline)
+    elsewhere = not_python(timeline, loader)
+    syncing = sync_rows_of(timeline)
+    overhead = Intervals.of(activity.overhead.start, activity.overhead.end)
+    short = timeline.is_compute & timeline.in_window
+    short &= (activity.gpu.end - activity.gpu.start) < _TINY_NS
+    return Host(
+        idle=_idle_causes(timeline, gaps, loader, syncing),
+        syncs=_syncs(timeline, syncing),
+        data_loading=data_loading(timeline, gaps, loader),
+        loader_supply=loader_supply(timeline, loader),
+        loop_thread=_loop_thread(timeline, loader, syncing),
+        python=python_rows(timeline, elsewhere),
+        tiny_kernels=int(short.sum()),
+        tiny_kernels_ns=int(timeline.clipped[short].sum()),
+        overhead_ns=overhead.clip(window.start, window.end).total,
+    )
+
+
+def not_python(timeline: Timeline, loader: Intervals) -> Intervals:
+    """When the loop's thread was in operators, in calls of the runtime, or in the data loader."""
+    activity, track = timeline.activity, timeline.window.track
+    if track == NONE:
+        return Intervals.empty()
+    mine = ~activity.ops.annotation & activity.on_thread(activity.ops, track)
+    here = activity.on_thread(activity.calls, track)
+    operators = Intervals.of(activity.ops.start[mine], activity.ops.end[mine])
+    calls = Intervals.of(activity.calls.start[here], activity.calls.end[here])
+    return operators.union(calls).union(loader)
+
+
+def sync_rows_of(timeline: Timeline) -> Ints:
+    """Rows of `activity.calls` that wait for the GPU, begun within the steps.
+
+    The device synchronisation with which the profiler ends its window is behind the last step.
+    """
+    calls, window = timeline.activity.calls, timeline.window
+    end = max((step.cpu_end for step in window.steps), default=window.end)
+    mine = timeline.activity.named(calls, _synchronises)
+    mine &= (calls.start >= window.start) & (calls.start < end)
+    return np.flatnonzero(mine)
+
+
+def _synchronises(name: str) -> bool:
+    folded = name.lower()
+    return any(word in folded for word in _SYNC_WORDS)
+
+
+def _idle_causes(
+    timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Ints
+) -> IdleCauses:
+    gpu, calls = timeline.activity.gpu, timeline.activity.calls
+    if not len(gaps) or not len(gpu):
+        return IdleCauses(0, 0, 0, 0, gaps.total)
+    # The work that ends each gap starts exactly where the gap ends; of several the one that was
+    # launched first.
+    order = np.lexsort((timeline.launches.time, gpu.start))
+    at = np.searchsorted(gpu.start[order], gaps.ends, side="left")
+    exists = at < len(order)
+    row = order[np.minimum(at, len(order) - 1)]
+    known = exists & (gaps.ends < timeline.window.end) & (timeline.launches.call[row] != NONE)
+    unknown = int((gaps.ends - gaps.starts)[~known].sum())
+    starts, ends = gaps.starts[known], gaps.ends[known]
+    launched = np.clip(timeline.launches.time[row[known]], starts, ends)
+    behind = int((ends - launched).sum())
+    data = loader.covered(starts, launched)
+    waited = launched - starts - data
+    # Did the launching thread come out of a wait for the GPU during this gap, or just before?
+    woken = np.sort(calls.end[syncing])
+    index = np.searchsorted(woken, launched, side="right") - 1
+    last = woken[np.maximum(index, 0)] if len(woken) else np.zeros(len(launched), dtype=np.int64)
+    after_sync = (index >= 0) & (last >= starts) if len(woken) else np.zeros(len(starts), bool)
+    return IdleCauses(
+        data_ns=int(data.sum()),
+        sync_ns=int(waited[after_sync].sum()),
+        cpu_ns=int(waited[~after_sync].sum()),
+        gpu_ns=behind,
+        unknown_ns=unknown,
+    )
+
+
+def _syncs(timeline: Timeline, rows: Ints) -> tuple[SyncRow, ...]:
+    activity = timeline.activity
+    calls, ops = activity.calls, activity.ops
+    caller = timeline.operators.outermost(calls.track[rows], calls.start[rows])
+    found: dict[tuple[str, str], list[int]] = {}
+    for row, op in zip(rows.tolist(), caller.tolist(), strict=True):
+        name = activity.names[int(ops.name[op])] if op != NONE else NO_OPERATOR
+        found.setdefault((activity.names[int(calls.name[row])], name), []).append(row)
+    result = []
+    for (call, name), members in found.items():
+        length = calls.end[members] - calls.start[members]
+        result.append(
+            SyncRow(
+                call,
+                name,
+                len(members),
+                int(length.sum()),
+                int(length.max(initial=0)),
+                longest(calls.start[members], calls.end[members]),
+            )
+        )
+    return tuple(sorted(result, key=lambda row: (-row.time_ns, row.call, row.caller)))
+
+
+def _loop_thread(timeline: Timeline, loader: Intervals, syncing: Ints) -> LoopThread | None:
+    activity, window = timeline.activity, timeline.window
+    if window.track == NONE:
+        return None
+    ops, calls = activity.ops, activity.calls
+    own = activity.on_thread(ops, window.track)
+    mine = ~ops.annotation & own
+    operators = Intervals.of(ops.start[mine], ops.end[mine]).clip(window.start, window.end)
+    others = ~ops.annotation & ~own
+    backward = Intervals.of(ops.start[others], ops.end[others]).clip(window.start, window.end)
+    here = syncing[activity.on_thread(calls, window.track)[syncing]]
+    waiting = Intervals.of(calls.start[here], calls.end[here]).clip(window.start, window.end)
+    data = loader.minus(waiting)
+    working = operators.minus(waiting).minus(data)
+    rest = working.union(waiting).union(data).gaps(window.start, window.end)
+    return LoopThread(
+        operators_ns=working.total,
+        waiting_ns=waiting.total,
+        data_ns=data.total,
+        other_ns=rest.total,
+        backward_ns=rest.intersect(backward).total,
+    )

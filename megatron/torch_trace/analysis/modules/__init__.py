@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU work by the module that launched it."""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where all GPU work is: in modules, in micro-batches outside of modules, or elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_OPERATOR
+from megatron.torch_trace.analysis.gpu_work.operator_flops import WorkFlops
+from megatron.torch_trace.analysis.modules.attribution import Places
+from megatron.torch_trace.analysis.modules.ranges import SPANS, ModuleRanges
+from megatron.torch_trace.analysis.modules.sums import begun_flops
+from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.intervals import Ints
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRow:
+    """GPU work in no module by the outermost operator around its launch.
+
+    Args:
+        operator: its name, `(no operator)` or `(launched before the trace)`.
+        time_ns: sum, cut to the window.
+        kernels: pieces of work.
+    """
+
+    operator: str
+    time_ns: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleAccount:
+    """Where all GPU work is, in ns: sums over pieces of work, cut to the window.
+
+    Args:
+        gpu_ns: all of it, whoever launched it.
+        unattributed_ns: of that, in no module.
+        outside: what that is, by time.
+        microbatch_ns: launched while the training loop was in a forward or backward micro-batch;
+            None without spans of phases.
+        microbatch_unattributed_ns: of that, in no module.
+        microbatch_loose_compute_ns: of that, no communication; 0 without spans of phases.
+        communication_ns: of all work in modules, communication.
+        source: what told of modules: `spans` or `stacks`.
+        by_sequence_ns: in modules that only autograd's sequence numbers led to.
+        flops: of all that begins in the window; None if the FLOPs of anything are unknown.
+        unattributed_flops: of that, in no module.
+    """
+
+    gpu_ns: int
+    unattributed_ns: int
+    microbatch_ns: int | None
+    microbatch_unattributed_ns: int | None
+    outside: tuple[OutsideRow, ...]
+    source: str = SPANS
+    by_sequence_ns: int = 0
+    communication_ns: int = 0
+    microbatch_loose_compute_ns: int = 0
+    flops: int | None = None
+    unattributed_flops: int | None = None
+
+
+def module_account(
+    timeline: Timeline, ranges: ModuleRanges, places: Places, flops: WorkFlops | None, whole: int
+) -> ModuleAccount:
+    """The account of one rank.
+
+    Args:
+        timeline, ranges, places: the work and its modules.
+        flops: of the work; None if unknown.
+        whole: all GPU work in the window, ns.
+    """
+    inside, clipped = timeline.in_window, timeline.clipped
+    loose = inside & (places.module == NONE)
+    within = lost = every = others = None
+    microbatches = inside & (timeline.microbatch != NONE)
+    if timeline.has_microbatches:
+        within, lost = int(clipped[microbatches].sum()), int(clipped[microbatches & loose].sum())
+    if flops is not None and not flops.unknown[inside].any():
+        begun = begun_flops(timeline, flops)
+        every, others = int(begun.sum()), int(begun[loose].sum())
+    return ModuleAccount(
+        gpu_ns=whole,
+        unattributed_ns=int(clipped[loose].sum()),
+        microbatch_ns=within,
+        microbatch_unattributed_ns=lost,
+        outside=_outside(timeline, np.flatnonzero(loose)),
+        source=ranges.source,
+        by_sequence_ns=int(clipped[inside & places.by_sequence].sum()),
+        communication_ns=int(clipped[inside & ~loose & timeline.is_communication].sum()),
+        microbatch_loose_compute_ns=int(
+            clipped[microbatches & loose & ~timeline.is_communication].sum()
+        ),
+        flops=every,
+        unattributed_flops=others,
+    )
+
+
+def _outside(timeline: Timeline, rows: Ints) -> tuple[OutsideRow, ...]:
+    activity, launches = timeline.activity, timeline.launches
+    outermost = timeline.operators.outermost(launches.track[rows], launches.time[rows])
+    sums: dict[str, list[int]] = {}
+    works = (outermost, launches.call[rows], timeline.clipped[rows])
+    for row, call, time in zip(*(column.tolist() for column in works), strict=True):
+        if row == NONE:
+            name = BEFORE if call == NONE else NO_OPERATOR
+        else:
+            name = activity.names[int(activity.ops.name[row])]
+        entry = sums.setdefault(name, [0, 0])
+        entry[0] += time
+        entry[1] += 1
+    found = [OutsideRow(name, *values) for name, values in sums.items()]
+    return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator)))

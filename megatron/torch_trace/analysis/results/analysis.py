@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an analysis returns: frozen, complete, without a trace behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from megatron.torch_trace.analysis.communication.clocks import Clock
+from megatron.torch_trace.analysis.communication.stragglers import Straggler
+from megatron.torch_trace.analysis.communication.totals import CommunicationRow, DimensionTotal
+from megatron.torch_trace.analysis.gpu_work.kernels import Casts, FamilyRow, KernelRow, OperatorRow
+from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
+from megatron.torch_trace.analysis.host.idle import Host
+from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
+from megatron.torch_trace.analysis.modules.rows import ModuleRow
+from megatron.torch_trace.analysis.results.stage_work import StageWork
+from megatron.torch_trace.analysis.results.summary import Summary
+from megatron.torch_trace.analysis.schedule.microbatches import BubbleRow, MicrobatchRow
+from megatron.torch_trace.analysis.schedule.phases import PhaseRow
+from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
+from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics
+from megatron.torch_trace.analysis.timeline.time_slices import Course
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step: [start_ns, end_ns) in ns since the trace's base time; None: utilisation unknown."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    breakdown: Breakdown | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """All of one rank. Times are ns; tables are complete, whatever a report shows of them.
+
+    Args:
+        rank: global rank; a trace that tells none is given the lowest free number.
+        file: path of the trace.
+        coordinates: place in the parallel dimensions, as far as known.
+        world_size, device, host: None if not recorded.
+        other_devices: GPUs that this process used besides the analysed one.
+        window_ns: length of the window.
+        communication_ns: union of all communication in it, exposed or not.
+        overlapped_communication_ns: of that, beside compute.
+        breakdown: None when launches lack kernels (`unknown` says so): utilisation is unknown.
+        unknown: why utilisation is unknown, a sentence; None if it is known.
+        steps: by the clock.
+        dimensions: communication by dimension.
+        communication: by dimension, group, collective.
+        kernels, families, operators, shapes, modules: by time; modules by path.
+        casts: kernels that only convert tensors.
+        launches, host: the CPU side.
+        pipeline: by step; empty without pipeline communication.
+        repairs: what the reader mended or lost: kind -> count, offsets, meaning.
+        odd_times: events dropped for impossible times, and ones without an end.
+        damage: the reader's account in one sentence; None if the file is whole.
+        model_flops, argv: what capture wrote; None and () if it did not.
+        compile: what torch.compile did again during the window, and fused kernels that refused
+            their inputs: name -> how often, as capture counted; empty if it did not.
+        python_functions: Python frames in the trace, which are counted and not kept.
+        wait_ns: sum of the rank's waits in matched collectives; None for a single rank.
+        module_classes: modules by class, by time.
+        module_account: GPU work in modules and outside; None if the trace tells of no modules.
+        phases, microbatches: by time; in order. Empty without spans of phases.
+        bubble: the pipeline's bubble by place in 1F1B.
+        base_ns: what the trace's times count from, ns since the epoch where the trace tells it.
+        course: the breakdown in slices of time; None if utilisation is unknown.
+    """
+
+    rank: int
+    file: str
+    coordinates: Mapping[str, int]
+    world_size: int | None
+    device: str | None
+    host_name: str | None
+    other_devices: tuple[int, ...]
+    window_ns: int
+    communication_ns: int | None
+    overlapped_communication_ns: int | None
+    breakdown: Breakdown | None
+    unknown: str | None
+    steps: tuple[StepResult, ...]
+    dimensions: tuple[DimensionTotal, ...]
+    communication: tuple[CommunicationRow, ...]
+    kernels: tuple[KernelRow, ...]
+    families: tuple[FamilyRow, ...]
+    operators: tuple[OperatorRow, ...]
+    shapes: tuple[OperatorRow, ...]
+    modules: tuple[ModuleRow, ...]
+    casts: Casts
+    launches: LaunchStatistics
+    host: Host
+    pipeline: tuple[PipelineStep, ...]
+    repairs: Mapping[str, Any] = field(default_factory=dict)
+    odd_times: int = 0
+    damage: str | None = None
+    model_flops: float | None = None
+    argv: tuple[str, ...] = ()
+    compile: Mapping[str, int] = field(default_factory=dict)
+    python_functions: int = 0
+    wait_ns: int | None = None
+    module_classes: tuple[ModuleRow, ...] = ()
+    module_account: ModuleAccount | None = None
+    phases: tuple[PhaseRow, ...] = ()
+    microbatches: tuple[MicrobatchRow, ...] = ()
+    bubble: tuple[BubbleRow, ...] = ()
+    base_ns: int = 0
+    course: Course | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is worth doing something about.
+
+    Args:
+        code: stable name of the rule.
+        severity: `high`, `medium`, `low` or `info`.
+        title: the fact in one sentence, with its number.
+        evidence: the numbers behind it.
+        advice: what to try, one sentence, in Megatron's flags where there is one.
+        share: part of the iteration that it concerns, for ordering; 0 if that is no time.
+    """
+
+    code: str
+    severity: str
+    title: str
+    evidence: Mapping[str, Any]
+    advice: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file that was not analysed, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The whole answer.
+
+    Args:
+        ranks: ascending.
+        summary: means over them.
+        missing_ranks: ranks of the job without a trace here; None if the world size is unknown.
+        clocks: what aligns the ranks in time.
+        stragglers: by imposed wait, the worst first; empty for a single rank.
+        matched_calls: collectives found on at least two ranks.
+        mfu: of the whole job.
+        findings: most severe first.
+        skipped_files: in the order given.
+        stages: modules over the ranks of each pipeline stage; empty if no trace tells of modules.
+    """
+
+    ranks: tuple[RankResult, ...]
+    summary: Summary
+    missing_ranks: tuple[int, ...] | None
+    clocks: tuple[Clock, ...]
+    stragglers: tuple[Straggler, ...]
+    matched_calls: int
+    mfu: Mfu
+    findings: tuple[Finding, ...]
+    skipped_files: tuple[SkippedFile, ...]
+    stages: tuple[StageWork, ...] = ()
+
+    def to_polars(self) -> dict[str, pl.DataFrame]:
+        """Every table over all ranks as a polars frame.
+
+        Returns:
+            `breakdown`, `steps`, `communication`, `kernels`, `families`, `operators`, `shapes`,
+            `modules`, `module_classes`, `module_account`, `phases`, `microbatches`, `bubble`,
+            `syncs`, `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each with a
+            column `rank` where that makes sense. `stages`, and with a column `stage`
+            `stage_layers` and `stage_classes`, are modules over ranks. An empty table has no
+            columns.
+        """
+        from megatron.torch_trace.analysis.results.frames import frames
+
+        return frames(self)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis of one rank kept beside its trace, so that no one need read the trace again.
+
+A Parquet file for each rank: its columns are the rank's collective calls, which other ranks need
+to see; the metadata holds the tables of its own analysis and the table of `kind` codes as JSON,
+which every reader of Parquet can show. It belongs to one trace, told by size and checksum and not
+by its time, so that both can be copied; and to the fields that results have now, so that a partial
+of another version is never mistaken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+
+from megatron.torch_trace import __version__
+from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
+from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.run.rank import RankOutcome
+from megatron.torch_trace.analysis.timeline.intervals import Ints
+from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.format.file_names import WindowName, partial_of
+
+_VERSION, _HEADER, _RESULT, _KINDS = (
+    f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
+)
+_REVISION = 3
+"""Raised when the same fields come to mean something else within a version of the package."""
+_EDGE_BYTES = 1 << 14
+_TIMES, _SMALL, _NUMBERS = ("start", "end"), ("kind", "step"), ("bytes", "elements", "seq")
+_COLUMNS = (*_TIMES, *_SMALL, *_NUMBERS)
+
+
+class UnusableError(TorchTraceError):
+    """A partial that must not stand in for its trace; the text is why, in a word or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which trace it is, at the price of two small reads: also after it was copied.
+
+    Args:
+        name: of the file.
+        size: in bytes.
+        head, tail: CRC-32 of its first and last 16 KiB. In the last lies gzip's own checksum of
+            the whole.
+    """
+
+    name: str
+    size: int
+    head: int
+    tail: int
+
+
+def identify(trace: Path) -> Identity:
+    """The identity of a trace.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with trace.open("rb") as file:
+        head = zlib.crc32(file.read(_EDGE_BYTES))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _EDGE_BYTES))
+        return Identity(trace.name, size, head, zlib.crc32(file.read()))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a partial is of.
+
+    Args:
+        trace: of which trace.
+        run: name of the run's folder by the trace's own word; None if it has none.
+        window: name of the window's folder; None if the trace lay in another.
+        rank: as in `RankOutcome`.
+    """
+
+    trace: Identity
+    run: str | None
+    window: str | None
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A partial read: what it is of, and the outcome, whose `file` is the trace's name only."""
+
+    header: Header
+    outcome: RankOutcome
+
+
+@cache
+def version() -> str:
+    """Package version, and a hash of every field that a partial can hold."""
+    fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in nested(RankOutcome))
+    digest = hashlib.sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
+    return f"{__version__}+{_REVISION}.{digest[:16]}"
+
+
+def nested(kind: Any) -> set[type]:
+    """A dataclass and all dataclasses that its fields may hold, at any depth."""
+    found: set[type] = set()
+    waiting = [kind]
+    while waiting:
+        one = waiting.pop()
+        waiting += get_args(one)
+        if isinstance(one, type) and dataclasses.is_dataclass(one) and one not in found:
+            found.add(one)
+            waiting += get_type_hints(one).values()
+    return found
+
+
+def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
+    """Keep an outcome beside its trace.
+
+    Args:
+        outcome: of the whole window.
+        trace: what was analysed.
+        of: its identity before it was read.
+
+    Raises:
+        UnusableError: the trace has changed since.
+        OSError: the file could not be written.
+    """
+    import polars as pl
+
+    if identify(trace) != of:
+        raise UnusableError("the trace changed while it was read")
+    calls = outcome.calls
+    window = trace.absolute().parent.name
+    header = Header(of, outcome.run, window if WindowName.parse(window) else None, outcome.rank)
+    target = partial_of(trace)
+    target.parent.mkdir(exist_ok=True)
+    with atomic_path(target) as temporary:
+        frame = pl.DataFrame({name: getattr(calls, name) for name in _COLUMNS})
+        # The same types on every rank, so that all of them can be read as one table.
+        frame = frame.cast(dict.fromkeys(_SMALL, pl.Int32))
+        frame.write_parquet(
+            temporary,
+            compression="zstd",
+            metadata={
+                _VERSION: version(),
+                _HEADER: _json(header),
+                _RESULT: _json(replace(outcome.result, file=trace.name)),
+                _KINDS: _json(calls.kinds),
+            },
+        )
+    return target
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def read(path: Path, check: Callable[[Header], None]) -> Partial:
+    """A partial.
+
+    Args:
+        path: of the partial.
+        check: raises `UnusableError` if it is of something else, before its tables are read.
+
+    Raises:
+        UnusableError: it is damaged, of another version, or of something else.
+    """
+    import polars as pl
+
+    try:
+        found = pl.read_parquet_metadata(path)
+        if found[_VERSION] != version():
+            raise UnusableError("of another version")
+        header = msgspec.json.decode(found[_HEADER], type=Header)
+        check(header)
+        result = msgspec.json.decode(found[_RESULT], type=RankResult)
+        kinds = msgspec.json.decode(found[_KINDS], type=tuple[CollectiveKind, ...])
+        # A few thousand rows: threads would cost more than they save.
+        frame = pl.read_parquet(path, parallel="none", glob=False)
+        columns = {name: frame[name].to_numpy() for name in _COLUMNS}
+        columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
+    except (KeyError, OSError, msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
+        raise UnusableError("damaged") from error
+    codes = columns["kind"]
+    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(kinds):
+        raise UnusableError("damaged")
+    calls = RankCalls(kinds=kinds, **columns)
+    return Partial(header, RankOutcome(header.rank, result, calls, header.run))
+
+
+def _narrowed(values: Ints) -> Ints:
+    """In 32 bits where they fit: of a thousand ranks all lie in memory together."""
+    if len(values) and int(np.abs(values).max()) > np.iinfo(np.int32).max:
+        return values
+    return values.astype(np.int32)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank, from its file to its result: what a worker process computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.communication.totals import communication_rows, dimension_totals
+from megatron.torch_trace.analysis.gpu_work.kernels import (
+    casts,
+    family_rows,
+    kernel_rows,
+    operator_rows,
+)
+from megatron.torch_trace.analysis.gpu_work.mfu import dense_peak_tflops
+from megatron.torch_trace.analysis.host.idle import look_at_host
+from megatron.torch_trace.analysis.modules.rows import look_at_modules
+from megatron.torch_trace.analysis.results.analysis import RankResult, StepResult
+from megatron.torch_trace.analysis.schedule.microbatches import (
+    BubbleRow,
+    bubble_rows,
+    microbatch_rows,
+)
+from megatron.torch_trace.analysis.schedule.phases import phase_rows
+from megatron.torch_trace.analysis.schedule.pipeline import pipeline_steps, pipeline_waiting
+from megatron.torch_trace.analysis.timeline.activity import Activity, read_activity
+from megatron.torch_trace.analysis.timeline.breakdown import break_down
+from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
+from megatron.torch_trace.analysis.timeline.steps import MergedTraceError, Window
+from megatron.torch_trace.analysis.timeline.time_slices import course_of
+from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
+from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.sources import rank_in_name
+
+
+class EmptyTraceError(TorchTraceError):
+    """A whole file in which there is nothing to analyse."""
+
+
+class StepError(TorchTraceError):
+    """`--step` names a step that the trace does not hold."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """A rank's result and what the comparison with other ranks needs.
+
+    Args:
+        rank: as the file or its name tells it; None if neither does.
+        result: its own analysis.
+        calls: its collectives.
+        run: name of the run's folder, by the file's own word.
+    """
+
+    rank: int | None
+    result: RankResult
+    calls: RankCalls
+    run: str | None = None
+
+
+def analyse_rank(
+    path: Path | str,
+    *,
+    workers: int = 1,
+    strict: bool = False,
+    step: int | None = None,
+) -> RankOutcome:
+    """Analyse the trace of one rank.
+
+    Args:
+        path: the trace.
+        workers: processes to decode with.
+        strict: raise at the first fault.
+        step: only this step, by its number in the trace.
+
+    Raises:
+        NotATraceError, StrictError: see `read_activity`.
+        MergedTraceError: the file holds several ranks.
+        EmptyTraceError: it holds neither steps nor GPU work.
+        StepError: it does not hold `step`.
+    """
+    activity = read_activity(path, workers=workers, strict=strict)
+    if activity.metadata.merged is not None:
+        raise MergedTraceError(activity.path)
+    timeline = place(activity)
+    if timeline is None or timeline.window.length <= 0:
+        raise EmptyTraceError(f"{path}: holds neither ProfilerStep marks nor GPU work.")
+    if step is not None:
+        timeline.window = _only(timeline.window, step, path)
+    rank = activity.metadata.rank
+    if rank is None:
+        rank = rank_in_name(activity.path.name)
+    return _analyse(timeline, rank)
+
+
+def _only(window: Window, number: int, path: Path | str) -> Window:
+    for step in window.steps:
+        if step.number == number:
+            return replace(window, start=step.start, end=step.end, steps=(step,))
+    held = ", ".join(str(step.number) for step in window.steps) or "none"
+    raise StepError(f"--step {number}: {path} does not hold it; it holds {held}.")
+
+
+def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
+    activity, window = timeline.activity, timeline.window
+    whole, by_step = break_down(timeline.sets, window)
+    launches = launch_statistics(
+        activity, timeline.launches, window, timeline.devices.served_elsewhere
+    )
+    unknown = _why_unknown(activity, launches)
+    calls = attribute(timeline)
+    communication = timeline.sets.communication.total
+    metadata = activity.metadata
+    flops = metadata.own.get("model_flops_per_iteration")
+    argv = metadata.own.get("argv")
+    shapes = operator_rows(timeline, by_shape=True) if activity.shapes else ()
+    device = _device(activity, timeline.devices.analysed)
+    modules = look_at_modules(timeline, dense_peak_tflops(device))
+    pipeline = pipeline_steps(timeline, calls, -1 if rank is None else rank)
+    bubble: tuple[BubbleRow, ...] = ()
+    if pipeline:
+        bounds = [(one.start_ns, one.end_ns) for one in pipeline]
+        bubble = bubble_rows(timeline, pipeline_waiting(timeline, calls), bounds)
+    result = RankResult(
+        rank=-1 if rank is None else rank,
+        file=str(activity.path),
+        coordinates=metadata.coordinates,
+        world_size=metadata.world_size,
+        device=device,
+        host_name=metadata.own.get("host"),
+        other_devices=timeline.devices.others,
+        window_ns=window.length,
+        communication_ns=None if unknown else communication,
+        overlapped_communication_ns=(
+            None if unknown else communication - whole.exposed_communication
+        ),
+        breakdown=None if unknown else whole,
+        unknown=unknown,
+        steps=tuple(
+            StepResult(step.number, step.start, step.end, None if unknown else parts)
+            for step, parts in zip(window.steps, by_step, strict=True)
+        ),
+        dimensions=dimension_totals(timeline, calls),
+        communication=communication_rows(timeline, calls),
+        kernels=kernel_rows(timeline),
+        families=family_rows(timeline),
+        operators=operator_rows(timeline),
+        shapes=shapes,
+        modules=modules.rows,
+        module_classes=modules.classes,
+        module_account=modules.account,
+        phases=phase_rows(timeline),
+        microbatches=microbatch_rows(timeline),
+        bubble=bubble,
+        casts=casts(timeline),
+        launches=launches,
+        host=look_at_host(timeline),
+        pipeline=pipeline,
+        repairs=activity.damage.as_json(),
+        odd_times=activity.odd_times + activity.unfinished + activity.without_start,
+        damage=activity.damage.sentence() or None,
+        model_flops=float(flops) if isinstance(flops, (int, float)) else None,
+        argv=tuple(map(str, argv)) if isinstance(argv, list) else (),
+        compile=_counts(metadata.own.get("compile")),
+        python_functions=activity.python_functions,
+        base_ns=activity.base_ns,
+        course=None if unknown else course_of(timeline.sets, window),
+    )
+    run = metadata.own.get("run")
+    return RankOutcome(
+        rank, result, rank_calls(timeline, calls), run if isinstance(run, str) else None
+    )
+
+
+def _counts(written: object) -> dict[str, int]:
+    if not isinstance(written, dict):
+        return {}
+    return {str(name): count for name, count in written.items() if isinstance(count, int)}
+
+
+def _why_unknown(activity: Activity, launches: LaunchStatistics) -> str | None:
+    if launches.gpu_is_unknown:
+        return (
+            f"{launches.without_kernel:,} of {launches.launches:,} launches have no kernel in the "
+            "trace, so what the GPU did is unknown."
+        )
+    if not len(activity.gpu):
+        return "The trace holds no GPU work, so what the GPU did is unknown."
+    return None
+
+
+def _device(activity: Activity, number: int | None) -> str | None:
+    devices = activity.metadata.devices
+    for device in devices:
+        if device.get("id") == number:
+            return str(device.get("name"))
+    name = activity.metadata.own.get("device")
+    if isinstance(name, str):
+        return name
+    return str(devices[0].get("name")) if devices else None

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For every rank its partial where that is good, else its trace.
+
+What cannot be used is said in a line of the log, which a program that sets none up prints to
+stderr; the answer is the same either way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from megatron.torch_trace.analysis.results.analysis import SkippedFile
+from megatron.torch_trace.analysis.run import kept_analysis
+from megatron.torch_trace.analysis.run.kept_analysis import Header, Partial, UnusableError
+from megatron.torch_trace.analysis.run.rank import RankOutcome
+from megatron.torch_trace.errors import StrictError, UsageError
+from megatron.torch_trace.files.sources import Sources, by_folder_and_rank, find_traces
+from megatron.torch_trace.format.file_names import ARTIFACTS, WindowName, partial_of, trace_of
+from megatron.torch_trace.format.suffixes import PARTIAL_SUFFIX
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What is known without reading a trace.
+
+    Args:
+        traces: that must be read.
+        outcomes: trace, there or not -> what its partial holds.
+        skipped: traces that are gone, with partials that cannot be used.
+    """
+
+    traces: list[Path] = field(default_factory=list)
+    outcomes: dict[Path, RankOutcome] = field(default_factory=dict)
+    skipped: list[SkippedFile] = field(default_factory=list)
+
+
+def find(paths: Iterable[Path | str]) -> Sources:
+    """The traces that `paths` name, also those of which only a partial is left.
+
+    Raises:
+        UsageError: a path does not exist, or a folder holds neither.
+    """
+    sources = Sources()
+    for path in map(Path, paths):
+        named = trace_of(path) if path.name.endswith(PARTIAL_SUFFIX) else path
+        kept = _kept(named)
+        try:
+            found = find_traces([named])
+        except UsageError:
+            if not kept:
+                raise
+            found = Sources()
+        gone = [trace for trace in kept if not trace.exists()]
+        sources.traces += sorted([*found.traces, *gone], key=by_folder_and_rank)
+        sources.skipped += found.skipped
+    return sources
+
+
+def _kept(path: Path) -> list[Path]:
+    """Traces at or below `path`, there or not, whose partials are there."""
+    if path.is_dir():
+        return [
+            trace_of(partial)
+            for partial in path.rglob(f"*{PARTIAL_SUFFIX}")
+            if partial.parent.name == ARTIFACTS
+        ]
+    return [path] if partial_of(path).is_file() else []
+
+
+def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = False) -> Gathered:
+    """Take every partial that can stand in for its trace, and say which cannot.
+
+    Args:
+        traces: there or not.
+        step: partials hold whole windows and cannot tell of one step.
+        strict: a partial of a damaged trace is refused as the trace would be.
+
+    Raises:
+        StrictError: see `strict`; of a trace that is gone.
+    """
+    taken: dict[Path, Partial] = {}
+    reasons: dict[Path, str] = {}
+    for trace in traces:
+        partial = partial_of(trace)
+        if not partial.is_file():
+            continue
+        try:
+            if step is not None:
+                raise UnusableError("of the whole window, not of one step")
+            taken[trace] = _take(trace, partial)
+        except UnusableError as error:
+            reasons[trace] = str(error)
+    for trace in _of_another_run(taken):
+        del taken[trace]
+        reasons[trace] = "of another run"
+    gone = {trace for trace in traces if str(trace) != "-" and not trace.exists()}
+    _say([why for trace, why in reasons.items() if trace not in gone], len(gone & taken.keys()))
+    result = Gathered()
+    for trace in traces:
+        if trace in taken and not (strict and taken[trace].outcome.result.damage):
+            result.outcomes[trace] = taken[trace].outcome
+        elif trace not in gone:
+            # A damaged trace says itself, best, where it is damaged.
+            result.traces.append(trace)
+        elif trace in taken:
+            damage = taken[trace].outcome.result.damage
+            raise StrictError(f"{trace}: damaged: {damage}.")
+        else:
+            reason = f"gone, and its partial is {reasons[trace]}"
+            result.skipped.append(SkippedFile(str(trace), reason))
+    return result
+
+
+def is_fresh(trace: Path) -> bool:
+    """Whether there is a partial that can stand in for a trace that is there."""
+    try:
+        _take(trace, partial_of(trace))
+    except UnusableError:
+        return False
+    return True
+
+
+def _take(trace: Path, path: Path) -> Partial:
+    partial = kept_analysis.read(path, lambda header: _check(header, trace))
+    result = replace(partial.outcome.result, file=str(trace))
+    return replace(partial, outcome=replace(partial.outcome, result=result))
+
+
+def _check(header: Header, trace: Path) -> None:
+    if header.trace.name != trace.name:
+        raise UnusableError("of another trace")
+    try:
+        if kept_analysis.identify(trace) != header.trace:
+            raise UnusableError("stale")
+    except FileNotFoundError:
+        folder = trace.absolute().parent.name
+        if header.window and WindowName.parse(folder) and header.window != folder:
+            raise UnusableError("of another window") from None
+    except OSError:
+        # Whoever may not read the trace may have been given the partial.
+        return
+
+
+def _of_another_run(taken: dict[Path, Partial]) -> list[Path]:
+    """Those without a trace that are not of the run that most are of."""
+    runs = Counter(one.header.run for one in taken.values() if one.header.run)
+    if len(runs) < 2:
+        return []
+    run = runs.most_common(1)[0][0]
+    return [
+        trace
+        for trace, one in taken.items()
+        if one.header.run not in (run, None) and not trace.exists()
+    ]
+
+
+def _say(reasons: list[str], gone: int) -> None:
+    if reasons:
+        what = ", ".join(f"{count:,} {why}" for why, count in sorted(Counter(reasons).items()))
+        logger.warning(
+            "torch-trace: %s not used (%s); the traces are read instead.",
+            "1 partial is" if len(reasons) == 1 else f"{len(reasons):,} partials are",
+            what,
+        )
+    if gone:
+        logger.warning(
+            "torch-trace: %s; partials stand in.",
+            "1 trace is gone" if gone == 1 else f"{gone:,} traces are gone",
+        )

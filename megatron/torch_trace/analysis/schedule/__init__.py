@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases, micro-batches and the pipeline's bubble."""

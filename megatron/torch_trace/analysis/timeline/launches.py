@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which call of the CPU put which work on the GPU, and how long it waited there.
+
+A launch is known by its correlation, never by its name: cudaGraphLaunch puts many kernels on the
+GPU under one correlation, and new launch functions appear every year.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
+from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.analysis.timeline.steps import Window
+from megatron.torch_trace.format.categories import is_launch
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """For each row of `Activity.gpu`, by whom and when it was launched.
+
+    Args:
+        call: row of `Activity.calls`, NONE if the launch is not in the trace.
+        time: start of that call in ns, NONE if unknown.
+        track: track of that call, NONE if unknown.
+    """
+
+    call: Ints
+    time: Ints
+    track: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStatistics:
+    """How the CPU feeds the GPU, within the window.
+
+    Args:
+        launches: calls that put work on the GPU, or should have.
+        without_kernel: those of them after which nothing ran.
+        work_without_launch: GPU work whose launch is not in the trace (before it began).
+        delay_median_ns, delay_p90_ns, delay_max_ns: from the start of the call to the start of the
+            work; negative ones (clock skew between CPU and GPU) count as 0. None without launches.
+        negative_delays: how many were negative.
+        depth_mean, depth_max: work launched and not yet finished; the mean is over time.
+        calls_ns: time inside launch calls on all threads.
+    """
+
+    launches: int
+    without_kernel: int
+    work_without_launch: int
+    delay_median_ns: int | None
+    delay_p90_ns: int | None
+    delay_max_ns: int | None
+    negative_delays: int
+    depth_mean: float | None
+    depth_max: int | None
+    calls_ns: int
+
+    @property
+    def gpu_is_unknown(self) -> bool:
+        """More than one launch in twenty ran nothing: what the GPU did is not in the trace."""
+        return self.without_kernel * 20 > self.launches > 0
+
+
+def match_launches(activity: Activity) -> Launches:
+    """Join GPU work with calls on the correlation; of several calls the first one."""
+    calls, gpu = activity.calls, activity.gpu
+    rows = np.flatnonzero(calls.correlation > 0)
+    ids, first = np.unique(calls.correlation[rows], return_index=True)
+    call = np.full(len(gpu), NONE, dtype=np.int64)
+    if len(ids) and len(gpu):
+        at = np.minimum(np.searchsorted(ids, gpu.correlation), len(ids) - 1)
+        known = ids[at] == gpu.correlation
+        call[known] = rows[first[at[known]]]
+    known = call != NONE
+    time = np.full(len(gpu), NONE, dtype=np.int64)
+    track = np.full(len(gpu), NONE, dtype=np.int64)
+    time[known] = calls.start[call[known]]
+    track[known] = calls.track[call[known]]
+    return Launches(call, time, track)
+
+
+def launching_calls(activity: Activity, launches: Launches) -> npt.NDArray[np.bool_]:
+    """Which calls put work on the GPU, or are by their name meant to."""
+    calls = activity.calls
+    launching = activity.named(calls, is_launch) & (calls.correlation > 0)
+    launching[launches.call[launches.call != NONE]] = True
+    return launching
+
+
+def launch_statistics(
+    activity: Activity, launches: Launches, window: Window, served_elsewhere: Ints
+) -> LaunchStatistics:
+    """Statistics over the launches that began in the window and the work that ran in it.
+
+    Args:
+        activity, launches, window: of one rank.
+        served_elsewhere: correlations of launches whose work ran on another device.
+    """
+    calls, gpu = activity.calls, activity.gpu
+    cpu_end = max((step.cpu_end for step in window.steps), default=window.end)
+    inside = (calls.start >= window.start) & (calls.start < cpu_end)
+    launching = launching_calls(activity, launches) & inside
+    served = np.zeros(len(calls), dtype=bool)
+    if len(served_elsewhere):
+        served = np.isin(calls.correlation, served_elsewhere)
+    served[launches.call[launches.call != NONE]] = True
+
+    running = (gpu.end > window.start) & (gpu.start < window.end)
+    known = running & (launches.call != NONE)
+    delay = gpu.start[known] - launches.time[known]
+    depth_mean, depth_max = _depth(launches.time[known], gpu.end[known], window)
+    waited = np.sort(np.maximum(delay, 0))
+
+    def quantile(share: float) -> int | None:
+        return int(waited[min(len(waited) - 1, int(share * len(waited)))]) if len(waited) else None
+
+    return LaunchStatistics(
+        launches=int(launching.sum()),
+        without_kernel=int((launching & ~served).sum()),
+        work_without_launch=int((running & (launches.call == NONE)).sum()),
+        delay_median_ns=quantile(0.5),
+        delay_p90_ns=quantile(0.9),
+        delay_max_ns=quantile(1.0),
+        negative_delays=int((delay < 0).sum()),
+        depth_mean=depth_mean,
+        depth_max=depth_max,
+        calls_ns=int((calls.end[launching] - calls.start[launching]).sum()),
+    )
+
+
+def _depth(launched: Ints, end: Ints, window: Window) -> tuple[float | None, int | None]:
+    """Mean over time, and maximum, of how much work is launched and not finished."""
+    if not len(launched) or not window.length:
+        return None, None
+    times = np.concatenate((np.clip(launched, window.start, window.end), end))
+    change = np.concatenate((np.ones(len(launched)), -np.ones(len(end)))).astype(np.int64)
+    # Of equal times the ends first: work that ends as the next is launched does not queue with it.
+    order = np.lexsort((change, times))
+    depth = np.cumsum(change[order])
+    at = np.clip(times[order], window.start, window.end)
+    lengths = np.diff(np.append(at, window.end))
+    return float((depth * lengths).sum()) / window.length, int(depth.max())
+
+
+def enclosing(ints_or_none: Ints, values: Ints) -> Ints:
+    """`values[index]` where `index` is not NONE, else NONE."""
+    result = np.full(len(ints_or_none), NONE, dtype=np.int64)
+    known = ints_or_none != NONE
+    result[known] = ints(values)[ints_or_none[known]]
+    return result

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace analyze --partials`: what is done, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from megatron.torch_trace.commands import terminal
+from megatron.torch_trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.run.kept_analyses import Kept
+    from megatron.torch_trace.analysis.run.shares import Shard
+
+_MOST_REASONS = 5
+
+
+def keep(
+    paths: Sequence[str],
+    *,
+    shard: str | None,
+    ranks: Sequence[int],
+    jobs: int | None,
+    strict: bool,
+    as_json: bool,
+    on_start: Callable[[list[Path]], None],
+    on_done: Callable[[Path], None],
+) -> str | None:
+    """Keep partials.
+
+    Args:
+        shard: as the user gave it; without one a task of a SLURM step does its share.
+        the others: see `analysis.keeping.keep`; `as_json` only to be refused.
+
+    Returns:
+        What to print instead of an analysis, which a share of the traces cannot give, nor several
+        windows together; None if the analysis can follow.
+
+    Raises:
+        UsageError: the request contradicts itself.
+    """
+    from megatron.torch_trace.analysis.run.kept_analyses import keep as keep_all
+    from megatron.torch_trace.analysis.run.shares import Shard
+
+    share = Shard.parse(shard) if shard else Shard.of_step(os.environ)
+    if share and as_json:
+        raise UsageError(f"--json: share {share} prints no analysis; ask when all are through.")
+    if share and not shard and jobs is None:
+        jobs = cores_of_task(os.environ)
+    began = time.monotonic()
+    kept = keep_all(
+        paths,
+        shard=share,
+        ranks=ranks or None,
+        jobs=jobs,
+        strict=strict,
+        on_start=on_start,
+        on_done=on_done,
+    )
+    for one in kept.skipped[:_MOST_REASONS]:
+        terminal.say(f"torch-trace: {one.file}: {one.reason}")
+    if len(kept.skipped) > _MOST_REASONS:
+        terminal.say(f"torch-trace: {len(kept.skipped) - _MOST_REASONS:,} traces more.")
+    done = _done(kept, share, time.monotonic() - began)
+    if share:
+        return f"{done}\nWhen all {share.count} are through: {_next(kept, paths)}"
+    if len(kept.windows) > 1:
+        return f"{done}\nOne of {len(kept.windows)} windows: {_next(kept, paths)}"
+    terminal.say(f"torch-trace: {done}")
+    return None
+
+
+def cores_of_task(environment: Mapping[str, str]) -> int:
+    """What SLURM gives a task, by default one core: its neighbours on the node do the same."""
+    given = environment.get("SLURM_CPUS_PER_TASK", "1")
+    return max(1, int(given)) if given.isdecimal() else 1
+
+
+def _done(kept: Kept, share: Shard | None, seconds: float) -> str:
+    mine = len(kept.written) + kept.fresh + len(kept.skipped)
+    whose = f"share {share}: " if share else ""
+    what = f"{mine:,} of {len(kept.traces):,} traces" if share else f"{mine:,} traces"
+    parts = [f"{len(kept.written):,} analysed in {seconds:.1f} s"]
+    if kept.damaged:
+        parts.append(f"{len(kept.damaged):,} of these damaged")
+    if kept.fresh:
+        parts.append(f"{kept.fresh:,} were analysed before")
+    if kept.skipped:
+        parts.append(f"{len(kept.skipped):,} cannot be analysed")
+    return f"{whose}{what}: {', '.join(parts)}."
+
+
+def _next(kept: Kept, paths: Sequence[str]) -> str:
+    named = [str(kept.windows[0])] if len(kept.windows) > 1 else list(paths)
+    return shlex.join(["torch-trace", "analyze", *named])

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the traces that were found are analysed: of one window, and of the ranks asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.sources import rank_in_name
+from megatron.torch_trace.format.file_names import WindowName
+
+
+def windows_of(traces: Iterable[Path]) -> list[Path]:
+    """Folders of windows that traces lie in, ascending."""
+    return [
+        folder for folder in sorted({t.parent for t in traces}) if WindowName.parse(folder.name)
+    ]
+
+
+def one_window(traces: list[Path]) -> list[Path]:
+    """All traces of one window; ranks of several windows would be mixed up.
+
+    Raises:
+        UsageError: they are of several.
+    """
+    windows = windows_of(traces)
+    if len(windows) > 1:
+        raise UsageError(
+            f"{windows[0].parent}: holds {len(windows)} windows "
+            f"({listed([w.name for w in windows])}); name one of these folders."
+        )
+    return traces
+
+
+def of_ranks(traces: list[Path], wanted: set[int] | None) -> list[Path]:
+    """Without the files whose very names say that they are of other ranks than `wanted`."""
+    if wanted is None:
+        return traces
+    kept = [t for t in traces if rank_in_name(t.name) in wanted or rank_in_name(t.name) is None]
+    return kept or traces
+
+
+def listed(values: Sequence[int] | Sequence[str], between: str = ", ", *, most: int = 6) -> str:
+    """The first few, and how many there are more."""
+    shown = between.join(map(str, values[:most]))
+    more = len(values) - most
+    return f"{shown}{between}and {more:,} more" if more > 0 else shown or "none"

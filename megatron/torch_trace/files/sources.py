@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user names on the command line to trace files and their ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format.file_names import ARTIFACTS, METRICS_FILE, RUN_FILE, TraceName
+from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
+from megatron.torch_trace.reader.block import EventBlock
+from megatron.torch_trace.reader.cutter import Cutter
+from megatron.torch_trace.reader.damage import Damage
+from megatron.torch_trace.reader.metadata import parse_members
+from megatron.torch_trace.reader.tail import split
+
+_OF_THE_RUN = (RUN_FILE, METRICS_FILE)
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:global_?rank|rank|worker)[-_. ]?(\d+)(?!\d)", re.I)
+
+
+@dataclass(slots=True)
+class Sources:
+    """Traces found, and what lay beside them.
+
+    Attributes:
+        traces: files, by folder, then rank in the name, then name.
+        skipped: files that are no traces, with the reason.
+    """
+
+    traces: list[Path] = field(default_factory=list)
+    skipped: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def find_traces(paths: Iterable[Path | str]) -> Sources:
+    """The traces that `paths` name: files, folders of a window, folders of a run.
+
+    A file named by itself is taken at its word; in a folder, strangers are skipped with a reason.
+
+    Raises:
+        UsageError: a path does not exist, or a folder holds no trace.
+    """
+    sources = Sources()
+    for path in map(Path, paths):
+        if str(path) == "-" or path.is_file():
+            sources.traces.append(path)
+        elif path.is_dir():
+            _search(path, sources)
+        else:
+            raise UsageError(f"{path}: no such file or folder.")
+    return sources
+
+
+def _search(folder: Path, sources: Sources) -> None:
+    found = []
+    for path in sorted(folder.rglob("*"), key=by_folder_and_rank):
+        relative = path.relative_to(folder)
+        if not path.is_file() or ARTIFACTS in relative.parts[:-1] or path.name in _OF_THE_RUN:
+            continue
+        reason = stranger(path)
+        if reason:
+            sources.skipped.append((path, reason))
+        else:
+            found.append(path)
+    if not found:
+        raise UsageError(f"{folder}: holds no trace (looked at every file in it and below).")
+    for path in found:
+        packed = {path.with_name(path.name + suffix) for suffix in (".gz", ".zst")} & {*found}
+        if packed:
+            sources.skipped.append((path, f"the text of {min(packed).name}, which is beside it"))
+        else:
+            sources.traces.append(path)
+
+
+def stranger(path: Path) -> str | None:
+    """Why a file is no trace, from its first 64 KiB; None if it is one."""
+    if path.name.endswith(TEMPORARY_SUFFIX):
+        return "unfinished: it is still being written, or its writer was killed"
+    try:
+        Cutter(ByteStream(path)).start()
+    except NotATraceError as error:
+        return error.reason
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def by_folder_and_rank(path: Path) -> tuple[str, int, str]:
+    """What traces are sorted by: folder, then rank in the name, then name."""
+    rank = rank_in_name(path.name)
+    return (str(path.parent), -1 if rank is None else rank, path.name)
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file's name tells: `rank-7`, `_rank_7`, `rank7`, `worker7`."""
+    ours = TraceName.parse(name)
+    if ours:
+        return ours.rank
+    match = _RANK_IN_NAME.search(name)
+    return int(match[1]) if match else None
+
+
+def read_metadata(path: Path | str) -> Metadata:
+    """All metadata of a trace, whether before or behind its events, without decoding the events."""
+    cutter = Cutter(ByteStream(path))
+    cutter.start()
+    damage = Damage()
+    metadata = Metadata(parse_members(cutter.header, 0, damage))
+    last = None
+    for last in cutter:
+        if b'"traceEvents"' in last.text:
+            # A second document begins here: its metadata are of another trace.
+            return _read_whole(path)
+    if last is None:
+        return metadata
+    block: EventBlock[SlimEvent] = EventBlock(last, SlimEvent)
+    if block.end is None or not block.events:
+        # The tail began in an earlier block, or is cut off: only a whole reading finds out.
+        return _read_whole(path)
+    members = split(last.text[block.end :], cutter.is_array).members
+    if members.strip(b" \t\r\n,\0"):
+        metadata.entries.update(parse_members(members, 0, damage))
+    return metadata
+
+
+def _read_whole(path: Path | str) -> Metadata:
+    trace = Trace(path)
+    for _ in trace.blocks(SlimEvent):
+        pass
+    return trace.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTrace:
+    """A trace whose rank is known."""
+
+    rank: int
+    path: Path
+    metadata: Metadata
+
+
+def ranked(paths: Sequence[Path], ranks: Sequence[int] | None = None) -> list[RankedTrace]:
+    """Each trace with its rank: by the file's own word, else its name, else `ranks`, in order.
+
+    Args:
+        paths: traces of single ranks.
+        ranks: what the user says, one for each path; overrules everything.
+
+    Raises:
+        UsageError: a rank is unknown or held by two files; a file is merged already.
+    """
+    if ranks is not None and len(ranks) != len(paths):
+        raise UsageError(f"--ranks: {len(ranks)} ranks for {len(paths)} traces; give one for each.")
+    found: dict[int, RankedTrace] = {}
+    for number, path in enumerate(paths):
+        metadata = read_metadata(path)
+        if metadata.merged is not None:
+            raise UsageError(f"{path}: holds several ranks already; name the files it was made of.")
+        rank = ranks[number] if ranks is not None else metadata.rank
+        if rank is None:
+            rank = rank_in_name(path.name)
+        if rank is None:
+            raise UsageError(
+                f"{path}: neither the trace nor its name tells a rank; say it with --ranks."
+            )
+        if rank in found:
+            raise UsageError(
+                f"{path} and {found[rank].path}: both are rank {rank}; keep one of them."
+            )
+        found[rank] = RankedTrace(rank, path, metadata)
+    return [found[rank] for rank in sorted(found)]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a survey tells about a trace: facts for machines, problems and advice as sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from megatron.torch_trace import wording
+from megatron.torch_trace.files.sources import rank_in_name
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.inspect.survey import Survey
+
+_EASY_BYTES = 500_000_000
+_LARGEST_BYTES = 2_000_000_000
+
+
+def facts(one: Survey) -> dict[str, Any]:
+    """Everything `info` knows about a trace, for `--json`. Times are ns, sizes bytes."""
+    metadata = one.metadata
+    return {
+        "file": str(one.path),
+        "rank": rank(one),
+        "world_size": metadata.world_size,
+        "coordinates": metadata.coordinates,
+        "merged": metadata.merged is not None,
+        "host": metadata.own.get("host"),
+        "device": device(one),
+        "versions": versions(one),
+        "flags": metadata.flags,
+        "compression": one.compression,
+        "file_bytes": one.file_bytes,
+        "raw_bytes": one.raw_bytes,
+        "events": one.events,
+        "base_time_ns": metadata.base_time_ns,
+        "span_ns": list(one.span_ns) if one.span_ns else None,
+        "steps": [
+            {"step": number, "start_ns": start, "duration_ns": length}
+            for number, (start, length) in sorted(one.steps.items())
+        ],
+        "categories": {
+            name: {"events": events, "bytes": size} for name, (events, size) in one.account.items()
+        },
+        "launches": {"launches": one.launches, "without_kernel": one.launches_without_work},
+        "process_groups": [
+            {
+                "name": group.get("pg_name"),
+                "description": group.get("pg_desc"),
+                "size": group.get("pg_size", len(group["ranks"])),
+                "ranks": group["ranks"],
+            }
+            for group in metadata.process_groups
+        ],
+        "slimmed": metadata.own.get("slim"),
+        "damage": one.damage.as_json(),
+        "problems": problems(one),
+        "advice": advice(one),
+    }
+
+
+def rank(one: Survey) -> int | None:
+    """Rank by the trace's own word, else by its name."""
+    if one.metadata.merged is not None:
+        return None
+    own = one.metadata.rank
+    return rank_in_name(one.path.name) if own is None else own
+
+
+def device(one: Survey) -> str | None:
+    """Name of the GPU that did work, or of the first one visible."""
+    names = {d.get("id"): str(d.get("name")) for d in one.metadata.devices}
+    used = [names[number] for number in sorted(one.devices) if number in names]
+    return next(iter(used or names.values()), None)
+
+
+def versions(one: Survey) -> dict[str, str]:
+    """Versions of libraries, as far as the trace tells them."""
+    found = {
+        key: str(one.metadata.get(key))
+        for key in sorted(one.metadata.entries)
+        if key.endswith("_version")
+    }
+    nccl = one.metadata.distributed_info.get("nccl_version")
+    if nccl:
+        found["nccl_version"] = str(nccl)
+    own = one.metadata.own.get("versions")
+    if isinstance(own, dict):
+        found.update({str(key): str(value) for key, value in own.items()})
+    return found
+
+
+def problems(one: Survey) -> list[str]:
+    """What is wrong with a trace, a sentence each."""
+    found = []
+    if one.damage:
+        found.append(f"Damaged: {one.damage.sentence()}.")
+    if one.gpu_is_missing:
+        found.append(
+            f"0 of {one.launches:,} launches have a kernel: GPU activity was not recorded "
+            "(another profiler attached, or no permission for CUPTI)."
+        )
+    elif one.gpu_is_incomplete:
+        found.append(
+            f"{one.launches_without_work:,} of {one.launches:,} launches have no kernel: "
+            "activity was dropped, utilisation is unknown."
+        )
+    elif not one.gpu_events and one.account:
+        found.append("No GPU work at all.")
+    for kind, odd in sorted(one.odd.items()):
+        found.append(f"{odd.count:,} slices {kind} (first at byte {odd.offset:,}).")
+    if not one.steps and one.account:
+        found.append("No ProfilerStep marks: the whole span counts as one step.")
+    if rank(one) is None and one.metadata.merged is None:
+        found.append("No rank: neither the trace nor its name tells it.")
+    return found
+
+
+def advice(one: Survey) -> list[str]:
+    """Which command makes the trace small enough for which viewer."""
+    name = one.path.name
+    sizes = {key: size for key, (_, size) in one.account.items()}
+    out = name.split(".")[0] + ".slim.json.gz"
+    whole = f"torch-trace slim {name} -o {out} --preset perfetto"
+    if one.metadata.merged is not None:
+        if one.raw_bytes <= _LARGEST_BYTES:
+            return ["Open it in Perfetto as it is."]
+        return [f"One rank of it: torch-trace slim {name} -o {out} --rank 0"]
+    if one.raw_bytes <= _EASY_BYTES:
+        return [f"Perfetto, nothing lost: {whole}"]
+    found = []
+    python = sizes.get("python_function", 0)
+    left = one.raw_bytes - python
+    if python > one.raw_bytes / 5:
+        found.append(f"Without Python frames, about {wording.size(left)}: {whole} --drop python")
+    if len(one.steps) > 1:
+        first = min(one.steps)
+        each = one.raw_bytes / len(one.steps)
+        found.append(f"One step, about {wording.size(each)}: {whole} --step {first}")
+    kept = sum(
+        sizes.get(key, 0)
+        for key in ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "user_annotation", "ac2g")
+    )
+    found.append(
+        f"GPU work and its launches, about {wording.size(kept)}: "
+        f"torch-trace slim {name} -o {out} --preset overlap"
+    )
+    if one.raw_bytes > _LARGEST_BYTES:
+        found.insert(0, "More JSON than a browser can hold (2 GB); TensorBoard gives up at 500 MB.")
+    else:
+        found.insert(0, f"Perfetto opens it, slowly; nothing lost: {whole}")
+    return found

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`merge`: several ranks on one timeline for Perfetto, and `split`, its inverse.
+
+Each rank's processes, tracks and ids get numbers of their own: process `(n+1)*1000 + k` for the
+k-th process of the n-th rank; an id is given the rank's number as a prefix. Times are moved to one
+base. What was changed stands in the file's metadata, so that the ranks can be told apart again
+and nothing takes the file for the trace of a rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.analysis.communication.merge_clocks import (
+    CollectiveEnds,
+    KernelEvent,
+    clock_offsets,
+    collective_ends,
+)
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.files.sources import RankedTrace
+from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
+from megatron.torch_trace.reader import Damage, Trace
+from megatron.torch_trace.reader.event import ProcessEvent
+from megatron.torch_trace.reader.metadata import OWN_KEY
+from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
+from megatron.torch_trace.rewrite.merge.block_merge import BlockMerger
+from megatron.torch_trace.rewrite.merge.rank_numbers import RankPlan, plan_rank
+
+OnRead = Callable[[int], None]
+
+_ABSOLUTE_NS = 1_000_000_000_000_000_000
+"""Times from here on (the year 2001) are absolute; relative ones stay below three months."""
+
+
+@dataclass(slots=True)
+class MergeResult:
+    """What `merge` did.
+
+    Attributes:
+        offsets_ns: rank -> what was added to its clock to align it; None if nothing matched.
+        notes: what the user should know, a sentence each.
+        damage: of each rank's file, only where there was any.
+        moved_crossing: slices that were given a lane of their own.
+    """
+
+    ranks: list[int] = field(default_factory=list)
+    events: int = 0
+    raw_bytes: int = 0
+    written_bytes: int = 0
+    offsets_ns: dict[int, int | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    damage: dict[Path, Damage] = field(default_factory=dict)
+    moved_crossing: int = 0
+
+
+def merge(
+    traces: Sequence[RankedTrace],
+    output: Path | str,
+    *,
+    align: bool = False,
+    force: bool = False,
+    strict: bool = False,
+    workers: int = 1,
+    on_read: OnRead | None = None,
+) -> MergeResult:
+    """Write the traces of several ranks as one.
+
+    Args:
+        traces: one of each rank, see `sources.ranked`.
+        output: `.gz` and `.zst` are compressed; `-` is standard output.
+        align: move each rank's clock so that collectives end together.
+        on_read: called with the number of input bytes of each piece read; every file is read twice,
+            three times to align.
+
+    Raises:
+        UsageError: fewer than two ranks, or an output that exists.
+    """
+    if len(traces) < 2:
+        raise UsageError(f"merge: needs at least two ranks, got {len(traces)}.")
+    expected = sum(estimated_raw_bytes(trace.path) for trace in traces)
+    if Path(output).suffix in (".gz", ".zst"):
+        expected //= 12
+    sink = OutputFile(output, force=force, expected_bytes=expected)
+    folder = None if Path(output) == STDOUT else Path(output).absolute().parent
+    result = MergeResult(ranks=[trace.rank for trace in traces])
+    plans = [
+        plan_rank(number, len(traces), trace, workers=workers, folder=folder, on_read=on_read)
+        for number, trace in enumerate(traces)
+    ]
+    base = _common_base(plans, result)
+    if align:
+        _align(traces, plans, result, workers, on_read)
+    with sink:
+        writer = TraceWriter(sink)
+        own = {"merged": {"ranks": [plan.record(base) for plan in plans], "aligned": align}}
+        entries = {
+            "schemaVersion": b"1",
+            OWN_KEY: json.dumps(own).encode(),
+        }
+        if base:
+            entries["baseTimeNanoseconds"] = str(base).encode()
+        writer.begin(entries)
+        for trace, plan in zip(traces, plans, strict=True):
+            _write_rank(trace, plan, writer, result, strict, workers, on_read)
+        writer.end({})
+    result.written_bytes = sink.written
+    return result
+
+
+def _write_rank(
+    trace: RankedTrace,
+    plan: RankPlan,
+    writer: TraceWriter,
+    result: MergeResult,
+    strict: bool,
+    workers: int,
+    on_read: OnRead | None,
+) -> None:
+    file = Trace(trace.path, strict=strict, on_read=on_read)
+    merger = BlockMerger(plan)
+    for text, events in file.map(merger, ProcessEvent, workers=workers, small_results=True):
+        writer.add_joined(text)
+        result.events += events
+    writer.add(plan.names)
+    result.raw_bytes += file.raw_bytes
+    result.moved_crossing += plan.tracks.crossing
+    if file.damage:
+        result.damage[trace.path] = file.damage
+
+
+def _common_base(plans: list[RankPlan], result: MergeResult) -> int:
+    """Decide on one base and set each rank's shift to it; returns the base, 0 for absolute times.
+
+    A rank without a base has absolute times (torch before 2.4), or has lost its base: then it is
+    taken to have the others'.
+    """
+    bases = {plan.base_ns for plan in plans if plan.base_ns}
+    base = min(bases, default=0)
+    for plan in plans:
+        absolute = plan.first_ns >= _ABSOLUTE_NS
+        if plan.base_ns:
+            plan.shift_ns = plan.base_ns - base
+        elif absolute:
+            plan.shift_ns = -base
+        elif base or any(p.first_ns >= _ABSOLUTE_NS for p in plans):
+            plan.shift_ns = 0
+            result.notes.append(
+                f"{plan.path}: says no baseTimeNanoseconds and has relative times; "
+                "taken to be the same as the others'."
+            )
+    return base
+
+
+def _align(
+    traces: Sequence[RankedTrace],
+    plans: list[RankPlan],
+    result: MergeResult,
+    workers: int,
+    on_read: OnRead | None,
+) -> None:
+    ends = {}
+    for trace, plan in zip(traces, plans, strict=True):
+        gathered = CollectiveEnds()
+        file = Trace(trace.path, on_read=on_read)
+        for part in file.map(collective_ends, KernelEvent, workers=workers, small_results=True):
+            gathered.named += part.named
+            gathered.anonymous += part.anonymous
+        ends[trace.rank] = {k: end + plan.shift_ns for k, end in gathered.by_key().items()}
+    result.offsets_ns = clock_offsets(ends)
+    for plan in plans:
+        offset = result.offsets_ns[plan.rank]
+        if offset is None:
+            result.notes.append(
+                f"rank {plan.rank}: shares no collectives with rank {plans[0].rank}, "
+                "so its clock was left alone."
+            )
+        else:
+            plan.shift_ns += offset
+            plan.offset_ns = offset
+
+
+def merged_ranks(own: dict[str, Any], path: Path | str) -> list[dict[str, Any]]:
+    """The ranks of a merged file's metadata.
+
+    Raises:
+        TorchTraceError: the file is not merged.
+    """
+    merged = own.get("merged")
+    if not isinstance(merged, dict) or not isinstance(merged.get("ranks"), list):
+        raise TorchTraceError(f"{path}: is no file that `torch-trace merge` wrote.")
+    ranks: list[dict[str, Any]] = merged["ranks"]
+    return ranks

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`slim`: write a smaller trace, or a repaired one, in one pass and constant memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
+from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.reader import (
+    ByteStream,
+    Damage,
+    EventBlock,
+    Metadata,
+    SlimEvent,
+    Trace,
+)
+from megatron.torch_trace.reader.cutter import Cutter
+from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.reader.metadata import OWN_KEY
+from megatron.torch_trace.rewrite.category_totals import Account, count
+from megatron.torch_trace.rewrite.selection import Selection, absent_categories
+from megatron.torch_trace.rewrite.slim.block_slim import BlockSlimmer, Ranges, SlimPart
+from megatron.torch_trace.rewrite.slim.pending_events import Launched, Spool
+from megatron.torch_trace.rewrite.slim.second_reading import FirstReading, read_first
+from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, plan_tracks
+
+STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
+OnRead = Callable[[int], None]
+
+_FEW_BLOCKS = 32
+"""So many are changed sooner by one process than shared out to several."""
+
+
+@dataclass(slots=True)
+class SlimResult:
+    """What `slim` did.
+
+    Attributes:
+        before, after: category -> [events, bytes of text].
+        raw_bytes: uncompressed size of the input.
+        written_bytes: uncompressed size of the output.
+        damage: what was wrong with the input.
+        moved_annotations, moved_crossing: slices that were given a track of their own.
+        clipped: GPU work that overran the next one of its stream by more than a second.
+        absent: categories that the user named and the trace lacks.
+    """
+
+    before: Account = field(default_factory=dict)
+    after: Account = field(default_factory=dict)
+    raw_bytes: int = 0
+    written_bytes: int = 0
+    damage: Damage = field(default_factory=Damage)
+    moved_annotations: int = 0
+    moved_crossing: int = 0
+    clipped: int = 0
+    absent: tuple[str, ...] = ()
+
+
+def slim(
+    path: Path | str,
+    output: Path | str,
+    selection: Selection = Selection(),  # noqa: B008  (frozen)
+    *,
+    force: bool = False,
+    strict: bool = False,
+    workers: int = 1,
+    on_read: OnRead | None = None,
+) -> SlimResult:
+    """Write what `selection` keeps of a trace to `output`; with no selection, all of it, repaired.
+
+    Metadata, names and sort order stay. Arrows that have lost an end, or never had both, go.
+
+    Args:
+        path: a trace, or a merged one.
+        output: `.gz` and `.zst` are compressed; `-` is standard output.
+        force: replace an existing output.
+        strict: raise StrictError at the first fault of the input and write nothing.
+        workers: processes to use.
+        on_read: called with the number of input bytes of each piece read, for progress.
+
+    Raises:
+        UsageError: a step or a category that is not there, an output that exists, ...
+    """
+    folder = None if Path(output) == STDOUT else Path(output).absolute().parent
+    sink = OutputFile(output, force=force, expected_bytes=_least_size(path))
+    trace = Trace(path, strict=strict, on_read=on_read)
+    metadata = trace.read_header()
+    record = metadata.own.get("slim")
+    todo = selection.without_done(record) if isinstance(record, dict) else selection
+    first = None
+    if todo.separate_tracks and todo.keeps_everything and str(path) != "-":
+        first = read_first(Trace(path, on_read=on_read), workers=workers, folder=folder)
+        slimmer = BlockSlimmer(todo, plan=first.plan)
+    else:
+        slimmer = _slimmer(path, todo, metadata, workers, folder, on_read)
+    result = SlimResult()
+    if slimmer.plan:
+        result.moved_annotations = slimmer.plan.annotations
+        result.moved_crossing = slimmer.plan.crossing
+        result.clipped = sum(map(len, slimmer.plan.clipped.values()))
+    with sink:
+        _write(trace, sink, slimmer, first, selection, result, workers, folder)
+        result.absent = absent_categories(selection.named, result.before, path)
+    result.raw_bytes = trace.raw_bytes
+    result.written_bytes = sink.written
+    result.damage = trace.damage
+    return result
+
+
+def _least_size(path: Path | str) -> int:
+    return 0 if str(path) == "-" or not Path(path).is_file() else Path(path).stat().st_size // 4
+
+
+def _slimmer(
+    path: Path | str,
+    selection: Selection,
+    metadata: Metadata,
+    workers: int,
+    folder: Path | None,
+    on_read: OnRead | None,
+) -> BlockSlimmer:
+    first_looks = selection.steps or selection.has_range or selection.separate_tracks
+    if first_looks and str(path) == "-":
+        raise UsageError("-: steps, times and tracks need to read the input twice; give a file.")
+    steps = _step_ranges(path, selection.steps) if selection.steps else None
+    ranges = None
+    if selection.has_range:
+        start = find_start(path, workers=workers)
+        low = start + (selection.start_ns or 0)
+        high = start + selection.end_ns if selection.end_ns is not None else 1 << 62
+        ranges = ((low, high),)
+    plan: TrackPlan | None = None
+    if selection.separate_tracks:
+        trace = Trace(path, on_read=on_read)
+        plan = plan_tracks(trace, workers=workers, folder=folder, clip=True)
+    pids = _pids_of(selection.ranks, metadata, path) if selection.ranks is not None else None
+    return BlockSlimmer(selection, ranges, steps, pids, plan)
+
+
+def _pids_of(ranks: frozenset[int], metadata: Metadata, path: Path | str) -> frozenset[Identity]:
+    merged = metadata.merged
+    if merged is None:
+        raise UsageError(f"--rank: {path} holds one rank only; it is for merged traces.")
+    found = {entry["rank"]: entry["processes"] for entry in merged["ranks"]}
+    missing = ranks - set(found)
+    if missing:
+        raise UsageError(f"--rank {min(missing)}: not in {path}, which holds {sorted(found)}.")
+    return frozenset(pid for rank in ranks for pid, _ in found[rank])
+
+
+def _write(
+    trace: Trace,
+    sink: OutputFile,
+    slimmer: BlockSlimmer,
+    first: FirstReading | None,
+    selection: Selection,
+    result: SlimResult,
+    workers: int,
+    folder: Path | None,
+) -> None:
+    writer = TraceWriter(sink)
+    spool, launched = Spool(folder, first.ends if first else None), Launched()
+    if first:
+        workers = workers if first.others > _FEW_BLOCKS else 1
+        _include(result, SlimPart(before=first.account, after=first.account))
+    try:
+        writer.begin(_with_record(trace.metadata, selection))
+        for part in trace.map(
+            slimmer,
+            slimmer.event_kind,
+            workers=workers,
+            small_results=True,
+            known=first.settled if first else None,
+        ):
+            writer.add_joined(part.text)
+            spool.add(part.waiting)
+            spool.add_arrows(part.arrow_ends, part.arrows)
+            for space, (known, inside) in part.launches.items():
+                launched.add(space, known, inside)
+            if first:
+                _exclude(result, part)
+            _include(result, part)
+        for decided in spool.decided(launched):
+            writer.add_joined(decided.text)
+            if decided.events:
+                count(result.after, decided.category, decided.size, decided.events)
+        if slimmer.plan:
+            writer.add(slimmer.plan.metadata)
+        writer.end(_with_record(trace.metadata, selection))
+    finally:
+        spool.close()
+
+
+def _include(result: SlimResult, part: SlimPart) -> None:
+    for total, account in ((result.before, part.before), (result.after, part.after)):
+        for name, (events, size) in account.items():
+            count(total, name, size, events)
+
+
+def _exclude(result: SlimResult, part: SlimPart) -> None:
+    """The block was counted as if nothing of it changed."""
+    for total in (result.before, result.after):
+        for name, (events, size) in part.before.items():
+            count(total, name, -size, -events)
+
+
+def _with_record(metadata: Metadata, selection: Selection) -> dict[str, bytes]:
+    """The metadata, with a note of what has been left out, so that nobody takes it for absent."""
+    record = selection.record()
+    if not record:
+        return metadata.entries
+    own = dict(metadata.own)
+    before = own.get("slim")
+    own["slim"] = _combined(before if isinstance(before, dict) else {}, record)
+    return metadata.entries | {OWN_KEY: json.dumps(own).encode()}
+
+
+def _combined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    combined = {**before, **now}
+    for key in ("drop",):
+        if key in before and key in now:
+            combined[key] = sorted({*before[key], *now[key]})
+    return combined
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """A `ProfilerStep#` annotation of the CPU: number, start and end in ns as in the file."""
+
+    number: int
+    start: int
+    end: int
+
+
+def find_steps(path: Path | str) -> list[StepRange]:
+    """The steps of a trace, in order. Decodes only the blocks that mention one.
+
+    Each ends where the next one starts, the last one with its annotation.
+    """
+    found: dict[int, StepRange] = {}
+    for raw in Cutter(ByteStream(path)):
+        if b"ProfilerStep#" not in raw.text:
+            continue
+        block: EventBlock[SlimEvent] = EventBlock(raw, SlimEvent)
+        ts, dur = block_times(block)
+        for index, event in enumerate(block.events):
+            match = STEP_NAME.fullmatch(event.name)
+            if match and event.ph == "X" and event.cat.lower() != "gpu_user_annotation":
+                start = int(ts[index])
+                end = start + max(0, int(dur[index]))
+                found[int(match[1])] = StepRange(int(match[1]), start, end)
+    steps = sorted(found.values(), key=lambda step: step.start)
+    following = steps[1:]
+    ended = [replace(step, end=after.start) for step, after in zip(steps, following)]  # noqa: B905
+    return ended + steps[-1:]
+
+
+def _step_ranges(path: Path | str, wanted: frozenset[int]) -> Ranges:
+    steps = {step.number: step for step in find_steps(path)}
+    missing = sorted(wanted - set(steps))
+    if missing:
+        has = f"it has {', '.join(map(str, sorted(steps)))}" if steps else "it marks none"
+        raise UsageError(f"--step {missing[0]}: {path} has no ProfilerStep#{missing[0]}; {has}.")
+    return tuple((steps[number].start, steps[number].end) for number in sorted(wanted))
+
+
+def _first_start(block: EventBlock[SlimEvent]) -> int | None:
+    ts, _ = block_times(block)
+    slices = [
+        int(start)
+        for event, start in zip(block.events, ts, strict=True)
+        if event.ph == "X" and start != NO_TIME and start > 0
+    ]
+    return min(slices, default=None)
+
+
+def find_start(path: Path | str, *, workers: int = 1) -> int:
+    """The start of the earliest slice, in ns as in the file; 0 if there is none."""
+    starts = Trace(path).map(_first_start, SlimEvent, workers=workers, small_results=True)
+    return min((start for start in starts if start is not None), default=0)
