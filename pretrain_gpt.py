@@ -40,9 +40,11 @@ from megatron.training import (
 from megatron.training.datasets.fim_dataset import GPTFIMDataset
 
 import megatron.torch_profile
-from megatron.torch_profile import launchers
 from megatron.torch_profile.cpu import training as cpu
-from megatron.torch_profile.gpt import (
+from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.patching import PatchSet
+from megatron.torch_profile.plan import launchers
+from megatron.torch_profile.pretraining.gpt import (
     dataset_config,
     embedding_ranks,
     layer_spec,
@@ -50,8 +52,6 @@ from megatron.torch_profile.gpt import (
     predicts_further_tokens,
     transformer_config,
 )
-from megatron.torch_profile.hooks.megatron_names import PatchSet
-from megatron.torch_profile.log import exit_with
 from megatron.torch_trace.errors import UsageError
 
 # What the model's forward takes, in the order of a batch.

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.process_memory import resident_bytes
 from megatron.torch_profile.export.trace_export import Export
-from megatron.torch_profile.host_memory import resident_bytes
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_trace.format.file_names import TraceName
 

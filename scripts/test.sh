@@ -15,4 +15,5 @@ install_test_programs
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
 .venv/bin/mypy
+.venv/bin/lint-imports
 .venv/bin/python -m pytest "$@"

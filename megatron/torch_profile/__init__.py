@@ -13,7 +13,8 @@ Importing this package imports neither torch nor Megatron, and changes nothing.
 
 from __future__ import annotations
 
-from megatron.torch_profile.hooks.megatron_names import PATCHES, PatchSet
+from megatron.torch_profile.hooks.megatron_names import PATCHES
+from megatron.torch_profile.patching import PatchSet
 
 __all__ = ["install", "uninstall"]
 

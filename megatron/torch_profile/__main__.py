@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import megatron.torch_profile
-from megatron.torch_profile import launchers
-from megatron.torch_profile.hooks.megatron_names import OLDEST_CORE, version_in
 from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.patching import OLDEST_CORE, version_in
+from megatron.torch_profile.plan import launchers
 from megatron.torch_trace.errors import UsageError
 
 USAGE = """usage: python -m megatron.torch_profile [--cpu] (SCRIPT | -m MODULE) [ARGS...]

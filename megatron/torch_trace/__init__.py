@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from megatron.torch_trace.version import __version__
+
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.run.analyse import analyze
 
 __all__ = ["__version__", "analyze", "compare"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.timeline.intervals import ints
 from megatron.torch_trace.columns.growing_column import GrowingColumn
+from megatron.torch_trace.columns.intervals import ints
 
 NOTHING = -1
 pieces = st.lists(st.one_of(st.lists(st.integers(-5, 100), max_size=30), st.integers(0, 30)))

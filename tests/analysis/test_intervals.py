@@ -4,7 +4,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.timeline.intervals import Intervals
+from megatron.torch_trace.columns.intervals import Intervals
 
 spans = st.lists(st.tuples(st.integers(-40, 40), st.integers(-5, 20)), max_size=12)
 

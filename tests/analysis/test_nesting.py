@@ -5,8 +5,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.analysis.timeline.intervals import ints
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
+from megatron.torch_trace.columns.intervals import ints
 
 Range = tuple[int, int]
 

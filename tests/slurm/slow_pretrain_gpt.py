@@ -16,7 +16,7 @@ import megatron.torch_profile
 import pretrain_gpt
 from megatron.torch_profile.cpu import training as cpu
 from megatron.torch_profile.export import writers
-from megatron.torch_profile.hooks.megatron_names import PatchSet
+from megatron.torch_profile.patching import PatchSet
 
 FIRST_RUN = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 SECONDS_PER_STEP = float(os.environ.get("SECONDS_PER_STEP", "0")) * FIRST_RUN

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron.torch_profile.launchers import rank_environment
+from megatron.torch_profile.plan.launchers import rank_environment
 from megatron.torch_trace.errors import UsageError
 
 OPEN_MPI = {

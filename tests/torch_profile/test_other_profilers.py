@@ -22,7 +22,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd import profiler_legacy
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from megatron.torch_profile import other_profilers
+from megatron.torch_profile.record import other_profilers
 from megatron.torch_profile.record.recorder import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

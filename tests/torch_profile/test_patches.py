@@ -14,7 +14,7 @@ import pytest
 
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import megatron_names
-from megatron.torch_profile.hooks.megatron_names import Patch, PatchSet, version_in
+from megatron.torch_profile.patching import Patch, PatchSet, version_in
 from megatron.torch_profile.publish import window_results
 from megatron.torch_profile.record import session
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron.torch_profile.cpu import device as cpu_device
-from megatron.torch_profile.hooks.megatron_names import Patch, PatchSet
 from megatron.torch_profile.log import environment_rank, exit_with, logger
+from megatron.torch_profile.patching import Patch, PatchSet
 from megatron.torch_trace.errors import UsageError
 
 _active = False

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from megatron.torch_profile.host_memory import be_killed_first
+from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_profile.export.compression import Written
+from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.export.writers import Program
-from megatron.torch_profile.host_memory import be_killed_first
 from megatron.torch_profile.log import logger
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.system.memory import host_memory

@@ -25,8 +25,8 @@ from typing import IO, Any, NoReturn, Protocol
 
 from megatron.torch_profile.export import trace_export
 from megatron.torch_profile.export.compression import compress
+from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
-from megatron.torch_profile.host_memory import be_killed_first
 
 _SHRUGGED_OFF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)

@@ -14,10 +14,10 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from megatron.torch_profile.export.trace_export import let_go
-from megatron.torch_profile.other_profilers import ours
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import python_stacks
+from megatron.torch_profile.record.other_profilers import ours
 
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 

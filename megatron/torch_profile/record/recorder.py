@@ -28,12 +28,12 @@ from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import logger
-from megatron.torch_profile.open_window import OpenWindow
-from megatron.torch_profile.other_profilers import OtherProfilers
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.iteration_times import Pace
+from megatron.torch_profile.record.open_window import OpenWindow
+from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.signals import FlushOnSignal
 from megatron.torch_trace import wording
 

@@ -24,10 +24,10 @@ from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.record import cupti, python_stacks
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.spans.modules import count_spans
-from megatron.torch_trace import __version__
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.file_names import RUN_FILE
+from megatron.torch_trace.version import __version__
 
 _OURS = "megatron-torch-profile"
 _PACKAGES = (

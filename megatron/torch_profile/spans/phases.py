@@ -21,7 +21,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.hooks.megatron_names import OLDEST_CORE, Patch, PatchSet
+from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
 
 _TRAINING = "megatron.training.training"
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"

@@ -20,7 +20,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.hooks.megatron_names import Patch, PatchSet
+from megatron.torch_profile.patching import Patch, PatchSet
 
 _PUSH, _POP = "nvtx_range_push", "nvtx_range_pop"
 _SINCE = (0, 10)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.columns.arguments import (
     CallArgs,
     GpuArgs,
@@ -21,8 +20,10 @@ from megatron.torch_trace.columns.arguments import (
     SlimEventWithArgs,
     arguments,
 )
+from megatron.torch_trace.columns.block_times import block_times
+from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import LAUNCHES, category
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock
 
 GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Args, Event, EventBlock
 
 Track = tuple[int | str | None, int | str | None]

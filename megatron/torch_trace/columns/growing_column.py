@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from megatron.torch_trace.analysis.timeline.intervals import Ints
+from megatron.torch_trace.columns.intervals import Ints
 
 _LEAST_ROOM = 1 << 12
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatron.torch_trace.analysis.timeline.intervals import Ints
 from megatron.torch_trace.columns.block_activity import GPU
+from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.tracks.impossible_times import Reach
 from megatron.torch_trace.tracks.overruns import cut_overruns
 

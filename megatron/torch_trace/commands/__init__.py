@@ -18,10 +18,10 @@ from typing import NoReturn
 
 import click
 
-from megatron.torch_trace import __version__
 from megatron.torch_trace.commands import interruption
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.system import leftovers
+from megatron.torch_trace.version import __version__
 
 SUBCOMMANDS: dict[str, str] = {
     "info": "What a trace holds, what is wrong with it, and how to make it open.",

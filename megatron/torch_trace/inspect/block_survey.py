@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category, is_launch
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable

@@ -15,11 +15,16 @@ from typing import Any
 import polars as pl
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
+from megatron.torch_trace.analysis.communication.common_timebase import (
+    RankTimes,
+    Timebase,
+    common_timebase,
+)
 from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
 from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
 from megatron.torch_trace.analysis.timeline.activity import read_activity
-from megatron.torch_trace.analysis.timeline.intervals import ints
 from megatron.torch_trace.analysis.timeline.timeline import place
+from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
@@ -37,7 +42,6 @@ from megatron.torch_trace.parquet.rank_tables import (
     shaped,
     step_table,
 )
-from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_timebase
 from megatron.torch_trace.reader import Damage, Metadata, available_cores
 from megatron.torch_trace.reader.workers import Workers
 

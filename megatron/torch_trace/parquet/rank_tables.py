@@ -13,9 +13,9 @@ from megatron.torch_trace.analysis.communication.collectives import CollectiveCa
 from megatron.torch_trace.analysis.communication.matching import RankCalls
 from megatron.torch_trace.analysis.timeline.activity import KERNEL, MEMCPY, MEMSET, NONE
 from megatron.torch_trace.analysis.timeline.breakdown import break_down
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.columns.slice_table import EventTable
 
 Schema = Mapping[str, Any]

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.block_activity import BlockColumns, LookForActivity
 from megatron.torch_trace.columns.block_slices import Codes, Track
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import GPU_WORK, LAUNCHES, category
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.perfetto.arguments import SHAPES, ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity, decode_loosely

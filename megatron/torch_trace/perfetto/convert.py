@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from megatron.torch_trace.analysis.communication.common_timebase import (
+    RankTimes,
+    Timebase,
+    common_timebase,
+)
 from megatron.torch_trace.errors import ReaderDiedError, TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.files.selection import one_window
@@ -17,7 +22,6 @@ from megatron.torch_trace.files.writer import STDOUT, OutputFile
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
-from megatron.torch_trace.perfetto.timebase import RankTimes, Timebase, common_timebase
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import Workers
 from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _LEAST_MATCHES = 3
 

@@ -21,9 +21,9 @@ from megatron.torch_trace.analysis.communication.bandwidth import message_bytes
 from megatron.torch_trace.analysis.communication.dimensions import UNKNOWN, dimension_of
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Collective
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.kernel_names import collective_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _CANONICAL = {
     "allreduce": "allreduce",

@@ -25,8 +25,8 @@ from megatron.torch_trace.analysis.communication.collectives import (
 )
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _MOST_SHIFT = 16
 _UNMATCHED = frozenset({"send", "recv", "send_recv", "unknown"})

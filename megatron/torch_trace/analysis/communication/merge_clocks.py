@@ -16,8 +16,9 @@ from statistics import median
 
 import msgspec
 
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Args, EventBlock
 from megatron.torch_trace.reader.event import Number, decode_loosely
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from megatron.torch_trace.analysis.communication.clocks import Clock, align
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.timeline.code_columns import present
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _NOISE_NS = 20_000
 """Arrivals closer than this are together: nobody is called late for it."""

@@ -13,9 +13,9 @@ from megatron.torch_trace.analysis.communication.collectives import CollectiveCa
 from megatron.torch_trace.analysis.communication.dimensions import order_of
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.kernel_names import (
     COMMUNICATION,
     COMPUTE,
@@ -18,6 +17,7 @@ from megatron.torch_trace.analysis.timeline.kernel_names import (
 )
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 NO_OPERATOR = "(no operator)"
 BEFORE = "(launched before the trace)"

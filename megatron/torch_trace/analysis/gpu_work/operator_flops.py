@@ -29,9 +29,9 @@ from megatron.torch_trace.analysis.gpu_work.flops import (
 )
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints
 
 _PRODUCTS = ("gemm", "attention", "convolution")
 _FUSED = ("flash", "fmha", "sdpa")

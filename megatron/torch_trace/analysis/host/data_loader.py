@@ -20,8 +20,8 @@ import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present
-from megatron.torch_trace.analysis.timeline.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 
 _NEXT = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 _PIN_CALL = "cudaPointerGetAttributes"

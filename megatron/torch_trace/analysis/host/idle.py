@@ -26,9 +26,9 @@ from megatron.torch_trace.analysis.host.data_loader import (
 )
 from megatron.torch_trace.analysis.host.python_frames import PythonRow, python_rows
 from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.analysis.timeline.intervals import Intervals, Ints
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Intervals, Ints
 
 _SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
 _TINY_NS = 5_000

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from megatron.torch_trace.analysis.modules.ranges import ModuleRanges
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.autograd import accumulates, runs_backward
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, PASSES, RECOMPUTE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _CHECKPOINT = "checkpoint"
 

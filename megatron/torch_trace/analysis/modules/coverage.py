@@ -13,8 +13,8 @@ from megatron.torch_trace.analysis.modules.attribution import Places
 from megatron.torch_trace.analysis.modules.ranges import SPANS, ModuleRanges
 from megatron.torch_trace.analysis.modules.sums import begun_flops
 from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.analysis.timeline.intervals import Ints
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from megatron.torch_trace.analysis.timeline.activity import NONE, Rows
 from megatron.torch_trace.analysis.timeline.autograd import runs_backward
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.analysis.timeline.span_names import (
     FORWARD,
@@ -31,6 +30,7 @@ from megatron.torch_trace.analysis.timeline.span_names import (
 )
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.block_activity import MODULE_FRAME
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 SPANS, STACKS = "spans", "stacks"
 

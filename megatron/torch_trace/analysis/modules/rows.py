@@ -28,9 +28,9 @@ from megatron.torch_trace.analysis.modules.sums import (
     ModuleSums,
     module_sums,
 )
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _PER_TERA = 1e-3
 """TFLOP/s of one FLOP a ns."""

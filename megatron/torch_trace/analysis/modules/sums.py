@@ -11,9 +11,9 @@ from megatron.torch_trace.analysis.gpu_work.operator_flops import WorkFlops
 from megatron.torch_trace.analysis.modules.attribution import Places
 from megatron.torch_trace.analysis.modules.ranges import ModuleRanges
 from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.span_names import PASSES
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 TIME, KERNELS, COMMUNICATION, EXPOSED, FLOPS, UNKNOWN = range(6)
 """Measures: ns, pieces of work, ns, ns, FLOPs, products and attention of unknown FLOPs."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from megatron.torch_trace.analysis.results.analysis import Analysis
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.results.analysis import Analysis
 
 _TABLES = (
     "communication",

@@ -26,7 +26,7 @@ from megatron.torch_trace.analysis.results.summary import summarise
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.analysis.run.rank_pool import analyse_ranks
 from megatron.torch_trace.analysis.run.rank_sources import Gathered, find, gather
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.selection import listed, of_ranks, one_window
 from megatron.torch_trace.files.sources import find_traces

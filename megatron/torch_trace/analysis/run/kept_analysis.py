@@ -23,15 +23,15 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import numpy as np
 
-from megatron.torch_trace import __version__
 from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
 from megatron.torch_trace.analysis.communication.matching import RankCalls
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.run.rank import RankOutcome
-from megatron.torch_trace.analysis.timeline.intervals import Ints
+from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.file_names import WindowName, partial_of
+from megatron.torch_trace.version import __version__
 
 _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")

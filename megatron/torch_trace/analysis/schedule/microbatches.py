@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.analysis.timeline.intervals import Intervals, ints
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.span_names import (
     FORWARD,
@@ -23,6 +22,7 @@ from megatron.torch_trace.analysis.timeline.span_names import (
     microbatch_span,
 )
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Intervals, ints
 
 _PLACES = ("warmup", "steady", "cooldown", "unknown")
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.analysis.timeline.intervals import Intervals, ints
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.span_names import phase_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Intervals, ints
 
 
 @dataclass(frozen=True, slots=True)

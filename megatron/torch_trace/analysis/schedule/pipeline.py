@@ -24,11 +24,11 @@ from megatron.torch_trace.analysis.host.data_loader import is_loader
 from megatron.torch_trace.analysis.timeline.activity import NONE, Collective
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
 from megatron.torch_trace.analysis.timeline.command_line import virtual_stages
-from megatron.torch_trace.analysis.timeline.intervals import Intervals
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.span_names import FORWARD, microbatch_span
 from megatron.torch_trace.analysis.timeline.steps import Step
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Intervals
 
 _POINT_TO_POINT = ("send", "recv", "send_recv")
 _MODEL_FAMILIES = ("gemm", "attention")

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.code_columns import codes_of, rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.block_activity import (
     CALL,
@@ -35,6 +34,7 @@ from megatron.torch_trace.columns.block_activity import (
     LookForActivity,
 )
 from megatron.torch_trace.columns.growing_column import GrowingColumn
+from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.columns.true_times import mend
 from megatron.torch_trace.reader import Damage, Metadata, Trace
 

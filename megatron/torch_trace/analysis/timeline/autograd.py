@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Ops
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _BACKWARD = re.compile(r"backward\d*$")
 _ENGINE = "autograd::engine::evaluate_function: "

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.analysis.timeline.intervals import Intervals, ints
 from megatron.torch_trace.analysis.timeline.steps import Window
+from megatron.torch_trace.columns.intervals import Intervals, ints
 
 
 @dataclass(frozen=True, slots=True)

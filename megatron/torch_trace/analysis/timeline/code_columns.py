@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 
 def present(column: Ints) -> list[int]:

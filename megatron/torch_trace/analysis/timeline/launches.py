@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
 from megatron.torch_trace.analysis.timeline.steps import Window
+from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import is_launch
 
 

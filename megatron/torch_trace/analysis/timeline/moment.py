@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.timeline.intervals import Ints
+from megatron.torch_trace.columns.intervals import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.code_columns import present
-from megatron.torch_trace.analysis.timeline.intervals import Ints, ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 _MOST_STEPS = 256
 """So far back a range is looked for one by one."""

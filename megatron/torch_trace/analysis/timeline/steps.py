@@ -19,7 +19,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.intervals import Ints
+from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import UsageError
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.breakdown import BusySets
-from megatron.torch_trace.analysis.timeline.intervals import ints
 from megatron.torch_trace.analysis.timeline.steps import Window
+from megatron.torch_trace.columns.intervals import ints
 
 SLICES = 240
 """As many as a figure of a screen's width can show."""

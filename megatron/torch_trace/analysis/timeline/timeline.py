@@ -20,7 +20,6 @@ from megatron.torch_trace.analysis.timeline.activity import (
 from megatron.torch_trace.analysis.timeline.autograd import forward_operators
 from megatron.torch_trace.analysis.timeline.breakdown import BusySets
 from megatron.torch_trace.analysis.timeline.code_columns import present
-from megatron.torch_trace.analysis.timeline.intervals import Intervals, Ints, ints
 from megatron.torch_trace.analysis.timeline.kernel_names import (
     COMMUNICATION,
     COMPUTE,
@@ -31,6 +30,7 @@ from megatron.torch_trace.analysis.timeline.launches import Launches, match_laun
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.analysis.timeline.steps import Window, find_window
+from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 
 
 @dataclass(frozen=True, slots=True)

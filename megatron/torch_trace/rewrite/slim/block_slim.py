@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import BareEvent, Identity
 from megatron.torch_trace.rewrite.category_totals import Account

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import (
     ByteStream,
     Damage,

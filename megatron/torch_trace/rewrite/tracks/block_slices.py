@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import ANNOTATIONS, GPU_WORK, category
-from megatron.torch_trace.format.times import NO_TIME, block_times
+from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.event_kinds import coded
