@@ -19,7 +19,18 @@ from megatron.torch_trace.reader.metadata import parse_members
 from megatron.torch_trace.reader.tail import split
 
 _OF_THE_RUN = (RUN_FILE, METRICS_FILE)
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:global_?rank|rank|worker)[-_. ]?(\d+)(?!\d)", re.I)
+_RANKS_IN_NAME = tuple(
+    re.compile(rf"(?:^|[^a-z]){word}(\d+)(?!\d)", re.IGNORECASE)
+    for word in (
+        r"global[-_]?rank[-_. =\[]?",
+        r"(?<!local[-_. ])(?<!node[-_. ])rank[-_. =\[]?",
+        # `worker-3_4711.1694128201545.pt.trace.json` is process 4711 of the host worker-3.
+        r"(?!worker[-_. ]?\d+_\d+\.\d{10,}\.)worker[-_. ]?",
+        r"r(?=\d+[-_.])",
+    )
+)
+"""How names tell a rank; the first kind that is there counts."""
+_COORDINATE = re.compile(r"(?:^|[^a-z])(tp|pp|dp|cp|ep)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -95,12 +106,30 @@ def by_folder_and_rank(path: Path) -> tuple[str, int, str]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name tells: `rank-7`, `_rank_7`, `rank7`, `worker7`."""
+    """The rank that a file's name tells: `rank-7`, `_rank_7`, `worker7`, `r7-`, `-TP-7`.
+
+    None where it tells none: the number in `host_4711.pt.trace.json` is a process, and of two
+    parallel dimensions nobody knows the sizes.
+    """
     ours = TraceName.parse(name)
     if ours:
         return ours.rank
-    match = _RANK_IN_NAME.search(name)
-    return int(match[1]) if match else None
+    for kind in _RANKS_IN_NAME:
+        match = kind.search(name)
+        if match:
+            return int(match[1])
+    places = {dimension.lower(): int(at) for dimension, at in _COORDINATE.findall(name)}
+    moved = [dimension for dimension, at in places.items() if at]
+    if "tp" in places and moved in ([], ["tp"]):
+        return places["tp"]
+    return None
+
+
+def rank_of(metadata: Metadata, path: Path) -> int | None:
+    """The rank of a trace: by its own word, else by its name; None if neither tells it."""
+    if metadata.merged is not None:
+        return None
+    return rank_in_name(path.name) if metadata.rank is None else metadata.rank
 
 
 def read_metadata(path: Path | str) -> Metadata:
@@ -159,9 +188,7 @@ def ranked(paths: Sequence[Path], ranks: Sequence[int] | None = None) -> list[Ra
         metadata = read_metadata(path)
         if metadata.merged is not None:
             raise UsageError(f"{path}: holds several ranks already; name the files it was made of.")
-        rank = ranks[number] if ranks is not None else metadata.rank
-        if rank is None:
-            rank = rank_in_name(path.name)
+        rank = ranks[number] if ranks is not None else rank_of(metadata, path)
         if rank is None:
             raise UsageError(
                 f"{path}: neither the trace nor its name tells a rank; say it with --ranks."

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace import wording
-from megatron.torch_trace.files.sources import rank_in_name
+from megatron.torch_trace.files.sources import rank_of
 
 if TYPE_CHECKING:
     from megatron.torch_trace.inspect.survey import Survey
@@ -60,10 +60,7 @@ def facts(one: Survey) -> dict[str, Any]:
 
 def rank(one: Survey) -> int | None:
     """Rank by the trace's own word, else by its name."""
-    if one.metadata.merged is not None:
-        return None
-    own = one.metadata.rank
-    return rank_in_name(one.path.name) if own is None else own
+    return rank_of(one.metadata, one.path)
 
 
 def device(one: Survey) -> str | None:

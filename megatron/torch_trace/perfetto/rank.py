@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.timeline.steps import MergedTraceError
 from megatron.torch_trace.analysis.timeline.timeline import place
 from megatron.torch_trace.columns.block_slices import Track
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
+from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.files.writer import OutputFile
 from megatron.torch_trace.format.categories import GPU_WORK
 from megatron.torch_trace.perfetto.blocks import LookForTimeline, TimelineEvent
@@ -35,7 +36,7 @@ class RankJob:
 
     Args:
         number: place of the rank among those that are shown.
-        fallback: the rank, if the trace does not tell it.
+        fallback: a number that tells the trace apart if neither it nor its name tells a rank.
         path: its trace.
         part: file to write.
         output: the timeline that it is a part of.
@@ -109,8 +110,10 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
     metadata = trace.metadata
     if metadata.merged is not None:
         raise MergedTraceError(job.path)
-    rank = job.fallback if metadata.rank is None else metadata.rank
-    title = RankTitle(rank, metadata.world_size or 0, metadata.coordinates, main)
+    known = rank_of(metadata, job.path)
+    rank = job.fallback if known is None else known
+    unknown = job.path.name if known is None else None
+    title = RankTitle(rank, metadata.world_size or 0, metadata.coordinates, main, unknown)
     planner = Planner(job.number, title, found, labels)
     writer = PartWriter(job.number + 1, found, planner, timeline)
     with OutputFile(job.part, named=job.output) as sink:

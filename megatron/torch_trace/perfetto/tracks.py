@@ -75,15 +75,19 @@ class RankTitle:
         world_size: 0 if it is not known.
         coordinates: its place in the parallel dimensions.
         main: the thread of the training loop, if it is known.
+        instead: what it is called where neither the trace nor its name tells the rank.
     """
 
     rank: int
     world_size: int
     coordinates: Mapping[str, int]
     main: Track | None = None
+    instead: str | None = None
 
     @property
     def short(self) -> str:
+        if self.instead is not None:
+            return f"rank unknown: {self.instead}"
         digits = max(2, len(str(self.world_size - 1)))
         return f"rank {self.rank:0{digits}d}"
 

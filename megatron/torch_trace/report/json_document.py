@@ -75,7 +75,7 @@ def _breakdown(parts: Breakdown | None) -> dict[str, int] | None:
 
 def _rank(rank: RankResult) -> dict[str, Any]:
     return {
-        "rank": rank.rank,
+        "rank": rank.rank if rank.is_rank_known else None,
         "file": rank.file,
         "coordinates": dict(rank.coordinates),
         "world_size": rank.world_size,

@@ -30,7 +30,8 @@ def head(analysis: Analysis) -> str:
     """Ranks, GPU, steps, MFU."""
     first, summary = analysis.ranks[0], analysis.summary
     count = len(analysis.ranks)
-    parts = [f"rank {first.rank}" if count == 1 else f"{count:,} ranks"]
+    one = f"rank {first.rank}" if first.is_rank_known else "rank unknown"
+    parts = [one if count == 1 else f"{count:,} ranks"]
     if first.world_size and first.world_size != count:
         parts[0] += f" of {first.world_size:,}"
     devices = sorted({rank.device for rank in analysis.ranks if rank.device})
@@ -102,6 +103,12 @@ def notes(analysis: Analysis) -> list[str]:
         found.append(f"No trace of {word} {ranks(analysis.missing_ranks)}.")
     of_ranks = []
     for rank in analysis.ranks:
+        if not rank.is_rank_known:
+            shown = f"; rank {rank.rank} here, which only tells traces apart"
+            of_ranks.append(
+                f"Rank unknown: neither {rank.file} nor its name tells it"
+                f"{shown if len(analysis.ranks) > 1 else ''}."
+            )
         if rank.damage:
             of_ranks.append(f"Rank {rank.rank}: damaged: {rank.damage}.")
         if rank.odd_times:

@@ -44,6 +44,7 @@ class RankResult:
 
     Args:
         rank: global rank; a trace that tells none is given the lowest free number.
+        is_rank_known: the trace or its name tells it; else the number only tells traces apart.
         file: path of the trace.
         coordinates: place in the parallel dimensions, as far as known.
         world_size, device, host: None if not recorded.
@@ -115,6 +116,7 @@ class RankResult:
     bubble: tuple[BubbleRow, ...] = ()
     base_ns: int = 0
     course: Course | None = None
+    is_rank_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:
             result = replace(
                 outcome.result,
                 rank=rank,
+                is_rank_known=False,
                 pipeline=tuple(replace(one, rank=rank) for one in outcome.result.pipeline),
             )
             found[rank] = replace(outcome, rank=rank, result=result)
@@ -164,7 +165,7 @@ def _together(
     ranks = tuple(results)
     world_size = max((one.world_size or 0 for one in ranks), default=0) or None
     missing = None
-    if world_size and complete:
+    if world_size and complete and all(one.is_rank_known for one in ranks):
         missing = tuple(rank for rank in range(world_size) if rank not in by_rank)
     recorded = [one.model_flops for one in ranks if one.model_flops]
     lengths = [step.end_ns - step.start_ns for one in ranks for step in one.steps]

@@ -33,7 +33,7 @@ from megatron.torch_trace.analysis.timeline.steps import MergedTraceError, Windo
 from megatron.torch_trace.analysis.timeline.time_slices import course_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.files.sources import rank_in_name
+from megatron.torch_trace.files.sources import rank_of
 
 
 class EmptyTraceError(TorchTraceError):
@@ -92,10 +92,7 @@ def analyse_rank(
         raise EmptyTraceError(f"{path}: holds neither ProfilerStep marks nor GPU work.")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)
-    rank = activity.metadata.rank
-    if rank is None:
-        rank = rank_in_name(activity.path.name)
-    return _analyse(timeline, rank)
+    return _analyse(timeline, rank_of(activity.metadata, activity.path))
 
 
 def _only(window: Window, number: int, path: Path | str) -> Window:
