@@ -114,6 +114,8 @@ def run() -> int:
     """Run `torch-trace`; a user's error is one sentence on stderr and its exit status."""
     # numpy would start threads for linear algebra; nothing here does any.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Where memory runs out, Rust would add a stack of its own to what this process says.
+    os.environ.setdefault("RUST_BACKTRACE", "0")
     # Events are made by the thousand and have no cycles: looking for some takes a twentieth.
     gc.set_threshold(100_000)
     try:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
+from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.files.selection import one_window
 from megatron.torch_trace.files.sources import RankedTrace, find_traces, ranked
 from megatron.torch_trace.parquet.rank_tables import (
@@ -159,7 +158,7 @@ def _write(work: Path, parts: Sequence[_Part], timebase: Timebase) -> dict[str, 
         "ranks": _ranks(parts, timebase),
     }
     for table, frame in frames.items():
-        write_parquet(frame.lazy(), work / f"{table}.parquet")
+        write_parquet(frame, work / f"{table}.parquet")
     for table in _LARGE:
         pieces = sorted(work.glob(f"{table}.*.part"))
         write_parquet(pl.scan_parquet(pieces, glob=False), work / f"{table}.parquet")
@@ -172,25 +171,6 @@ def _write(work: Path, parts: Sequence[_Part], timebase: Timebase) -> dict[str, 
         .item()
         for table in SCHEMAS
     }
-
-
-def write_parquet(frame: pl.LazyFrame, path: Path) -> None:
-    """Write a table.
-
-    Raises:
-        OSError: the disk does not take it, in whatever way polars says that.
-    """
-    try:
-        frame.sink_parquet(path)
-    except pl.exceptions.PolarsError as error:
-        raise _of_the_disk(error) from error
-
-
-def _of_the_disk(error: Exception) -> OSError:
-    number = re.search(r"\(os error (\d+)\)", str(error))
-    if number:
-        return OSError(int(number[1]), os.strerror(int(number[1])))
-    return OSError(errno.EIO, str(error).splitlines()[0])
 
 
 def _why(error: OSError) -> str:
@@ -219,7 +199,7 @@ def _read(traces: list[RankedTrace], folder: Path, strict: bool, count: int) -> 
 def _export_rank(job: _Job) -> _Part:
     rank, path = job.trace.rank, job.trace.path
     table = read_table(path, without=(), workers=job.workers, strict=job.strict)
-    write_parquet(event_table(rank, table).lazy(), job.part("events"))
+    write_parquet(event_table(rank, table), job.part("events"))
     damage, first = table.damage, table.slices["ts"].min()
     del table
     activity = read_activity(path, workers=job.workers)
@@ -231,7 +211,7 @@ def _export_rank(job: _Job) -> _Part:
         attributed = attribute(timeline)
         calls = rank_calls(timeline, attributed)
         kernels, steps = kernel_table(rank, timeline, attributed), step_table(rank, timeline)
-    write_parquet(kernels.lazy(), job.part("kernels"))
+    write_parquet(kernels, job.part("kernels"))
     first_ns = first if isinstance(first, int) else None
     return _Part(rank, path.name, metadata, RankTimes(base_ns, first_ns, calls), steps, damage)
 

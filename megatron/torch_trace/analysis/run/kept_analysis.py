@@ -30,6 +30,7 @@ from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.format.file_names import WindowName, partial_of
 from megatron.torch_trace.version import __version__
 
@@ -148,7 +149,8 @@ def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
         frame = pl.DataFrame({name: getattr(calls, name) for name in _COLUMNS})
         # The same types on every rank, so that all of them can be read as one table.
         frame = frame.cast(dict.fromkeys(_SMALL, pl.Int32))
-        frame.write_parquet(
+        write_parquet(
+            frame,
             temporary,
             compression="zstd",
             metadata={

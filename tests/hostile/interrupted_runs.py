@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands in processes of their own that are stopped at a moment told by number, not by a clock.
+
+A moment is an event of Python's audit hooks that changes files or processes: it is the same one in
+every run. What a run must not leave is looked for afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_MARK = "TORCH_TRACE_TEST_RUN"
+_PROGRAM = """
+import os, sys
+moment, number, log = int(os.environ["MOMENT"]), int(os.environ["SIGNAL"]), os.environ["LOG"]
+me, seen = os.getpid(), 0
+fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+CHANGES = ("os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir", "subprocess.Popen")
+
+def changes(event, args):
+    if event == "open":
+        return isinstance(args[2], int) and args[2] & os.O_CREAT
+    return event in CHANGES
+
+def hook(event, args):
+    global seen
+    if os.getpid() == me and changes(event, args):
+        seen += 1
+        os.write(fd, f"{event} {args[0]}\\n".encode("utf-8", "replace"))
+        if seen == moment:
+            os.kill(me, number)
+
+sys.addaudithook(hook)
+from megatron.torch_trace.commands import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended.
+
+    Args:
+        events: what changed files or processes, in order.
+        children: processes of the run that live on.
+    """
+
+    status: int
+    stdout: str
+    stderr: str
+    events: list[str]
+    children: list[int]
+
+
+def run(
+    arguments: Sequence[object],
+    folder: Path,
+    *,
+    moment: int = 0,
+    number: int = 0,
+    wrapper: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 120,
+) -> Ended:
+    """`torch-trace ARGUMENTS`, sent signal `number` at its `moment`-th change; 0 for none.
+
+    Args:
+        folder: for the log of events, and the folder in which it runs.
+        wrapper: put before the command, such as `("prlimit", "--nofile=20")`.
+    """
+    mark = uuid.uuid4().hex
+    log = folder / f"{mark}.events"
+    process = subprocess.run(
+        [*wrapper, sys.executable, "-c", _PROGRAM, *map(str, arguments)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "MOMENT": str(moment),
+            "SIGNAL": str(int(number)),
+            "LOG": str(log),
+            _MARK: mark,
+            **(environment or {}),
+        },
+    )
+    children = _living(mark)
+    deadline = time.monotonic() + 15
+    while children and time.monotonic() < deadline:
+        time.sleep(0.05)
+        children = _living(mark)
+    events = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return Ended(
+        process.returncode,
+        process.stdout.decode("utf-8", "replace"),
+        process.stderr.decode("utf-8", "replace"),
+        events,
+        children,
+    )
+
+
+def _living(mark: str) -> list[int]:
+    """Processes that have inherited the mark of a run."""
+    wanted, found = f"{_MARK}={mark}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def unfinished(folder: Path) -> list[str]:
+    """Names of temporary files and folders at or below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.tmp"))
