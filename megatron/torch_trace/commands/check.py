@@ -11,7 +11,7 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, StrictError
-from megatron.torch_trace.files.sources import find_traces
+from megatron.torch_trace.files.sources import find_traces, skipped_lines
 from megatron.torch_trace.inspect.facts import problems, rank
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
@@ -61,8 +61,8 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
         console = terminal.console()
         for one in found:
             _print(console, one)
-        for path, reason in sources.skipped:
-            terminal.sentence(console, terminal.literal(f"Skipped {path}: {reason}."))
+        for line in skipped_lines(sources.skipped):
+            terminal.sentence(console, terminal.literal(line))
     if faulty:
         kind = StrictError if strict else DamagedTraceError
         count = f"{len(faulty)} of {len(found)} traces have faults"

@@ -10,10 +10,9 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.files.sources import is_file
 from megatron.torch_trace.reader import ByteStream, available_cores
-from megatron.torch_trace.rewrite.decompression import decompress
-
-_BLANKS = b" \t\r\n\0\xef\xbb\xbf"
+from megatron.torch_trace.rewrite.decompression import BEGINS_BLANK, BLANKS, MOST_BLANKS, decompress
 
 
 @click.command("decompress")
@@ -43,7 +42,7 @@ def command(
     the result is valid JSON. Exit status 3 then says that something was lost or mended. Other
     damage, such as quotes in names or inf, stays as it is without --repair.
     """
-    traces = [path for path in map(Path, paths) if path.is_file() or str(path) == "-"]
+    traces = [path for path in map(Path, paths) if is_file(path) or str(path) == "-"]
     for path in traces:
         _refuse_a_stranger(path)
     folders = [path for path in paths if Path(path) not in traces]
@@ -79,12 +78,15 @@ def _refuse_a_stranger(path: Path) -> None:
     """Whatever else is wrong with a file is its damage; one that begins otherwise is no JSON."""
     if str(path) == "-":
         return
-    for piece in ByteStream(path):
-        if piece.strip(_BLANKS):
-            if piece.lstrip(_BLANKS)[:1] not in (b"{", b"["):
+    stream = ByteStream(path)
+    for piece in stream:
+        if piece.strip(BLANKS):
+            if piece.lstrip(BLANKS)[:1] not in (b"{", b"["):
                 reason = "neither a JSON object nor an array of events"
                 raise UsageError(f"{path}: no trace: {reason}.")
             return
+        if stream.produced > MOST_BLANKS:
+            raise UsageError(f"{path}: no trace: {BEGINS_BLANK}.")
     raise UsageError(f"{path}: no trace: the file is empty.")
 
 

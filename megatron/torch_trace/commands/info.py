@@ -11,7 +11,7 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError
-from megatron.torch_trace.files.sources import find_traces
+from megatron.torch_trace.files.sources import find_traces, skipped_lines
 from megatron.torch_trace.inspect.facts import advice, device, facts, problems, rank, versions
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
@@ -53,8 +53,8 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
         else:
             for one in surveys:
                 _print_one(console, one)
-        for path, reason in sources.skipped:
-            terminal.sentence(console, terminal.literal(f"Skipped {path}: {reason}."))
+        for line in skipped_lines(sources.skipped):
+            terminal.sentence(console, terminal.literal(line))
     damaged = [str(one.path) for one in surveys if one.damage]
     if damaged:
         raise DamagedTraceError(

@@ -8,7 +8,7 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
-from megatron.torch_trace.files.sources import find_traces, ranked
+from megatron.torch_trace.files.sources import find_traces, ranked, skipped_lines
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
 from megatron.torch_trace.rewrite.merge.merge import MergeResult, merge
@@ -61,8 +61,8 @@ def command(
                 f"--only {min(missing)}: no trace of that rank here; there are {listed(there)}."
             )
         traces = [trace for trace in traces if trace.rank in wanted]
-    for path, reason in sources.skipped:
-        terminal.say(f"Skipped {path}: {reason}.")
+    for line in skipped_lines(sources.skipped):
+        terminal.say(line)
     inputs, workers = [trace.path for trace in traces], jobs or available_cores()
     with (
         started_early(workers - 1, inputs, "megatron.torch_trace.rewrite.merge.block_merge"),

@@ -11,6 +11,7 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.files.sources import absence, is_file, is_folder
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
@@ -120,10 +121,10 @@ def command(
 
 
 def _one_file(path: str) -> None:
-    if Path(path).is_dir():
+    if is_folder(Path(path)):
         raise UsageError(f"{path}: is a folder; slim takes one trace, name a file in it.")
-    if path != "-" and not Path(path).is_file():
-        raise UsageError(f"{path}: no such file.")
+    if path != "-" and not is_file(Path(path)):
+        raise UsageError(f"{path}: {absence(Path(path))}.")
 
 
 def _categories(text: str | None) -> frozenset[str] | None:

@@ -84,7 +84,7 @@ def command(
     made again when a trace has changed. Ctrl-C ends it.
     """
     from megatron.torch_trace.files.selection import one_window
-    from megatron.torch_trace.files.sources import find_traces
+    from megatron.torch_trace.files.sources import find_traces, skipped_lines
     from megatron.torch_trace.report.html import ViewLinks
     from megatron.torch_trace.viewing import native, perfetto_ui, site
     from megatron.torch_trace.viewing.addresses import PUBLIC_PORT, TUNNEL_PORT, url_of
@@ -101,8 +101,8 @@ def command(
     binary = native.find_binary(trace_processor) if trace_processor else None
     _refuse_strangers([Path(path) for path in paths if Path(path).is_file()])
     sources = find_traces(paths)
-    for path, reason in sources.skipped:
-        terminal.say(f"Skipped {path}: {reason}.")
+    for line in skipped_lines(sources.skipped):
+        terminal.say(line)
     traces = _of_ranks(one_window(sources.traces), set(ranks))
     files = {} if public else perfetto_ui.ui_files()
     _warn_of_size(traces, binary is not None)

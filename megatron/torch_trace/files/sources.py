@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +19,9 @@ from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.metadata import parse_members
 from megatron.torch_trace.reader.tail import split
+from megatron.torch_trace.wording import counted
 
+_MOST_SKIPPED = 10
 _OF_THE_RUN = (RUN_FILE, METRICS_FILE)
 _RANKS_IN_NAME = tuple(
     re.compile(rf"(?:^|[^a-z]){word}(\d+)(?!\d)", re.IGNORECASE)
@@ -56,13 +60,52 @@ def find_traces(paths: Iterable[Path | str]) -> Sources:
     """
     sources = Sources()
     for path in map(Path, paths):
-        if str(path) == "-" or path.is_file():
+        if str(path) == "-" or is_file(path):
             sources.traces.append(path)
-        elif path.is_dir():
+        elif is_folder(path):
             _search(path, sources)
         else:
-            raise UsageError(f"{path}: no such file or folder.")
+            raise UsageError(f"{path}: {absence(path)}.")
     return sources
+
+
+def is_file(path: Path) -> bool:
+    """As `Path.is_file`, which raises where a folder above may not be looked into."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """As `Path.is_dir`, likewise."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def skipped_lines(skipped: Sequence[tuple[Path, str]]) -> list[str]:
+    """A sentence for each of the first files that are no traces, and how many more there are."""
+    lines = [f"Skipped {path}: {reason}." for path, reason in skipped[:_MOST_SKIPPED]]
+    more = len(skipped) - len(lines)
+    return [*lines, f"Skipped {counted(more, 'file')} more."] if more else lines
+
+
+def absence(path: Path) -> str:
+    """Why what a user named is neither a file nor a folder, in words."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if path.is_symlink():
+            loops = error.errno == errno.ELOOP
+            return "a link that leads back to itself" if loops else "a link to what is not there"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return "no such file or folder"
+        return f"cannot be read ({error.strerror})"
+    if stat.S_ISFIFO(mode):
+        return "a pipe, which can be read only once; give - and let it be standard input"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def _search(folder: Path, sources: Sources) -> None:

@@ -28,7 +28,7 @@ from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.files.selection import one_window
-from megatron.torch_trace.files.sources import RankedTrace, find_traces, ranked
+from megatron.torch_trace.files.sources import RankedTrace, find_traces, ranked, skipped_lines
 from megatron.torch_trace.parquet.rank_tables import (
     COLLECTIVES,
     KERNELS,
@@ -127,7 +127,7 @@ def export(
     damage = {
         trace.path: part.damage for trace, part in zip(traces, parts, strict=True) if part.damage
     }
-    skipped = (f"Skipped {path}: {reason}." for path, reason in sources.skipped)
+    skipped = skipped_lines(sources.skipped)
     return Export(target, rows, damage, (*skipped, *timebase.notes))
 
 

@@ -17,7 +17,7 @@ from megatron.torch_trace.analysis.communication.common_timebase import (
 from megatron.torch_trace.errors import ReaderDiedError, TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.files.selection import one_window
-from megatron.torch_trace.files.sources import find_traces, rank_in_name
+from megatron.torch_trace.files.sources import find_traces, rank_in_name, skipped_lines
 from megatron.torch_trace.files.writer import STDOUT, OutputFile
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
@@ -125,7 +125,7 @@ def convert(
         written_bytes=sum(part.written_bytes for part in parts),
         damage={part.job.path: part.damage for part in parts if part.damage},
         notes=(
-            *(f"Skipped {path}: {reason}." for path, reason in sources.skipped),
+            *skipped_lines(sources.skipped),
             *(note for part in parts for note in part.notes),
             *timebase.notes,
         ),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from megatron.torch_trace.errors import StrictError
+from megatron.torch_trace.errors import StrictError, UsageError
 from megatron.torch_trace.files.writer import OutputFile, TraceWriter
 from megatron.torch_trace.reader import ByteStream, Damage
 from megatron.torch_trace.reader.bytestream import PASSING_PIECE
@@ -18,6 +18,11 @@ _DOCUMENT_ENDS = re.compile(rb"[}\]][\s\0]*\Z")
 _DOCUMENT_BEGINS = re.compile(rb'\s*(?:\{\s*"|\[\s*\{)')
 
 OnRead = Callable[[int], None]
+
+BLANKS = b" \t\r\n\0\xef\xbb\xbf"
+MOST_BLANKS = 1 << 20
+BEGINS_BLANK = "nothing but blanks and zeros at its beginning"
+"""Said of a stream without an end, such as /dev/zero, before it has filled the disk."""
 
 
 @dataclass(slots=True)
@@ -104,9 +109,12 @@ def _copy(
     # Standard input can be read only once, and what is on standard output is gone.
     once = whatever or str(path) == "-" or str(sink.path) == "-"
     damage, behind = Damage(), Damage()
+    is_blank = True
     try:
         with sink:
             for piece in pieces:
+                if is_blank and (is_blank := not piece.strip(BLANKS)) and position > MOST_BLANKS:
+                    raise UsageError(f"{path}: no trace: {BEGINS_BLANK}.")
                 if not damage and not _is_utf8(piece, decoder):
                     damage.add("not_utf8", position)
                     if not once:
