@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import subprocess
@@ -13,58 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launches import ROOT
-
-TOY = str(Path(__file__).with_name("toy_training.py"))
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "PYTHONWARNINGS": "ignore",
-    "KINETO_LOG_LEVEL": "99",
-}
-for name in ("RANK", "WORLD_SIZE"):
-    ENVIRONMENT.pop(name, None)
-
-
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, TOY, str(folder), *options],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def until(process: subprocess.Popen[str], text: str) -> str:
-    """Read output up to a line with a text."""
-    assert process.stdout
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if text in line:
-            return seen
-    raise AssertionError(f"{text!r} never came:\n{seen}")
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=120)
-    return process.returncode, output
-
-
-def losses(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith("step ")]
-
-
-def traces(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def steps(folder: Path) -> list[str]:
-    (path,) = folder.rglob("*.json.gz")
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    return sorted(e["name"] for e in events if str(e.get("name")).startswith("ProfilerStep#"))
+from toy_runs import ENVIRONMENT, TOY, ended, losses, start, steps, traces, until
 
 
 @pytest.fixture(scope="module")

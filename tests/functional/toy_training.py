@@ -3,6 +3,10 @@
 
     toy_training.py FOLDER [--iterations N] [--active N] [--seconds-per-step S]
                     [--slow-save S] [--raise-at N] [--own-handler] [--group-timeout S]
+                    [--unprofiled] [--flags JSON] [--layers N] [--at N CODE]...
+
+`--at N CODE` runs code of the user's in iteration N, in which `recorder` and `folder` are known;
+iteration 0 is before all.
 
 Prints `step N LOSS` for every iteration; under torchrun each iteration all-reduces over gloo.
 """
@@ -10,6 +14,7 @@ Prints `step N LOSS` for every iteration; under torchrun each iteration all-redu
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import time
@@ -39,7 +44,20 @@ parser.add_argument("--slow-save", type=float, default=0.0)
 parser.add_argument("--raise-at", type=int)
 parser.add_argument("--own-handler", action="store_true")
 parser.add_argument("--group-timeout", type=float, default=600.0)
+parser.add_argument("--unprofiled", action="store_true")
+parser.add_argument("--flags", type=json.loads, default={})
+parser.add_argument("--layers", type=int, default=4)
+parser.add_argument("--at", nargs=2, action="append", default=[])
 options = parser.parse_args()
+folder = options.folder
+
+
+def user(iteration: int) -> None:
+    """What the user's own code does in an iteration."""
+    for at, code in options.at:
+        if int(at) == iteration:
+            exec(code, globals())
+
 
 rank = int(os.environ.get("RANK", "0"))
 distributed = "RANK" in os.environ
@@ -67,21 +85,22 @@ def handler(number: int, frame: FrameType | None) -> None:
 if options.own_handler:
     signal.signal(signal.SIGTERM, handler)
 
+user(0)
 torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)])
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(options.layers)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 config = TorchProfileConfig(
     enabled=True,
     active=options.active,
     repeat=options.repeat,
     max_trace_mb=options.max_trace_mb,
-    record_shapes=True,
+    **{"record_shapes": True, **options.flags},
 )
 topology = Topology(0, Layout(1, {}), [Member(0, "node0", os.getpid(), 0, CPU)])
 plan = CapturePlan(
     config, topology, (0,), Schedule(config, Span(1, options.iterations)), options.folder
 )
-recorder = Recorder(plan, [model], {"rank": rank}) if rank == 0 else None
+recorder = Recorder(plan, [model], {"rank": rank}) if rank == 0 and not options.unprofiled else None
 
 try:
     for iteration in range(1, options.iterations + 1):
@@ -94,6 +113,7 @@ try:
                 torch.distributed.all_reduce(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
+        user(iteration)
         print("step", iteration, loss.item().hex(), flush=True)
         if iteration == options.raise_at:
             raise RuntimeError("the model exploded")

@@ -43,6 +43,7 @@ class Partials:
 
     def __init__(self, exit_timeout: float) -> None:
         self._exit_timeout = exit_timeout
+        self._pid = os.getpid()
         self._waiting: deque[Export] = deque()
         self._running: tuple[Export, Program, float] | None = None
         self._failed = False
@@ -86,6 +87,8 @@ class Partials:
     def wait(self) -> None:
         """At the end of the process: wait for what is under way, within the bound."""
         atexit.unregister(self.wait)
+        if os.getpid() != self._pid:  # a fork of training that ends: this is not its child
+            return
         deadline = time.monotonic() + self._exit_timeout
         if self._running is not None:
             what = self._running[0]

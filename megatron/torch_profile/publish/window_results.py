@@ -11,6 +11,7 @@ is written before the all-gathers, after which rank 0 writes its line: so no two
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 from collections import deque
@@ -66,6 +67,7 @@ class WindowResults:
         artifacts: TraceArtifacts | None = None,
     ) -> None:
         self._capture = capture
+        self._pid = os.getpid()
         self._sinks = outputs
         self._analyse = analyse
         self._artifacts = artifacts
@@ -90,6 +92,8 @@ class WindowResults:
     def finish(self) -> None:
         """Training has ended well, or its W&B run is about to: wait for what is under way."""
         atexit.unregister(self.finish)
+        if os.getpid() != self._pid:  # a fork of training that ends: what runs is not its child
+            return
         if self._next is not None and self._next.first <= self._iteration:
             self._over.append(self._next)  # training ended within it
         self._next = None
@@ -107,7 +111,7 @@ class WindowResults:
             current = None
         atexit.unregister(self.finish)
         self._guard.failed = True
-        if self._running is not None:
+        if self._running is not None and os.getpid() == self._pid:
             self._running[1].kill()
             self._running = None
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import os
 import sys
 import threading
 import time
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import python_stacks
 from megatron.torch_profile.record.other_profilers import ours
 
+_open = False
+"""Whether Kineto is at work for us."""
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
@@ -46,6 +52,9 @@ def prepared(plan: CapturePlan, window: Window) -> Any:
         options["execution_trace_observer"] = _execution_trace(path)
     known = inspect.signature(torch.profiler.profile.__init__).parameters
     profiler = torch.profiler.profile(**{k: v for k, v in options.items() if k in known})
+    global _open
+    _watch_forks()
+    _open = True
     with ours():
         profiler.prepare_trace()
     return profiler
@@ -63,11 +72,13 @@ def stop(profiler: Any) -> float:
     Returns:
         How long Kineto's stop took, in seconds.
     """
+    global _open
     began = time.monotonic()
     try:
         with ours():
             profiler.stop_trace()
     finally:
+        _open = False
         # torch has one execution trace observer a process: the next window needs it free.
         if getattr(profiler, "execution_trace_observer", None) is not None:
             profiler.execution_trace_observer.unregister_callback()
@@ -115,3 +126,20 @@ def _execution_trace(path: Path) -> Any:
     observer = torch.profiler.ExecutionTraceObserver()
     observer.register_callback(str(path))
     return observer
+
+
+@lru_cache(maxsize=1)
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_leave_without_destructors)
+
+
+def _leave_without_destructors() -> None:
+    """Have a fork of training end as it would without us, should it end by `sys.exit`.
+
+    Kineto's destructors wait for its threads, which a fork does not have. glibc's `on_exit`
+    passes the status on; Python has ended by then, and has written what it held.
+    """
+    if _open:
+        with suppress(AttributeError, OSError):  # another C library
+            libc = ctypes.CDLL(None)
+            libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)

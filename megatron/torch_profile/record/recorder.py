@@ -58,6 +58,7 @@ class Recorder:
         self.rank = plan.topology.rank
         self._guard = Guard(f"rank {self.rank} stops profiling, training goes on", self.abandon)
         self.busy = False
+        self._pid = os.getpid()
         self.signals = FlushOnSignal(self._flush)
         self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
         self._plan = plan
@@ -86,6 +87,8 @@ class Recorder:
 
     def _undisturbed(self, do: Callable[..., None], *args: Any) -> None:
         """A failure ends profiling on this rank and nothing else; a signal is served after it."""
+        if os.getpid() != self._pid:
+            return  # a fork of training: the window is not its own
         if self._guard.failed:
             with suppress(Exception):  # earlier traces are still being written, and held in memory
                 self.exporter.poll()
@@ -155,6 +158,8 @@ class Recorder:
 
     def wait_at_exit(self) -> None:
         """The process ends when its traces are written; so does a signal that comes now wait."""
+        if os.getpid() != self._pid:
+            return
         if self.exporter.in_flight:
             self.signals.install()
         self.busy = True
