@@ -87,8 +87,8 @@ class Recorder:
 
     def _undisturbed(self, do: Callable[..., None], *args: Any) -> None:
         """A failure ends profiling on this rank and nothing else; a signal is served after it."""
-        if os.getpid() != self._pid:
-            return  # a fork of training: the window is not its own
+        if os.getpid() != self._pid:  # a fork of training: the window is not its own
+            return
         if self._guard.failed:
             with suppress(Exception):  # earlier traces are still being written, and held in memory
                 self.exporter.poll()
@@ -204,9 +204,7 @@ class Recorder:
         if window is None:
             return
         if window.recorded:
-            logger.warning(
-                "rank %d ends the window of iterations %s: %s", self.rank, window.window, _ANOTHER
-            )
+            self._say_ends(_ANOTHER)
             self._finish(cut=in_a_step)
         else:
             # In the warm-up: the window may still come, if the other one is over by then.
@@ -226,11 +224,12 @@ class Recorder:
 
     def _must_end_early(self) -> bool:
         why = self._open.limit_reached() if self._open is not None else None
-        if self._open is not None and why:
-            logger.warning(
-                "rank %d ends the window of iterations %s: %s", self.rank, self._open.window, why
-            )
+        if why:
+            self._say_ends(why)
         return why is not None
+
+    def _say_ends(self, why: str) -> None:
+        logger.warning("rank %d ends the window of iterations %s: %s", self.rank, self._next, why)
 
     def _end_step(self) -> None:
         if self._open is not None:
