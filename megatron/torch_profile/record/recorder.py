@@ -104,7 +104,8 @@ class Recorder:
         compared = self._pace.begin_step(outside=self._open is None)
         if compared:
             logger.info("rank %d: %s", self.rank, compared)
-        self._end_step()
+        if self._open is not None:
+            self._open.end_step()
         self._end_if_asked()
         window = self._next
         if window is not None and (iteration > window.last or self._must_end_early()):
@@ -142,11 +143,9 @@ class Recorder:
         self._end_if_asked()
         self.exporter.free_saved()
         if self._open is not None and self._open.recorded[-1:] == [self._open.window.last]:
-            self._end_step()
             self._finish()
 
     def _close(self, after_failure: bool) -> None:
-        self._end_step()
         if self._open is not None:
             self._finish(unclean=after_failure)
         self._discard_lost()
@@ -230,10 +229,6 @@ class Recorder:
 
     def _say_ends(self, why: str) -> None:
         logger.warning("rank %d ends the window of iterations %s: %s", self.rank, self._next, why)
-
-    def _end_step(self) -> None:
-        if self._open is not None:
-            self._open.end_step()
 
     def _finish(self, *, unclean: bool = False, cut: bool = False) -> None:
         """Stop the open window and hand its trace over; the next one is next.
