@@ -8,6 +8,7 @@ analysis = torch_trace.analyze("torch_profile/20261127-221810/iter-0000003")
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.version import __version__
@@ -15,18 +16,36 @@ from megatron.torch_trace.version import __version__
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.run.analyse import analyze
+    from megatron.torch_trace.columns.slice_table import read_table
+    from megatron.torch_trace.perfetto.convert import convert
+    from megatron.torch_trace.rewrite.merge.merge import merge
+    from megatron.torch_trace.rewrite.merge.split import split
+    from megatron.torch_trace.rewrite.slim.slim import slim
 
-__all__ = ["__version__", "analyze", "compare"]
+__all__ = [
+    "__version__",
+    "analyze",
+    "compare",
+    "convert",
+    "merge",
+    "read_table",
+    "slim",
+    "split",
+]
+
+_ROOMS = {
+    "analyze": "analysis.run.analyse",
+    "compare": "analysis.compare.comparison",
+    "convert": "perfetto.convert",
+    "merge": "rewrite.merge.merge",
+    "read_table": "columns.slice_table",
+    "slim": "rewrite.slim.slim",
+    "split": "rewrite.merge.split",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Every module of the package passes here first: nothing may be imported until it is asked for.
-    if name == "analyze":
-        from megatron.torch_trace.analysis.run.analyse import analyze
-
-        return analyze
-    if name == "compare":
-        from megatron.torch_trace.analysis.compare.comparison import compare
-
-        return compare
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

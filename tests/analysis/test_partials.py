@@ -19,7 +19,7 @@ from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
-from megatron.torch_trace.format.file_names import partial_of
+from megatron.torch_trace.format.file_names import found_analysis_of, kept_analysis_of, trace_of
 from megatron.torch_trace.report.json_document import document
 
 
@@ -89,7 +89,9 @@ def test_recorded_traces_give_the_same_from_partials_also_when_they_are_gone(
         path.unlink()
     gone = analyze(folder)
     assert json.dumps(document(gone)) == json.dumps(document(direct))
-    assert lines(caplog) == [f"torch-trace: {len(kept.traces)} traces are gone; partials stand in."]
+    assert lines(caplog) == [
+        f"torch-trace: {len(kept.traces)} traces are gone; kept analyses stand in."
+    ]
 
 
 def test_partials_lie_where_no_viewer_of_traces_looks(window: Path) -> None:
@@ -100,8 +102,8 @@ def test_partials_lie_where_no_viewer_of_traces_looks(window: Path) -> None:
         "rank-1.pt.trace.json",
     ]
     assert sorted(path.name for path in (window / "artifacts").iterdir()) == [
-        "rank-0.pt.trace.json.partial.parquet",
-        "rank-1.pt.trace.json.partial.parquet",
+        "rank-0.pt.trace.json.analysis.parquet",
+        "rank-1.pt.trace.json.analysis.parquet",
     ]
 
 
@@ -109,7 +111,7 @@ def test_the_columns_of_a_partial_are_the_rank_s_calls(window: Path) -> None:
     keep([window])
     whole = pl.read_parquet(window / "artifacts" / "*.parquet")
     assert len(whole) == 6
-    frame = pl.read_parquet(partial_of(window / "rank-1.pt.trace.json"))
+    frame = pl.read_parquet(kept_analysis_of(window / "rank-1.pt.trace.json"))
     assert frame.columns == ["start", "end", "kind", "step", "bytes", "elements", "seq"]
     assert (frame["end"] - frame["start"]).to_list() == [20, 20, 20]
     assert frame["bytes"].to_list() == [2000, 2000, 2000]
@@ -131,7 +133,7 @@ def test_a_trace_that_changed_is_read_again(window: Path, caplog: pytest.LogCapt
     trace(1).gpu(GEMM, 1500, 1600, launch=1400).write(window / "rank-1.pt.trace.json")
     assert answer(window) == answer(window, use_partials=False)
     assert lines(caplog) == [
-        "torch-trace: 1 partial is not used (1 stale); the traces are read instead."
+        "torch-trace: 1 kept analysis is not used (1 stale); the traces are read instead."
     ]
     assert [path.name for path in keep([window]).written] == ["rank-1.pt.trace.json"]
     assert answer(window) == answer(window, use_partials=False)
@@ -142,16 +144,16 @@ def test_damaged_partials_are_noticed_and_counted(
     window: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep([window])
-    cut, empty = (partial_of(window / f"rank-{rank}.pt.trace.json") for rank in range(2))
+    cut, empty = (kept_analysis_of(window / f"rank-{rank}.pt.trace.json") for rank in range(2))
     cut.write_bytes(cut.read_bytes()[:-50])
     empty.write_bytes(b"")
     assert answer(window) == answer(window, use_partials=False)
     assert lines(caplog) == [
-        "torch-trace: 2 partials are not used (2 damaged); the traces are read instead."
+        "torch-trace: 2 kept analyses are not used (2 damaged); the traces are read instead."
     ]
 
 
-def test_a_partial_of_another_version_is_not_used(
+def test_a_kept_analysis_of_another_version_is_not_used(
     window: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep([window])
@@ -180,19 +182,19 @@ def test_the_version_of_a_checkout_is_that_of_an_installed_package() -> None:
     assert kept_analysis.version().startswith(f"{metadata.version('megatron-torch-profile')}+")
 
 
-def test_the_partial_of_another_rank_does_not_stand_in(
+def test_the_kept_analysis_of_another_rank_does_not_stand_in(
     window: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep([window])
     first, second = (window / f"rank-{rank}.pt.trace.json" for rank in range(2))
-    shutil.copyfile(partial_of(first), partial_of(second))
+    shutil.copyfile(kept_analysis_of(first), kept_analysis_of(second))
     assert answer(window) == answer(window, use_partials=False)
     assert "1 of another trace" in lines(caplog)[0]
     second.unlink()
     analysis = analyze(window)
     assert [rank.rank for rank in analysis.ranks] == [0]
     assert [one.reason for one in analysis.skipped_files] == [
-        "gone, and its partial is of another trace"
+        "gone, and its kept analysis is of another trace"
     ]
 
 
@@ -211,10 +213,12 @@ def test_a_partial_from_elsewhere_does_not_stand_in_for_a_trace_that_is_gone(
     keep([window, other.parent])
     for path in window.glob("*.json"):
         path.unlink()
-    shutil.copy(partial_of(other), window / "artifacts")
+    shutil.copy(kept_analysis_of(other), window / "artifacts")
     analysis = analyze(window)
     assert [rank.rank for rank in analysis.ranks] == [0, 1]
-    assert [one.reason for one in analysis.skipped_files] == [f"gone, and its partial is {reason}"]
+    assert [one.reason for one in analysis.skipped_files] == [
+        f"gone, and its kept analysis is {reason}"
+    ]
 
 
 def test_one_step_is_read_from_the_traces(window: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -241,7 +245,7 @@ def test_a_trace_named_by_itself_may_be_gone_too(window: Path) -> None:
     path = window / "rank-1.pt.trace.json"
     path.unlink()
     assert [rank.rank for rank in analyze(path).ranks] == [1]
-    assert [rank.rank for rank in analyze(partial_of(path)).ranks] == [1]
+    assert [rank.rank for rank in analyze(kept_analysis_of(path)).ranks] == [1]
     with pytest.raises(UsageError, match="no such file"):
         analyze(path, use_partials=False)
 
@@ -285,10 +289,22 @@ def test_a_trace_that_is_replaced_while_it_is_read_keeps_nothing(
     monkeypatch.setattr(kept_analyses, "analyse_ranks", replaced_meanwhile)
     kept = keep([path])
     assert [one.reason for one in kept.skipped] == ["the trace changed while it was read"]
-    assert not partial_of(path).exists()
+    assert not kept_analysis_of(path).exists()
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(window: Path) -> None:
     (window / "artifacts").write_text("in the way")
-    with pytest.raises(TorchTraceError, match=r"partial\.parquet: cannot be written \("):
+    with pytest.raises(TorchTraceError, match=r"analysis\.parquet: cannot be written \("):
         keep([window])
+
+
+def test_an_analysis_kept_under_its_old_name_is_still_found(tmp_path: Path) -> None:
+    trace = tmp_path / "iter-0000005" / "rank-0.pt.trace.json"
+    old = trace.parent / "artifacts" / f"{trace.name}.partial.parquet"
+    old.parent.mkdir(parents=True)
+    assert found_analysis_of(trace) == kept_analysis_of(trace)
+    old.touch()
+    assert (found_analysis_of(trace), trace_of(old)) == (old, trace)
+    kept_analysis_of(trace).touch()
+    assert found_analysis_of(trace) == kept_analysis_of(trace)
+    assert trace_of(kept_analysis_of(trace)) == trace

@@ -17,11 +17,11 @@ from exports import profiled
 from megatron.torch_profile.export import kept_analysis
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.compression import Written
-from megatron.torch_profile.export.kept_analysis import Partials
+from megatron.torch_profile.export.kept_analysis import KeptAnalyses
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_trace.analysis.run.analyse import analyze
-from megatron.torch_trace.format.file_names import TraceName, partial_of
+from megatron.torch_trace.format.file_names import TraceName, kept_analysis_of
 from megatron.torch_trace.system.memory import HostMemory
 
 KERNELS = Written("", 10_000, 1_000, 100, kernels=7, launches=7)
@@ -56,8 +56,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 
 
 @pytest.fixture
-def kept() -> Iterator[Partials]:
-    made = Partials(exit_timeout=0.0)
+def kept() -> Iterator[KeptAnalyses]:
+    made = KeptAnalyses(exit_timeout=0.0)
     yield made
     made.wait()
 
@@ -75,8 +75,8 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     one = what(tmp_path, partials="always")
     exporter.hand_over(profiled(), one, stop_seconds=0.0, expected_mb=0.0, writers=1)
     exporter.wait()
-    exporter._partials.wait()
-    assert partial_of(one.target).is_file()
+    exporter._kept_analyses.wait()
+    assert kept_analysis_of(one.target).is_file()
     direct = analyze(one.target, use_partials=False)
     one.target.unlink()
     assert analyze(one.target) == direct
@@ -96,7 +96,7 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
 )
 def test_what_is_analysed(
     tmp_path: Path,
-    kept: Partials,
+    kept: KeptAnalyses,
     started: list[Started],
     asked: str,
     kernels: int,
@@ -108,7 +108,7 @@ def test_what_is_analysed(
     assert [s.command[-1] for s in started] == ([str(one.target)] if begun else [])
 
 
-def test_one_at_a_time(tmp_path: Path, kept: Partials, started: list[Started]) -> None:
+def test_one_at_a_time(tmp_path: Path, kept: KeptAnalyses, started: list[Started]) -> None:
     for first in (3, 7):
         kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
     assert len(started) == 1
@@ -120,7 +120,7 @@ def test_one_at_a_time(tmp_path: Path, kept: Partials, started: list[Started]) -
 @pytest.mark.parametrize("answer", [{"error": "disk full"}, {"died": "disk full"}])
 def test_a_failure_is_said_once_and_nothing_is_tried_again(
     tmp_path: Path,
-    kept: Partials,
+    kept: KeptAnalyses,
     started: list[Started],
     said: list[str],
     answer: dict[str, str],
@@ -138,7 +138,7 @@ def test_a_failure_is_said_once_and_nothing_is_tried_again(
 
 def test_without_memory_for_it_there_is_none(
     tmp_path: Path,
-    kept: Partials,
+    kept: KeptAnalyses,
     started: list[Started],
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -152,12 +152,12 @@ def test_without_memory_for_it_there_is_none(
 def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
     tmp_path: Path, started: list[Started], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient = Partials(exit_timeout=0.0)
+    impatient = KeptAnalyses(exit_timeout=0.0)
     impatient.begin(what(tmp_path, partials="auto"), KERNELS)
     impatient.wait()
     assert started[0].killed
     monkeypatch.setattr(kept_analysis, "_MOST_SECONDS", 0.0)
-    slow = Partials(exit_timeout=60.0)
+    slow = KeptAnalyses(exit_timeout=60.0)
     slow.begin(what(tmp_path, partials="auto"), KERNELS)
     slow.poll()
     slow.wait()

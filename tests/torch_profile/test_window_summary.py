@@ -21,7 +21,7 @@ from megatron.torch_profile.publish.window_summary import (
     read,
     wait_for_traces,
 )
-from megatron.torch_trace.format.file_names import partial_of
+from megatron.torch_trace.format.file_names import kept_analysis_of
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "tests" / "data" / "tp2pp2"
@@ -136,7 +136,7 @@ def test_a_rank_that_writes_nothing_is_not_waited_for_and_one_that_writes_is(
 def test_each_ranks_own_analysis_is_waited_for_while_they_come(tmp_path: Path) -> None:
     traces = [tmp_path / f"rank-{rank}.pt.trace.json.gz" for rank in range(3)]
     (tmp_path / "artifacts").mkdir()
-    partials = [partial_of(trace) for trace in traces]
+    partials = [kept_analysis_of(trace) for trace in traces]
     partials[0].touch()
     clock = Clock({15.0: partials[1].touch, 30.0: partials[2].touch})
     window_summary.wait_for_partials(traces, clock.sleep, clock)

@@ -20,7 +20,7 @@ from typing import Any
 
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.disk import with_room
-from megatron.torch_profile.export.kept_analysis import Partials
+from megatron.torch_profile.export.kept_analysis import KeptAnalyses
 from megatron.torch_profile.export.limits import MB
 from megatron.torch_profile.export.messages import say_begun, say_lost, say_progress, say_written
 from megatron.torch_profile.export.trace_export import Export, let_go, write_artifacts
@@ -65,7 +65,7 @@ class Exporter:
         self.last_iterations = 1
         self.hurried = False
         """Whether the process may be killed any moment."""
-        self._partials = Partials(exit_timeout)
+        self._kept_analyses = KeptAnalyses(exit_timeout)
         self._pid = os.getpid()
 
     @property
@@ -76,7 +76,7 @@ class Exporter:
     def hurry(self) -> None:
         """The process may be killed any moment: only traces count, not what is made of them."""
         self.hurried = True
-        self._partials.abandon()
+        self._kept_analyses.abandon()
 
     def hand_over(
         self,
@@ -163,7 +163,7 @@ class Exporter:
 
     def poll(self) -> None:
         """Look after the exports without waiting: called once an iteration."""
-        self._partials.poll()
+        self._kept_analyses.poll()
         for flight in list(self._flights):
             ended = flight.process.poll()
             if ended is not None:
@@ -244,7 +244,7 @@ class Exporter:
             self.last = Written(**ended)
             self.last_iterations = max(1, len(what.recorded))
             say_written(flight.what, self.last, flight.started, flight.held_seconds)
-            self._partials.begin(what, self.last)
+            self._kept_analyses.begin(what, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
             say_lost(what, "artifacts" if ended else "trace", error)

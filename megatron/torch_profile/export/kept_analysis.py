@@ -4,7 +4,8 @@
     python -m megatron.torch_profile.export.kept_analysis TRACE
 
 A program of its own, with the least priority: training lends it no memory and imports none of its
-libraries. One at a time and bounded; a failure is said once and costs nothing but the partial.
+libraries. One at a time and bounded; a failure is said once and costs only the
+kept analysis.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BYTES_PER_RAW_BYTE = 0.5
 """Of memory; with Python frames, which are counted and not kept, it is less."""
 
 
-class Partials:
+class KeptAnalyses:
     """Sees finished traces of this rank through their analysis.
 
     Args:

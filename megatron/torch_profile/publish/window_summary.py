@@ -28,7 +28,7 @@ from megatron.torch_trace.format.file_names import (
     SUMMARY_FILE,
     TraceName,
     WindowName,
-    partial_of,
+    found_analysis_of,
 )
 from megatron.torch_trace.wording import counted, percent
 
@@ -192,7 +192,7 @@ def wait_for_partials(
     """
     missing, since = len(traces) + 1, clock()
     while missing and clock() < since + _QUIET_PARTIALS_SECONDS:
-        left = sum(not partial_of(trace).exists() for trace in traces)
+        left = sum(not found_analysis_of(trace).exists() for trace in traces)
         if left < missing:
             missing, since = left, clock()
         else:

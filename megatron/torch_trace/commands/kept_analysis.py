@@ -31,7 +31,7 @@ def keep(
     on_start: Callable[[list[Path]], None],
     on_done: Callable[[Path], None],
 ) -> str | None:
-    """Keep partials.
+    """Keep the analyses of ranks.
 
     Args:
         shard: as the user gave it; without one a task of a SLURM step does its share.

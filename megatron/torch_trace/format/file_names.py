@@ -10,7 +10,7 @@
             rank-07.pt.trace.json.gz.4242.json.tmp    a trace on its way, as text
             rank-07.pt.trace.json.gz.4242.tmp         the same, compressed
             artifacts/rank-07.key_averages.txt        everything else of that rank and window
-            artifacts/rank-07.pt.trace.json.gz.partial.parquet    its analysis, kept
+            artifacts/rank-07.pt.trace.json.gz.analysis.parquet    its analysis, kept
             artifacts/summary.json                    what was logged of the window
 
 Only traces lie in a window's folder itself, because HTA and TensorBoard read every file there.
@@ -33,7 +33,8 @@ from pathlib import Path
 
 from megatron.torch_trace.format.suffixes import (
     COMPRESSION_SUFFIXES,
-    PARTIAL_SUFFIX,
+    KEPT_ANALYSIS_SUFFIX,
+    OLD_KEPT_ANALYSIS_SUFFIX,
     TEMPORARY_SUFFIX,
     TRACE_SUFFIX,
 )
@@ -175,11 +176,24 @@ def cut_short(trace: Path) -> Path:
     return trace.with_name(name)
 
 
-def partial_of(trace: Path) -> Path:
+def kept_analysis_of(trace: Path) -> Path:
     """Where the analysis of one rank is kept, whatever its trace is called."""
-    return trace.parent / ARTIFACTS / f"{trace.name}{PARTIAL_SUFFIX}"
+    return trace.parent / ARTIFACTS / f"{trace.name}{KEPT_ANALYSIS_SUFFIX}"
 
 
-def trace_of(partial: Path) -> Path:
-    """The trace, there or not, whose analysis `partial` is by its name."""
-    return partial.parent.parent / partial.name.removesuffix(PARTIAL_SUFFIX)
+def found_analysis_of(trace: Path) -> Path:
+    """The same to read from: by its old name where only that is there."""
+    path = kept_analysis_of(trace)
+    old = path.with_name(f"{trace.name}{OLD_KEPT_ANALYSIS_SUFFIX}")
+    return old if not path.is_file() and old.is_file() else path
+
+
+def is_kept_analysis(path: Path) -> bool:
+    """Whether a file's name is that of a kept analysis, of now or of old."""
+    return path.name.endswith((KEPT_ANALYSIS_SUFFIX, OLD_KEPT_ANALYSIS_SUFFIX))
+
+
+def trace_of(analysis: Path) -> Path:
+    """The trace, there or not, whose kept analysis `analysis` is by its name."""
+    name = analysis.name.removesuffix(KEPT_ANALYSIS_SUFFIX).removesuffix(OLD_KEPT_ANALYSIS_SUFFIX)
+    return analysis.parent.parent / name

@@ -14,7 +14,7 @@ from megatron.torch_trace.analysis.run.rank_sources import find, is_fresh
 from megatron.torch_trace.analysis.run.shares import Shard
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.selection import of_ranks, windows_of
-from megatron.torch_trace.format.file_names import partial_of
+from megatron.torch_trace.format.file_names import kept_analysis_of
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Kept:
     Args:
         traces: all that were found, of whichever share.
         windows: folders that these lie in, where they are folders of windows.
-        written: traces whose partials are new.
+        written: traces whose kept analyses are new.
         fresh: how many had one already.
         skipped: traces without one, and why.
         damaged: traces that were analysed as far as they are whole.
@@ -56,9 +56,9 @@ def keep(
         ranks, jobs, strict, on_start, on_done: see `analyse.analyze`.
 
     Raises:
-        UsageError: a path does not exist, or holds neither a trace nor a partial.
+        UsageError: a path does not exist, or holds neither a trace nor a kept analysis.
         StrictError: see `strict`.
-        TorchTraceError: a partial cannot be written.
+        TorchTraceError: a kept analysis cannot be written.
     """
     traces = of_ranks(find(paths).traces, None if ranks is None else set(ranks))
     result = Kept(traces, windows_of(traces))
@@ -86,7 +86,7 @@ def keep(
             result.skipped.append(SkippedFile(str(trace), reason))
         except OSError as error:
             raise TorchTraceError(
-                f"{partial_of(trace)}: cannot be written ({error.strerror or error})."
+                f"{kept_analysis_of(trace)}: cannot be written ({error.strerror or error})."
             ) from error
         else:
             result.written.append(trace)

@@ -4,8 +4,8 @@
 A Parquet file for each rank: its columns are the rank's collective calls, which other ranks need
 to see; the metadata holds the tables of its own analysis and the table of `kind` codes as JSON,
 which every reader of Parquet can show. It belongs to one trace, told by size and checksum and not
-by its time, so that both can be copied; and to the fields that results have now, so that a partial
-of another version is never mistaken.
+by its time, so that both can be copied; and to the fields that results have now, so that one of
+another version is never mistaken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.files.parquet import write_parquet
-from megatron.torch_trace.format.file_names import WindowName, partial_of
+from megatron.torch_trace.format.file_names import WindowName, kept_analysis_of
 from megatron.torch_trace.version import __version__
 
 _VERSION, _HEADER, _RESULT, _KINDS = (
@@ -45,7 +45,7 @@ _COLUMNS = (*_TIMES, *_SMALL, *_NUMBERS)
 
 
 class UnusableError(TorchTraceError):
-    """A partial that must not stand in for its trace; the text is why, in a word or two."""
+    """A kept analysis that must not stand in for its trace; the text is why, in a word or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def identify(trace: Path) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a partial is of.
+    """What a kept analysis is of.
 
     Args:
         trace: of which trace.
@@ -96,8 +96,8 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
-    """A partial read: what it is of, and the outcome, whose `file` is the trace's name only."""
+class KeptAnalysis:
+    """What a kept analysis holds: whose it is, and the outcome; `file` is the trace's name."""
 
     header: Header
     outcome: RankOutcome
@@ -105,7 +105,7 @@ class Partial:
 
 @cache
 def version() -> str:
-    """Package version, and a hash of every field that a partial can hold."""
+    """Package version, and a hash of every field that a kept analysis can hold."""
     fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in nested(RankOutcome))
     digest = hashlib.sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
     return f"{__version__}+{_REVISION}.{digest[:16]}"
@@ -143,7 +143,7 @@ def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
     calls = outcome.calls
     window = trace.absolute().parent.name
     header = Header(of, outcome.run, window if WindowName.parse(window) else None, outcome.rank)
-    target = partial_of(trace)
+    target = kept_analysis_of(trace)
     target.parent.mkdir(exist_ok=True)
     with atomic_path(target) as temporary:
         frame = pl.DataFrame({name: getattr(calls, name) for name in _COLUMNS})
@@ -167,11 +167,11 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def read(path: Path, check: Callable[[Header], None]) -> Partial:
-    """A partial.
+def read(path: Path, check: Callable[[Header], None]) -> KeptAnalysis:
+    """A kept analysis.
 
     Args:
-        path: of the partial.
+        path: of the kept analysis.
         check: raises `UnusableError` if it is of something else, before its tables are read.
 
     Raises:
@@ -197,7 +197,7 @@ def read(path: Path, check: Callable[[Header], None]) -> Partial:
     if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(kinds):
         raise UnusableError("damaged")
     calls = RankCalls(kinds=kinds, **columns)
-    return Partial(header, RankOutcome(header.rank, result, calls, header.run))
+    return KeptAnalysis(header, RankOutcome(header.rank, result, calls, header.run))
 
 
 def _narrowed(values: Ints) -> Ints:

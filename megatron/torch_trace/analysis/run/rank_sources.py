@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For every rank its partial where that is good, else its trace.
+"""For every rank its kept analysis where that is good, else its trace.
 
 What cannot be used is said in a line of the log, which a program that sets none up prints to
 stderr; the answer is the same either way.
@@ -15,12 +15,17 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
 from megatron.torch_trace.analysis.run import kept_analysis
-from megatron.torch_trace.analysis.run.kept_analysis import Header, Partial, UnusableError
+from megatron.torch_trace.analysis.run.kept_analysis import Header, KeptAnalysis, UnusableError
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.errors import StrictError, UsageError
 from megatron.torch_trace.files.sources import Sources, by_folder_and_rank, find_traces
-from megatron.torch_trace.format.file_names import ARTIFACTS, WindowName, partial_of, trace_of
-from megatron.torch_trace.format.suffixes import PARTIAL_SUFFIX
+from megatron.torch_trace.format.file_names import (
+    ARTIFACTS,
+    WindowName,
+    found_analysis_of,
+    is_kept_analysis,
+    trace_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +36,8 @@ class Gathered:
 
     Args:
         traces: that must be read.
-        outcomes: trace, there or not -> what its partial holds.
-        skipped: traces that are gone, with partials that cannot be used.
+        outcomes: trace, there or not -> what its kept analysis holds.
+        skipped: traces that are gone, with kept analyses that cannot be used.
     """
 
     traces: list[Path] = field(default_factory=list)
@@ -41,14 +46,14 @@ class Gathered:
 
 
 def find(paths: Iterable[Path | str]) -> Sources:
-    """The traces that `paths` name, also those of which only a partial is left.
+    """The traces that `paths` name, also those of which only a kept analysis is left.
 
     Raises:
         UsageError: a path does not exist, or a folder holds neither.
     """
     sources = Sources()
     for path in map(Path, paths):
-        named = trace_of(path) if path.name.endswith(PARTIAL_SUFFIX) else path
+        named = trace_of(path) if is_kept_analysis(path) else path
         kept = _kept(named)
         try:
             found = find_traces([named])
@@ -63,37 +68,38 @@ def find(paths: Iterable[Path | str]) -> Sources:
 
 
 def _kept(path: Path) -> list[Path]:
-    """Traces at or below `path`, there or not, whose partials are there."""
+    """Traces at or below `path`, there or not, whose kept analyses are there."""
     if path.is_dir():
-        return [
-            trace_of(partial)
-            for partial in path.rglob(f"*{PARTIAL_SUFFIX}")
-            if partial.parent.name == ARTIFACTS
-        ]
-    return [path] if partial_of(path).is_file() else []
+        kept = (
+            trace_of(file)
+            for file in path.rglob("*.parquet")
+            if is_kept_analysis(file) and file.parent.name == ARTIFACTS
+        )
+        return list(dict.fromkeys(kept))
+    return [path] if found_analysis_of(path).is_file() else []
 
 
 def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = False) -> Gathered:
-    """Take every partial that can stand in for its trace, and say which cannot.
+    """Take every kept analysis that can stand in for its trace, and say which cannot.
 
     Args:
         traces: there or not.
-        step: partials hold whole windows and cannot tell of one step.
-        strict: a partial of a damaged trace is refused as the trace would be.
+        step: kept analyses hold whole windows and cannot tell of one step.
+        strict: a kept analysis of a damaged trace is refused as the trace would be.
 
     Raises:
         StrictError: see `strict`; of a trace that is gone.
     """
-    taken: dict[Path, Partial] = {}
+    taken: dict[Path, KeptAnalysis] = {}
     reasons: dict[Path, str] = {}
     for trace in traces:
-        partial = partial_of(trace)
-        if not partial.is_file():
+        kept = found_analysis_of(trace)
+        if not kept.is_file():
             continue
         try:
             if step is not None:
                 raise UnusableError("of the whole window, not of one step")
-            taken[trace] = _take(trace, partial)
+            taken[trace] = _take(trace, kept)
         except UnusableError as error:
             reasons[trace] = str(error)
     for trace in _of_another_run(taken):
@@ -112,24 +118,24 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
             damage = taken[trace].outcome.result.damage
             raise StrictError(f"{trace}: damaged: {damage}.")
         else:
-            reason = f"gone, and its partial is {reasons[trace]}"
+            reason = f"gone, and its kept analysis is {reasons[trace]}"
             result.skipped.append(SkippedFile(str(trace), reason))
     return result
 
 
 def is_fresh(trace: Path) -> bool:
-    """Whether there is a partial that can stand in for a trace that is there."""
+    """Whether there is a kept analysis that can stand in for a trace that is there."""
     try:
-        _take(trace, partial_of(trace))
+        _take(trace, found_analysis_of(trace))
     except UnusableError:
         return False
     return True
 
 
-def _take(trace: Path, path: Path) -> Partial:
-    partial = kept_analysis.read(path, lambda header: _check(header, trace))
-    result = replace(partial.outcome.result, file=str(trace))
-    return replace(partial, outcome=replace(partial.outcome, result=result))
+def _take(trace: Path, path: Path) -> KeptAnalysis:
+    kept = kept_analysis.read(path, lambda header: _check(header, trace))
+    result = replace(kept.outcome.result, file=str(trace))
+    return replace(kept, outcome=replace(kept.outcome, result=result))
 
 
 def _check(header: Header, trace: Path) -> None:
@@ -143,11 +149,11 @@ def _check(header: Header, trace: Path) -> None:
         if header.window and WindowName.parse(folder) and header.window != folder:
             raise UnusableError("of another window") from None
     except OSError:
-        # Whoever may not read the trace may have been given the partial.
+        # Whoever may not read the trace may have been given the kept analysis.
         return
 
 
-def _of_another_run(taken: dict[Path, Partial]) -> list[Path]:
+def _of_another_run(taken: dict[Path, KeptAnalysis]) -> list[Path]:
     """Those without a trace that are not of the run that most are of."""
     runs = Counter(one.header.run for one in taken.values() if one.header.run)
     if len(runs) < 2:
@@ -165,11 +171,11 @@ def _say(reasons: list[str], gone: int) -> None:
         what = ", ".join(f"{count:,} {why}" for why, count in sorted(Counter(reasons).items()))
         logger.warning(
             "torch-trace: %s not used (%s); the traces are read instead.",
-            "1 partial is" if len(reasons) == 1 else f"{len(reasons):,} partials are",
+            "1 kept analysis is" if len(reasons) == 1 else f"{len(reasons):,} kept analyses are",
             what,
         )
     if gone:
         logger.warning(
-            "torch-trace: %s; partials stand in.",
+            "torch-trace: %s; kept analyses stand in.",
             "1 trace is gone" if gone == 1 else f"{gone:,} traces are gone",
         )
