@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from megatron.torch_trace.analysis.host.data_loader import DataLoading, LoaderSupply
 from megatron.torch_trace.analysis.host.idle import IdleCauses, LoopThread, SyncRow, look_at_host
 from megatron.torch_trace.analysis.host.python_frames import PythonRow
+from megatron.torch_trace.analysis.run.rank import analyse_rank
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -134,12 +135,17 @@ def test_launches_their_delays_and_the_queue(tmp_path: Path) -> None:
     trace.call("cudaStreamSynchronize", 60, 70, args={"correlation": 99}).gpu(GEMM, 80, 90)
     assert statistics(trace, tmp_path) == LaunchStatistics(
         launches=3,
+        kernel_launches=3,
         without_kernel=0,
+        captured=0,
+        captured_steps=(),
         work_without_launch=1,
         delay_median_ns=10,
         delay_p90_ns=20,
         delay_max_ns=20,
         negative_delays=0,
+        negative_delay_ns=0,
+        clock_offset_ns=None,
         # [0, 30), [10, 50) and [58, 70), each from its launch to its end.
         depth_mean=0.82,
         depth_max=2,
@@ -158,7 +164,13 @@ def test_launches_without_kernels_make_utilisation_unknown(tmp_path: Path) -> No
     for at in range(5):
         trace.call("cudaLaunchKernel", 30 + at, 31 + at, args={"correlation": 50 + at})
     found = statistics(trace, tmp_path)
-    assert (found.launches, found.without_kernel, found.gpu_is_unknown) == (6, 5, True)
+    assert (found.kernel_launches, found.without_kernel) == (6, 5)
+    result = analyse_rank(tmp_path / "rank-0.json").result
+    assert result.breakdown is None
+    assert result.unknown == (
+        "5 of 6 launches have no kernel in the trace: activity was dropped, so what the GPU did is "
+        "unknown."
+    )
 
 
 def test_a_python_function_s_own_time_is_without_what_it_calls(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_json_is_for_machines(clean: Path, broken: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        ([launch(f"{i}.000", "1.000", i + 1) for i in range(5)], "0 of 5 launches have a kernel"),
+        ([launch(f"{i}.000", "1.000", i + 1) for i in range(5)], "5 of 5 launches have no kernel"),
         (
             [launch(f"{i}.000", "1.000", i + 1) for i in range(5)]
             + [kernel("k", f"{i}.500", "1.000", i + 1) for i in range(2)],

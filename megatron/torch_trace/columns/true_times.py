@@ -5,10 +5,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatron.torch_trace.columns.block_activity import GPU
+from megatron.torch_trace.columns.block_activity import CALL, GPU
 from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.gpu_record.duplicates import written_again
 from megatron.torch_trace.tracks.impossible_times import Reach
 from megatron.torch_trace.tracks.overruns import cut_overruns
+
+
+def take_out_duplicates(tables: dict[str, dict[str, Ints]]) -> int:
+    """GPU rows, and calls, that are in the trace again are taken out; how many GPU rows were."""
+    counts = []
+    for name in (GPU, CALL):
+        table = tables[name]
+        start = table["start"]
+        of = table.get("correlation", np.zeros(len(start), dtype=np.int64))
+        again = written_again(start, table["dur"], table["track"], table["name"], of)
+        counts.append(int(again.sum()))
+        if counts[-1]:
+            for column in table:
+                table[column] = table[column][~again]
+    return counts[0]
 
 
 def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:

@@ -31,8 +31,9 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     """Find every fault of traces: with its count and the byte where it first is.
 
     Exit status 0: none. 3: at least one (4 with --strict): damaged text, impossible times, or GPU
-    work missing for launches. Slices that cross, which Perfetto before v57 does not show, and
-    arrows with one end are told, but are no faults.
+    work that is missing for launches, written twice, or on another clock than the CPU. Slices that
+    cross, which Perfetto before v57 does not show, and arrows with one end are told, but are no
+    faults.
     """
     sources = find_traces(paths)
     found = []
@@ -80,10 +81,14 @@ def _facts(one: Survey) -> dict[str, Any]:
         "odd_times": {k: {"count": o.count, "offset": o.offset} for k, o in one.odd.items()},
         "launches": {
             "launches": one.launches,
+            "kernel_launches": one.kernel_launches,
             "without_kernel": one.launches_without_work,
+            "captured": one.captured,
             "gpu_events": one.gpu_events,
             "gpu_events_without_launch": one.gpu_events_without_launch,
         },
+        "clock_offset_ns": None if one.clock_offset is None else one.clock_offset.offset_ns,
+        "duplicate_gpu_events": one.duplicates,
         "crossing_slices": one.crossing,
         "annotations_on_tracks": one.annotations_on_tracks,
         "flows_with_one_end": one.flows_with_one_end,
@@ -107,13 +112,21 @@ def _print(console: Console, one: Survey) -> None:
             "[red]time[/]", f"{odd.count:,}", f"{odd.offset:,}", f"slices {terminal.literal(kind)}"
         )
     if one.launches or one.gpu_events:
-        bad = one.gpu_is_missing or one.gpu_is_incomplete
+        bad = one.gpu_record.is_missing or one.gpu_record.is_incomplete
         table.add_row(
             "[red]launches[/]" if bad else "launches",
             f"{one.launches_without_work:,}",
             "",
-            f"of {one.launches:,} launches without GPU work; "
+            f"of {one.kernel_launches:,} launches of kernels without GPU work; "
             f"{one.gpu_events_without_launch:,} of {one.gpu_events:,} GPU events without a launch",
+        )
+    if one.clock_offset is not None:
+        table.add_row("[red]clock[/]", f"{one.clock_offset.rows:,}", "", one.clock_offset.sentence)
+    if one.duplicates:
+        table.add_row("[red]twice[/]", f"{one.duplicates:,}", "", "GPU rows written again")
+    if one.captured:
+        table.add_row(
+            "captured", f"{one.captured:,}", "", "launches into a CUDA graph, which run nothing yet"
         )
     if one.crossing or one.annotations_on_tracks:
         table.add_row(

@@ -95,10 +95,15 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
 
 
 def _steps(one: Survey) -> str:
-    numbers = sorted(one.steps)
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return ", ".join(map(str, numbers)) or "none"
+    numbers = [number for number, *_ in one.steps]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join(parts) or "none"
 
 
 def _span(one: Survey) -> str:
@@ -131,7 +136,9 @@ def _print_one(console: Console, one: Survey) -> None:
         packed = f", {wording.size(one.file_bytes)} as {one.compression}"
     table.add_row("size", f"{wording.size(one.raw_bytes)} of JSON{packed}")
     table.add_row(
-        "launches", f"{one.launches:,}, of which {one.launches_without_work:,} ran nothing"
+        "launches",
+        f"{one.launches:,}, of which {one.launches_without_work:,} ran nothing"
+        + (f"; {one.captured:,} into a CUDA graph" if one.captured else ""),
     )
     if metadata.own.get("slim"):
         table.add_row("slimmed", terminal.literal(json.dumps(metadata.own["slim"])))

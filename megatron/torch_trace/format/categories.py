@@ -72,14 +72,35 @@ def is_known(name: str) -> bool:
     return name in GPU_WORK | LAUNCHES | ANNOTATIONS | FLOWS | _OTHERS
 
 
-_LAUNCH_WORDS = ("launch", "memcpy", "memset", "graphlaunch")
+_COPY_WORDS = ("memcpy", "memset")
 
 
 @lru_cache(maxsize=4096)
-def is_launch(name: str) -> bool:
-    """Whether a runtime or driver call by this name puts work on a GPU.
+def is_kernel_launch(name: str) -> bool:
+    """Whether a runtime or driver call by this name puts kernels, or a graph of them, on a GPU.
 
-    Used to count launches without a kernel; everything else goes by correlation.
+    Kernels always leave a row; a copy or memset of nothing leaves none, so that only these calls
+    tell whether activity was dropped. Everything else goes by correlation.
     """
     folded = name.lower()
-    return any(word in folded for word in _LAUNCH_WORDS) and not folded.endswith("hostfunc")
+    if folded.endswith("hostfunc") or any(word in folded for word in _COPY_WORDS):
+        return False
+    return "launch" in folded
+
+
+@lru_cache(maxsize=4096)
+def begins_capture(name: str) -> bool:
+    """Whether a call by this name begins the capture of a graph: launches run nothing from here."""
+    return "begincapture" in name.lower()
+
+
+@lru_cache(maxsize=4096)
+def ends_capture(name: str) -> bool:
+    """Whether a call by this name ends the capture of a graph."""
+    return "endcapture" in name.lower()
+
+
+@lru_cache(maxsize=4096)
+def awaits_device(name: str) -> bool:
+    """Whether a call by this name returns only when all work launched before it has ended."""
+    return name.lower().endswith(("devicesynchronize", "ctxsynchronize"))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron.torch_trace.columns.block_times import block_times
-from megatron.torch_trace.format.categories import category, is_launch
+from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.times import NO_TIME
+from megatron.torch_trace.gpu_record.ledger import BlockRecord
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
@@ -29,11 +30,9 @@ class SurveyPart:
     account: Account = field(default_factory=dict)
     low: int = 0
     high: int = 0
-    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
-    launches: list[int] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
-    gpu: list[int] = field(default_factory=list)
-    devices: set[int] = field(default_factory=set)
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    record: BlockRecord = field(default_factory=BlockRecord)
+    gpu_events: int = 0
     flows: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
     odd: dict[str, tuple[int, int]] = field(default_factory=dict)
     slices: BlockSlices | None = None
@@ -57,29 +56,23 @@ class BlockLook:
         kinds.add_to(part.account, block.places.sizes)
         for index in np.flatnonzero(kinds.where("is_annotation")).tolist():
             match = STEP_NAME.fullmatch(block.events[index].name)
-            if match and kinds.of(index).name == "user_annotation":
-                part.steps[int(match[1])] = (int(ts[index]), max(0, int(dur[index])))
-        self._links(part, block.events, kinds)
+            if match and ts[index] != NO_TIME and kinds.of(index).name == "user_annotation":
+                mark = (int(match[1]), int(ts[index]), max(0, int(dur[index])))
+                part.steps.append(mark)
+        self._arrows(part, block.events, kinds)
+        calls, work = kinds.where("is_launch"), kinds.where("is_gpu")
+        part.gpu_events = int(work.sum())
+        part.record = BlockRecord.of(
+            block.events, (ts, dur), calls, work, calls | kinds.where("is_on_cpu")
+        )
         slices = np.flatnonzero(kinds.where("is_slice"))
         self._times(part, block, ts[slices], dur[slices], slices)
         if self.crossing:
             part.slices = slices_of(block, (ts, dur))
         return part
 
-    def _links(self, part: SurveyPart, events: list[SlimEvent], kinds: BlockKinds) -> None:
-        """Launches, what they launched, and arrows."""
-        for index in np.flatnonzero(kinds.where("is_gpu")).tolist():
-            event = events[index]
-            args = event.args
-            part.gpu.append(-1 if args is None else args.correlation or 0)
-            if args is not None and args.stream is not None and type(event.pid) is int:
-                part.devices.add(event.pid)
-        for index in np.flatnonzero(kinds.where("is_launch")).tolist():
-            args = events[index].args
-            if args is not None and args.correlation:
-                part.calls.append(args.correlation)
-                if is_launch(events[index].name):
-                    part.launches.append(args.correlation)
+    def _arrows(self, part: SurveyPart, events: list[SlimEvent], kinds: BlockKinds) -> None:
+        """Arrows."""
         ends: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
         for index in np.flatnonzero(kinds.where("is_flow")).tolist():
             event = events[index]

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.files.sources import rank_of
+from megatron.torch_trace.gpu_record.captures import captured_sentence
+from megatron.torch_trace.gpu_record.restarts import again_sentence
 
 if TYPE_CHECKING:
     from megatron.torch_trace.inspect.survey import Survey
@@ -36,7 +40,7 @@ def facts(one: Survey) -> dict[str, Any]:
         "span_ns": list(one.span_ns) if one.span_ns else None,
         "steps": [
             {"step": number, "start_ns": start, "duration_ns": length}
-            for number, (start, length) in sorted(one.steps.items())
+            for number, start, length in one.steps
         ],
         "categories": {
             name: {"events": events, "bytes": size} for name, (events, size) in one.account.items()
@@ -91,25 +95,30 @@ def problems(one: Survey) -> list[str]:
     found = []
     if one.damage:
         found.append(f"Damaged: {one.damage.sentence()}.")
-    if one.gpu_is_missing:
-        found.append(
-            f"0 of {one.launches:,} launches have a kernel: GPU activity was not recorded "
-            "(another profiler attached, or no permission for CUPTI)."
-        )
-    elif one.gpu_is_incomplete:
-        found.append(
-            f"{one.launches_without_work:,} of {one.launches:,} launches have no kernel: "
-            "activity was dropped, utilisation is unknown."
-        )
-    elif not one.gpu_events and one.account:
-        found.append("No GPU work at all.")
+    unknown = one.gpu_record.why_unknown
+    if unknown and one.account:
+        found.append(unknown)
+    if one.duplicates:
+        rows = wording.counted(one.duplicates, "GPU row is", "GPU rows are")
+        found.append(f"{rows} written again; each is counted once.")
+    if one.captured:
+        found.append(captured_sentence(one.captured, _steps_at(one, one.captured_at)))
     for kind, odd in sorted(one.odd.items()):
         found.append(f"{odd.count:,} slices {kind} (first at byte {odd.offset:,}).")
+    if one.metadata.merged is None:
+        found += again_sentence([number for number, *_ in one.steps])
     if not one.steps and one.account:
         found.append("No ProfilerStep marks: the whole span counts as one step.")
     if rank(one) is None and one.metadata.merged is None:
         found.append("No rank: neither the trace nor its name tells it.")
     return found
+
+
+def _steps_at(one: Survey, times: list[int]) -> list[int]:
+    """The steps in which these times are; a step lasts until the next one begins."""
+    starts = [(start, number) for number, start, _ in one.steps]
+    at = (bisect_right(starts, (time, inf)) for time in times)
+    return sorted({starts[position - 1][1] for position in at if position})
 
 
 def advice(one: Survey) -> list[str]:
@@ -130,7 +139,7 @@ def advice(one: Survey) -> list[str]:
     if python > one.raw_bytes / 5:
         found.append(f"Without Python frames, about {wording.size(left)}: {whole} --drop python")
     if len(one.steps) > 1:
-        first = min(one.steps)
+        first = one.steps[0][0]
         each = one.raw_bytes / len(one.steps)
         found.append(f"One step, about {wording.size(each)}: {whole} --step {first}")
     kept = sum(

@@ -12,6 +12,9 @@ from pyroaring import BitMap64
 
 from megatron.torch_trace.format.categories import ANNOTATIONS
 from megatron.torch_trace.format.times import NO_TIME
+from megatron.torch_trace.gpu_record.clock import ClockOffset
+from megatron.torch_trace.gpu_record.judgement import GpuRecord
+from megatron.torch_trace.gpu_record.ledger import Ledger
 from megatron.torch_trace.inspect.block_survey import BlockLook, SurveyPart
 from megatron.torch_trace.reader import (
     ByteStream,
@@ -54,8 +57,15 @@ class Survey:
         compression: gzip, zstd or none.
         account: category -> [events, bytes of text].
         span_ns: (start, end) of all slices with sane times, as in the file; None without slices.
-        steps: number of a step -> (start, duration) of its annotation, in ns.
-        launches: calls that put work on a GPU; launches_without_work: of which nothing ran.
+        steps: number, start and duration in ns of each step's annotation, by start; a number can
+            come again.
+        launches: calls that put work on a GPU, or kernels that should have run there.
+        kernel_launches: launches of kernels and graphs; launches_without_work: of which nothing
+            ran.
+        captured: launches into a graph being captured, in none of these numbers; captured_at: when
+            they were, ns.
+        clock_offset: of the GPU, if it is on another clock than the CPU.
+        duplicates: GPU rows that are in the trace again.
         gpu_events: kernels, copies, memsets; gpu_events_without_launch: of unknown origin.
         odd: kind of odd time -> how many.
         flows_with_one_end: arrows that begin or end nowhere.
@@ -72,9 +82,14 @@ class Survey:
     compression: str = "none"
     account: Account = field(default_factory=dict)
     span_ns: tuple[int, int] | None = None
-    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
     launches: int = 0
+    kernel_launches: int = 0
     launches_without_work: int = 0
+    captured: int = 0
+    captured_at: list[int] = field(default_factory=list)
+    clock_offset: ClockOffset | None = None
+    duplicates: int = 0
     gpu_events: int = 0
     gpu_events_without_launch: int = 0
     odd: dict[str, OddTime] = field(default_factory=dict)
@@ -88,19 +103,25 @@ class Survey:
         return sum(events for events, _ in self.account.values())
 
     @property
-    def gpu_is_missing(self) -> bool:
-        """There were launches, but nothing that ran: the GPU's activity was not recorded."""
-        return self.launches > 0 and self.gpu_events == 0
+    def gpu_record(self) -> GpuRecord:
+        """What was recorded of the GPU, for the one judgement that all commands share."""
+        return GpuRecord(
+            gpu_events=self.gpu_events,
+            kernel_launches=self.kernel_launches,
+            without_kernel=self.launches_without_work,
+            offset=self.clock_offset,
+        )
 
     @property
-    def gpu_is_incomplete(self) -> bool:
-        """More than one launch in twenty has nothing that ran: utilisation is unknown."""
-        return self.launches_without_work * 20 > self.launches > 0
+    def gpu_is_doubtful(self) -> bool:
+        """The rows that there are of the GPU, or that there should be, cannot be relied upon."""
+        record = self.gpu_record
+        return record.is_missing or (self.gpu_events > 0 and record.why_unknown is not None)
 
     @property
     def has_faults(self) -> bool:
         """What `check` reports with exit status 3."""
-        return bool(self.damage or self.odd or self.gpu_is_missing or self.gpu_is_incomplete)
+        return bool(self.damage or self.odd or self.gpu_is_doubtful or self.duplicates)
 
 
 def survey(
@@ -134,6 +155,7 @@ class _Gathered:
     def __init__(self, survey: Survey) -> None:
         self.survey = survey
         self.launches, self.calls, self.gpu = BitMap64(), BitMap64(), BitMap64()
+        self.ledger = Ledger()
         self.flows: dict[str, tuple[BitMap64, BitMap64]] = {}
         self.tracks: dict[tuple[Track, bool], int] = {}
         self.gpu_tracks: set[Track] = set()
@@ -147,12 +169,14 @@ class _Gathered:
         if part.high:
             low, high = survey.span_ns or (part.low, part.high)
             survey.span_ns = (min(low, part.low), max(high, part.high))
-        survey.steps.update(part.steps)
-        survey.devices |= part.devices
-        self.launches.update(_ids(part.launches))
-        self.calls.update(_ids(part.calls))
-        self.gpu.update(_ids(part.gpu))
-        survey.gpu_events += len(part.gpu)
+        survey.steps += part.steps
+        record = part.record
+        survey.devices |= record.devices
+        self.launches.update(record.calls[record.calls[:, 2] > 0, 0].tolist())
+        self.calls.update(record.calls[:, 0].tolist())
+        self.gpu.update(record.gpu[record.gpu[:, 0] > 0, 0].tolist())
+        self.ledger.add(record)
+        survey.gpu_events += part.gpu_events
         for kind, (starts, ends) in part.flows.items():
             known = self.flows.setdefault(kind, (BitMap64(), BitMap64()))
             known[0].update(starts)
@@ -180,12 +204,25 @@ class _Gathered:
     def finish(self, trace: Trace, sorter: SliceSorter | None) -> None:
         survey = self.survey
         survey.metadata, survey.damage = trace.metadata, trace.damage
+        if trace.metadata.merged is None:
+            survey.steps = _outermost(survey.steps)
+        else:
+            # Of all ranks; one of each number tells enough.
+            of_number = {mark[0]: mark for mark in survey.steps}
+            survey.steps = [mark for _, mark in sorted(of_number.items())]
         survey.is_array = trace.is_array
         survey.raw_bytes = trace.raw_bytes
         survey.file_bytes = trace.stream.size
         survey.compression = trace.stream.compression
-        survey.launches = len(self.launches)
-        survey.launches_without_work = len(self.launches - self.gpu)
+        self.ledger.finish(several_devices=len(survey.devices) > 1)
+        survey.captured_at = sorted(self.ledger.captured_at.tolist())
+        survey.captured = len(survey.captured_at)
+        if not trace.metadata.merged:
+            survey.clock_offset = self.ledger.offset
+        survey.duplicates = self.ledger.duplicates
+        survey.kernel_launches = len(self.launches) - survey.captured
+        survey.launches_without_work = len(self.launches - self.gpu) - survey.captured
+        survey.launches = len(self.launches | (self.calls & self.gpu)) - survey.captured
         survey.gpu_events_without_launch = len(self.gpu - self.calls)
         survey.flows_with_one_end = sum(len(s ^ f) for s, f in self.flows.values())
         if sorter is not None:
@@ -226,5 +263,10 @@ def _event_offset(path: Path, block: int, index: int) -> int:
     return block
 
 
-def _ids(numbers: list[int]) -> list[int]:
-    return [number for number in numbers if 0 < number < 1 << 64]
+def _outermost(marks: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Marks of steps by start, without those within another: these are that step once more."""
+    found: list[tuple[int, int, int]] = []
+    for number, start, length in sorted(marks, key=lambda mark: (mark[1], -mark[2])):
+        if not found or start + length > found[-1][1] + found[-1][2]:
+            found.append((number, start, length))
+    return found

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.wording import duration, percent, ranks
+from megatron.torch_trace.gpu_record.restarts import again_sentence
+from megatron.torch_trace.wording import counted, duration, percent, ranks
 
 _NAMES = {
     "tp": "tensor parallel",
@@ -113,6 +114,18 @@ def notes(analysis: Analysis) -> list[str]:
             of_ranks.append(f"Rank {rank.rank}: damaged: {rank.damage}.")
         if rank.odd_times:
             of_ranks.append(f"Rank {rank.rank}: {rank.odd_times:,} events with impossible times.")
+        again = again_sentence([step.step for step in rank.steps])
+        of_ranks += [f"Rank {rank.rank}: {text[0].lower()}{text[1:]}" for text in again]
+        if rank.duplicates:
+            rows = counted(rank.duplicates, "GPU row is", "GPU rows are")
+            of_ranks.append(f"Rank {rank.rank}: {rows} written again; each is counted once.")
+        early = rank.launches.negative_delays
+        if early:
+            by = duration(-rank.launches.negative_delay_ns)
+            of_ranks.append(
+                f"Rank {rank.rank}: {counted(early, 'GPU row')} of the window begin before the "
+                f"call that launched them, by up to {by}; launch delays are off by as much."
+            )
         if rank.other_devices:
             of_ranks.append(
                 f"Rank {rank.rank} used GPU {ranks(rank.other_devices)} too; only the one with the "

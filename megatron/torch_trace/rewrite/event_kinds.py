@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     is_metadata: bool = False
     is_gpu: bool = False
     is_launch: bool = False
+    is_on_cpu: bool = False
     is_annotation: bool = False
     is_flow: bool = False
 
@@ -68,6 +69,7 @@ class KindTable:
                 is_slice=True,
                 is_gpu=name in GPU_WORK,
                 is_launch=name in LAUNCHES,
+                is_on_cpu=name in ("cpu_op", "user_annotation"),
                 is_annotation=name in ANNOTATIONS,
             )
         if phase == "M":

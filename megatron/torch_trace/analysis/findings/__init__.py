@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from megatron.torch_trace.analysis.findings import (
     communication,
+    gpu_record,
     host,
     kernels,
     layers,
@@ -24,6 +25,7 @@ SEVERITIES = ("high", "medium", "low", "info")
 
 RULES: tuple[Callable[[Analysis], Iterable[Finding]], ...] = (
     *recording.RULES,
+    *gpu_record.RULES,
     *stragglers.RULES,
     *communication.RULES,
     *host.RULES,

@@ -31,10 +31,14 @@ def recorded_on_the_cpu(analysis: Analysis) -> Iterator[Finding]:
 
 def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
     """Launches without a kernel: utilisation is unknown, and says so."""
-    blind = [rank for rank in analysis.ranks if rank.unknown and rank.device != _CPU]
+    blind = [
+        rank
+        for rank in analysis.ranks
+        if rank.unknown and rank.device != _CPU and rank.launches.clock_offset_ns is None
+    ]
     if not blind:
         return
-    launches = sum(rank.launches.launches for rank in blind)
+    launches = sum(rank.launches.kernel_launches for rank in blind)
     without = sum(rank.launches.without_kernel for rank in blind)
     where = ", ".join(str(rank.rank) for rank in blind[:8]) + (", ..." if len(blind) > 8 else "")
     fact = (

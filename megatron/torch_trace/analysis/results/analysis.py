@@ -63,6 +63,7 @@ class RankResult:
         pipeline: by step; empty without pipeline communication.
         repairs: what the reader mended or lost: kind -> count, offsets, meaning.
         odd_times: events dropped for impossible times, and ones without an end.
+        duplicates: GPU rows that are in the trace again, and are counted once.
         damage: the reader's account in one sentence; None if the file is whole.
         model_flops, argv: what capture wrote; None and () if it did not.
         compile: what torch.compile did again during the window, and fused kernels that refused
@@ -103,6 +104,7 @@ class RankResult:
     pipeline: tuple[PipelineStep, ...]
     repairs: Mapping[str, Any] = field(default_factory=dict)
     odd_times: int = 0
+    duplicates: int = 0
     damage: str | None = None
     model_flops: float | None = None
     argv: tuple[str, ...] = ()

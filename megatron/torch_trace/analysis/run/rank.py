@@ -25,7 +25,11 @@ from megatron.torch_trace.analysis.schedule.microbatches import (
     microbatch_rows,
 )
 from megatron.torch_trace.analysis.schedule.phases import phase_rows
-from megatron.torch_trace.analysis.schedule.pipeline import pipeline_steps, pipeline_waiting
+from megatron.torch_trace.analysis.schedule.pipeline import (
+    PipelineStep,
+    pipeline_steps,
+    pipeline_waiting,
+)
 from megatron.torch_trace.analysis.timeline.activity import Activity, read_activity
 from megatron.torch_trace.analysis.timeline.breakdown import break_down
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
@@ -34,6 +38,7 @@ from megatron.torch_trace.analysis.timeline.time_slices import course_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_of
+from megatron.torch_trace.gpu_record.judgement import GpuRecord
 
 
 class EmptyTraceError(TorchTraceError):
@@ -107,9 +112,13 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
     activity, window = timeline.activity, timeline.window
     whole, by_step = break_down(timeline.sets, window)
     launches = launch_statistics(
-        activity, timeline.launches, window, timeline.devices.served_elsewhere
+        activity,
+        timeline.launches,
+        window,
+        timeline.devices.served_elsewhere,
+        timeline.clock_offset,
     )
-    unknown = _why_unknown(activity, launches)
+    unknown = _why_unknown(timeline, launches)
     calls = attribute(timeline)
     communication = timeline.sets.communication.total
     metadata = activity.metadata
@@ -118,7 +127,9 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
     shapes = operator_rows(timeline, by_shape=True) if activity.shapes else ()
     device = _device(activity, timeline.devices.analysed)
     modules = look_at_modules(timeline, dense_peak_tflops(device))
-    pipeline = pipeline_steps(timeline, calls, -1 if rank is None else rank)
+    pipeline: tuple[PipelineStep, ...] = ()
+    if timeline.clock_offset is None:
+        pipeline = pipeline_steps(timeline, calls, -1 if rank is None else rank)
     bubble: tuple[BubbleRow, ...] = ()
     if pipeline:
         bounds = [(one.start_ns, one.end_ns) for one in pipeline]
@@ -160,6 +171,7 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         pipeline=pipeline,
         repairs=activity.damage.as_json(),
         odd_times=activity.odd_times + activity.unfinished + activity.without_start,
+        duplicates=activity.duplicates,
         damage=activity.damage.sentence() or None,
         model_flops=float(flops) if isinstance(flops, (int, float)) else None,
         argv=tuple(map(str, argv)) if isinstance(argv, list) else (),
@@ -180,15 +192,14 @@ def _counts(written: object) -> dict[str, int]:
     return {str(name): count for name, count in written.items() if isinstance(count, int)}
 
 
-def _why_unknown(activity: Activity, launches: LaunchStatistics) -> str | None:
-    if launches.gpu_is_unknown:
-        return (
-            f"{launches.without_kernel:,} of {launches.launches:,} launches have no kernel in the "
-            "trace, so what the GPU did is unknown."
-        )
-    if not len(activity.gpu):
-        return "The trace holds no GPU work, so what the GPU did is unknown."
-    return None
+def _why_unknown(timeline: Timeline, launches: LaunchStatistics) -> str | None:
+    record = GpuRecord(
+        gpu_events=len(timeline.activity.gpu),
+        kernel_launches=launches.kernel_launches,
+        without_kernel=launches.without_kernel,
+        offset=timeline.clock_offset,
+    )
+    return record.why_unknown
 
 
 def _device(activity: Activity, number: int | None) -> str | None:

@@ -35,7 +35,7 @@ from megatron.torch_trace.columns.block_activity import (
 )
 from megatron.torch_trace.columns.growing_column import GrowingColumn
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.columns.true_times import mend
+from megatron.torch_trace.columns.true_times import mend, take_out_duplicates
 from megatron.torch_trace.reader import Damage, Metadata, Trace
 
 NONE = -1
@@ -149,6 +149,7 @@ class Activity:
     without_start: int = 0
     odd_times: int = 0
     unfinished: int = 0
+    duplicates: int = 0
     raw_bytes: int = 0
 
     def named(self, rows: Rows, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
@@ -254,6 +255,7 @@ class GatheredActivity:
             tables[table] = {
                 name: one.finish() for name, one in columns.items() if not one.is_nothing
             }
+        again = take_out_duplicates(tables)
         odd, unfinished = mend(tables)
         for table, name, column in absent:
             # Mending may have taken rows out.
@@ -281,5 +283,6 @@ class GatheredActivity:
             without_start=self.without_start,
             odd_times=odd,
             unfinished=unfinished,
+            duplicates=again,
             raw_bytes=trace.raw_bytes,
         )

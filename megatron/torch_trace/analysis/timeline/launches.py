@@ -10,12 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.steps import Window
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.format.categories import is_launch
+from megatron.torch_trace.format.categories import (
+    awaits_device,
+    begins_capture,
+    ends_capture,
+    is_kernel_launch,
+)
+from megatron.torch_trace.gpu_record.captures import Captures
+from megatron.torch_trace.gpu_record.clock import ClockOffset, find_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +45,36 @@ class LaunchStatistics:
 
     Args:
         launches: calls that put work on the GPU, or should have.
-        without_kernel: those of them after which nothing ran.
+        kernel_launches: those of them that launch kernels or graphs; without_kernel: of these,
+            those after which nothing ran.
+        captured: launches into a graph that was being captured, which run nothing yet; they are in
+            none of the other numbers.
+        captured_steps: numbers of the steps in which they were.
         work_without_launch: GPU work whose launch is not in the trace (before it began).
         delay_median_ns, delay_p90_ns, delay_max_ns: from the start of the call to the start of the
-            work; negative ones (clock skew between CPU and GPU) count as 0. None without launches.
-        negative_delays: how many were negative.
+            work; negative ones (clock skew between CPU and GPU) count as 0. None without launches,
+            and where the GPU is on another clock.
+        negative_delays: how many were negative; negative_delay_ns: the one furthest from zero.
+        clock_offset_ns: by how much the GPU's clock is off at least; None if it is not.
         depth_mean, depth_max: work launched and not yet finished; the mean is over time.
         calls_ns: time inside launch calls on all threads.
     """
 
     launches: int
+    kernel_launches: int
     without_kernel: int
+    captured: int
+    captured_steps: tuple[int, ...]
     work_without_launch: int
     delay_median_ns: int | None
     delay_p90_ns: int | None
     delay_max_ns: int | None
     negative_delays: int
+    negative_delay_ns: int
+    clock_offset_ns: int | None
     depth_mean: float | None
     depth_max: int | None
     calls_ns: int
-
-    @property
-    def gpu_is_unknown(self) -> bool:
-        """More than one launch in twenty ran nothing: what the GPU did is not in the trace."""
-        return self.without_kernel * 20 > self.launches > 0
 
 
 def match_launches(activity: Activity) -> Launches:
@@ -83,49 +95,90 @@ def match_launches(activity: Activity) -> Launches:
     return Launches(call, time, track)
 
 
-def launching_calls(activity: Activity, launches: Launches) -> npt.NDArray[np.bool_]:
-    """Which calls put work on the GPU, or are by their name meant to."""
+def find_clock_offset(
+    activity: Activity, launches: Launches, *, several_devices: bool
+) -> ClockOffset | None:
+    """Whether the rows of `activity.gpu` are on another clock than the CPU's."""
+    gpu, calls = activity.gpu, activity.calls
+    rows = np.flatnonzero(launches.call != NONE)
+    waits = np.flatnonzero(activity.named(calls, awaits_device))
+    if several_devices:
+        waits = waits[:0]
+    ends = [int(table.end.max()) for table in (calls, activity.ops) if len(table)]
+    apart = int(gpu.start.min()) - max(ends) if ends and len(gpu) else 0
+    return find_offset(
+        launches.time[rows],
+        gpu.start[rows],
+        gpu.track[rows],
+        (calls.start[waits], calls.end[waits]),
+        apart,
+    )
+
+
+def find_captures(activity: Activity) -> Captures:
+    """When graphs were being captured."""
     calls = activity.calls
-    launching = activity.named(calls, is_launch) & (calls.correlation > 0)
-    launching[launches.call[launches.call != NONE]] = True
-    return launching
+    marks = [activity.named(calls, wanted) for wanted in (begins_capture, ends_capture)]
+    return Captures.of(*((calls.start[mask], ints(calls.track[mask])) for mask in marks))
 
 
 def launch_statistics(
-    activity: Activity, launches: Launches, window: Window, served_elsewhere: Ints
+    activity: Activity,
+    launches: Launches,
+    window: Window,
+    served_elsewhere: Ints,
+    offset: ClockOffset | None = None,
 ) -> LaunchStatistics:
     """Statistics over the launches that began in the window and the work that ran in it.
 
     Args:
         activity, launches, window: of one rank.
         served_elsewhere: correlations of launches whose work ran on another device.
+        offset: of the GPU's clock, if it is another.
     """
     calls, gpu = activity.calls, activity.gpu
     cpu_end = max((step.cpu_end for step in window.steps), default=window.end)
     inside = (calls.start >= window.start) & (calls.start < cpu_end)
-    launching = launching_calls(activity, launches) & inside
     served = np.zeros(len(calls), dtype=bool)
     if len(served_elsewhere):
         served = np.isin(calls.correlation, served_elsewhere)
     served[launches.call[launches.call != NONE]] = True
+    kernels = activity.named(calls, is_kernel_launch) & (calls.correlation > 0) & inside
+    into_graph = kernels & ~served & find_captures(activity).hold(calls.start)
+    kernels &= ~into_graph
+    launching = kernels | (served & inside)
+    steps = window.step_index(calls.start[into_graph])
 
     running = (gpu.end > window.start) & (gpu.start < window.end)
+    if offset is not None:
+        # On another clock the window means nothing to the GPU.
+        running[:] = True
     known = running & (launches.call != NONE)
     delay = gpu.start[known] - launches.time[known]
-    depth_mean, depth_max = _depth(launches.time[known], gpu.end[known], window)
-    waited = np.sort(np.maximum(delay, 0))
+    depth_mean, depth_max = None, None
+    waited = ints([])
+    if offset is None:
+        depth_mean, depth_max = _depth(launches.time[known], gpu.end[known], window)
+        waited = np.sort(np.maximum(delay, 0))
 
     def quantile(share: float) -> int | None:
         return int(waited[min(len(waited) - 1, int(share * len(waited)))]) if len(waited) else None
 
     return LaunchStatistics(
         launches=int(launching.sum()),
-        without_kernel=int((launching & ~served).sum()),
+        kernel_launches=int(kernels.sum()),
+        without_kernel=int((kernels & ~served).sum()),
+        captured=int(into_graph.sum()),
+        captured_steps=tuple(
+            sorted({window.steps[step].number for step in steps.tolist() if step >= 0})
+        ),
         work_without_launch=int((running & (launches.call == NONE)).sum()),
         delay_median_ns=quantile(0.5),
         delay_p90_ns=quantile(0.9),
         delay_max_ns=quantile(1.0),
         negative_delays=int((delay < 0).sum()),
+        negative_delay_ns=int(min(delay.min(initial=0), 0)),
+        clock_offset_ns=None if offset is None else offset.offset_ns,
         depth_mean=depth_mean,
         depth_max=depth_max,
         calls_ns=int((calls.end[launching] - calls.start[launching]).sum()),
@@ -144,11 +197,3 @@ def _depth(launched: Ints, end: Ints, window: Window) -> tuple[float | None, int
     at = np.clip(times[order], window.start, window.end)
     lengths = np.diff(np.append(at, window.end))
     return float((depth * lengths).sum()) / window.length, int(depth.max())
-
-
-def enclosing(ints_or_none: Ints, values: Ints) -> Ints:
-    """`values[index]` where `index` is not NONE, else NONE."""
-    result = np.full(len(ints_or_none), NONE, dtype=np.int64)
-    known = ints_or_none != NONE
-    result[known] = ints(values)[ints_or_none[known]]
-    return result

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format.categories import is_kernel_launch
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
@@ -72,15 +74,16 @@ class MergedTraceError(UsageError):
         )
 
 
-def find_window(activity: Activity, launched: Ints) -> Window | None:
+def find_window(activity: Activity, launched: Ints, *, one_clock: bool = True) -> Window | None:
     """The window of a trace.
 
     Args:
         activity: the trace.
         launched: when each row of `activity.gpu` was launched, ns; NONE where unknown.
+        one_clock: GPU and CPU are on one clock; else the CPU's alone bounds the window.
 
     Returns:
-        None for a trace that has neither steps nor GPU work.
+        None for a trace that has neither steps nor GPU work nor launches of kernels.
 
     Raises:
         MergedTraceError: the same step exists in several processes.
@@ -89,12 +92,12 @@ def find_window(activity: Activity, launched: Ints) -> Window | None:
     marks = _marks(activity)
     if not marks:
         if not len(gpu):
-            return None
+            return _launching(activity)
         return Window(int(gpu.start.min()), int(gpu.end.max()))
     start = marks[0][1]
     end = max(mark[2] for mark in marks)
     inside = (launched >= start) & (launched < end)
-    if inside.any():
+    if one_clock and inside.any():
         end = max(end, int(gpu.end[inside].max()))
     starts = [mark[1] for mark in marks]
     steps = tuple(
@@ -104,8 +107,21 @@ def find_window(activity: Activity, launched: Ints) -> Window | None:
     return Window(start, end, steps, marks[0][3])
 
 
+def _launching(activity: Activity) -> Window | None:
+    """From the first to the last launch of kernels, of which not one was recorded."""
+    calls = activity.calls
+    mine = activity.named(calls, is_kernel_launch)
+    if not mine.any():
+        return None
+    return Window(int(calls.start[mine].min()), int(calls.end[mine].max()))
+
+
 def _marks(activity: Activity) -> list[tuple[int, int, int, int]]:
-    """(number, start, end, track) of each step, by start."""
+    """(number, start, end, track) of each step, by start.
+
+    A number that comes again is another step: of a profiler that was started again, or of another
+    one in this process. A mark within another is that step once more.
+    """
     numbers = {}
     for code, name in enumerate(activity.names):
         match = _STEP.fullmatch(name)
@@ -113,13 +129,15 @@ def _marks(activity: Activity) -> list[tuple[int, int, int, int]]:
             numbers[code] = int(match[1])
     ops = activity.ops
     rows = np.flatnonzero(rows_with(ops.name, numbers, len(activity.names)))
-    found: dict[int, tuple[int, int, int, int]] = {}
+    process: dict[int, Any] = {}
+    found: list[tuple[int, int, int, int]] = []
+    # Sorted by start, of equal ones the longer first.
     for row in rows.tolist():
         number, track = numbers[int(ops.name[row])], int(ops.track[row])
-        if number in found:
-            here, there = activity.tracks[found[number][3]], activity.tracks[track]
-            if here[0] != there[0]:
-                raise MergedTraceError(activity.path)
-            continue
-        found[number] = (number, int(ops.start[row]), int(ops.end[row]), track)
-    return sorted(found.values(), key=lambda mark: mark[1])
+        here = activity.tracks[track][0]
+        if process.setdefault(number, here) != here:
+            raise MergedTraceError(activity.path)
+        start, end = int(ops.start[row]), int(ops.end[row])
+        if not found or end > found[-1][2]:
+            found.append((number, start, end, track))
+    return found

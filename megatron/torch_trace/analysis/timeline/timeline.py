@@ -26,11 +26,16 @@ from megatron.torch_trace.analysis.timeline.kernel_names import (
     MEMORY,
     is_communication,
 )
-from megatron.torch_trace.analysis.timeline.launches import Launches, match_launches
+from megatron.torch_trace.analysis.timeline.launches import (
+    Launches,
+    find_clock_offset,
+    match_launches,
+)
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.analysis.timeline.steps import Window, find_window
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
+from megatron.torch_trace.gpu_record.clock import ClockOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Timeline:
         launches: for each row of `activity.gpu`.
         window: what is analysed.
         is_communication, is_memory, is_compute: classes of the rows of `activity.gpu`.
+        clock_offset: of the GPU, if it is on another clock than the CPU.
     """
 
     activity: Activity
@@ -67,6 +73,7 @@ class Timeline:
     is_communication: npt.NDArray[np.bool_]
     is_memory: npt.NDArray[np.bool_]
     is_compute: npt.NDArray[np.bool_]
+    clock_offset: ClockOffset | None = None
 
     @cached_property
     def sets(self) -> BusySets:
@@ -207,14 +214,15 @@ def _around(ops: Ops, wanted: npt.NDArray[np.bool_], calls: Calls) -> npt.NDArra
 
 
 def place(activity: Activity) -> Timeline | None:
-    """Place everything; None for a trace with neither steps nor GPU work.
+    """Place everything; None for a trace with neither steps nor GPU work nor launches of any.
 
     Raises:
         MergedTraceError: the file holds several ranks.
     """
     devices = _choose_device(activity)
     launches = match_launches(activity)
-    window = find_window(activity, launches.time)
+    offset = find_clock_offset(activity, launches, several_devices=bool(devices.others))
+    window = find_window(activity, launches.time, one_clock=offset is None)
     if window is None:
         return None
     gpu = activity.gpu
@@ -224,7 +232,14 @@ def place(activity: Activity) -> Timeline | None:
     kernel = gpu.kind == KERNEL
     communication = kernel & ((gpu.collective != NONE) | known[gpu.name])
     return Timeline(
-        activity, devices, launches, window, communication, ~kernel, kernel & ~communication
+        activity,
+        devices,
+        launches,
+        window,
+        is_communication=communication,
+        is_memory=~kernel,
+        is_compute=kernel & ~communication,
+        clock_offset=offset,
     )
 
 

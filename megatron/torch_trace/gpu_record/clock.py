@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the GPU's rows are on the CPU's clock.
+
+Work begins after the call that launches it, and a call that waits for the device returns after the
+work that it waits for has begun. Where that is not so, tracers have mapped the two clocks wrongly,
+by microseconds to hours:
+
+    CPU      launch [-)       launch [-)                wait [-----)
+    GPU                  ##              ##  right
+    GPU  ##             ##                   behind: begins before its launch
+    GPU                                            ahead: begins after the wait for it  ##       ##
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron.torch_trace.tracks.lanes import Ints
+from megatron.torch_trace.wording import counted, duration
+
+NOISE_NS = 5_000
+"""Mapping a clock to another errs by a microsecond; a launch takes longer than this to arrive."""
+_FEW = 0.05
+_LEAST_ROWS = 3
+"""Fewer rows that begin too early are odd rows, not another clock."""
+_APART_NS = 10_000_000
+"""GPU work that is launched and has nothing before it begins long before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """The GPU's rows are on another clock.
+
+    Args:
+        offset_ns: the least that the GPU's clock must differ; negative if it is behind.
+        rows: GPU rows that cannot be where they are; of: those whose launch is known.
+    """
+
+    offset_ns: int
+    rows: int
+    of: int
+
+    @property
+    def sentence(self) -> str:
+        """The fact, without a full stop."""
+        apart = duration(abs(self.offset_ns))
+        if self.offset_ns < 0:
+            seen = (
+                f"{self.rows:,} of {counted(self.of, 'GPU row')} begin before the call that "
+                "launched them"
+            )
+        else:
+            seen = f"{counted(self.rows, 'GPU row')} begin after the CPU had waited for them"
+            if not self.rows:
+                seen = "the GPU's rows begin after everything else has ended"
+        return f"{seen}: the GPU is on another clock than the CPU, {apart} or more apart"
+
+
+def find_offset(
+    launched: Ints, started: Ints, stream: Ints, waits: tuple[Ints, Ints], apart: int
+) -> ClockOffset | None:
+    """How far the GPU's clock must be off at least; None if nothing says that it is.
+
+    Args:
+        launched, started, stream: of the GPU rows whose launch is known.
+        waits: starts and ends of the calls that wait for the whole device; none in a process with
+            several devices, where a call waits for one of them only.
+        apart: from the end of the CPU's last event to the start of the first GPU row, ns.
+    """
+    return _behind(launched, started, stream) or _ahead(launched, started, waits, apart)
+
+
+def _behind(launched: Ints, started: Ints, stream: Ints) -> ClockOffset | None:
+    delay = started - launched
+    early = delay < -NOISE_NS
+    count = int(early.sum())
+    if count < min(_LEAST_ROWS, len(delay)) or not count:
+        return None
+    # One stream may be on a clock of its own, however little runs on it.
+    _, code = np.unique(stream, return_inverse=True)
+    of_stream = np.bincount(code)
+    early_there = np.bincount(code[early], minlength=len(of_stream))
+    own_clock = (early_there >= _LEAST_ROWS) & (early_there * 2 > of_stream)
+    if count <= _FEW * len(delay) and not own_clock.any():
+        return None
+    # The work that had to wait least shows most of the offset; a single row may be damaged.
+    least = np.quantile(delay[early], 0.01, method="higher")
+    return ClockOffset(int(least), int((delay < 0).sum()), len(delay))
+
+
+def _ahead(
+    launched: Ints, started: Ints, waits: tuple[Ints, Ints], apart: int
+) -> ClockOffset | None:
+    if len(launched) and len(waits[0]):
+        order = np.argsort(launched, kind="stable")
+        last = np.maximum.accumulate(started[order])
+        before = np.searchsorted(launched[order], waits[0], side="left") - 1
+        too_late = last[before] - waits[1]
+        wrong = (too_late > NOISE_NS) & (before >= 0)
+        if int(wrong.sum()) * 2 > int((before >= 0).sum()):
+            return ClockOffset(
+                int(np.median(too_late[wrong])),
+                _waited_for(launched, started, waits),
+                len(launched),
+            )
+    if apart > _APART_NS:
+        return ClockOffset(apart, 0, len(launched))
+    return None
+
+
+def _waited_for(launched: Ints, started: Ints, waits: tuple[Ints, Ints]) -> int:
+    """How many rows begin after a call has returned that was to wait for them."""
+    order = np.argsort(waits[0], kind="stable")
+    # The earliest end of each call and those that follow; at the end one that never returns.
+    ends = np.minimum.accumulate(waits[1][order][::-1])[::-1]
+    ends = np.append(ends, np.iinfo(np.int64).max)
+    return int((started > ends[np.searchsorted(waits[0][order], launched, side="right")]).sum())

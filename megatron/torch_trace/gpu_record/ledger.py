@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches and GPU rows of a trace that is read once, block by block, in bounded memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from megatron.torch_trace.format.categories import (
+    awaits_device,
+    begins_capture,
+    ends_capture,
+    is_kernel_launch,
+)
+from megatron.torch_trace.format.times import NO_TIME
+from megatron.torch_trace.gpu_record.captures import Captures
+from megatron.torch_trace.gpu_record.clock import ClockOffset, find_offset
+from megatron.torch_trace.gpu_record.duplicates import written_again
+from megatron.torch_trace.reader import SlimEvent
+from megatron.torch_trace.tracks.lanes import Ints
+
+MOST_ROWS = 1 << 20
+"""Of calls, and of GPU rows: of a trace of several GB the first ones tell enough."""
+
+_NOTHING = np.zeros((0, 0), dtype=np.int64)
+_LARGEST = 1 << 63
+
+
+@dataclass(slots=True)
+class BlockRecord:
+    """What one block contributes, as rows of numbers; times in ns, words as their checksums.
+
+    Args:
+        calls: id, start, whether it launches kernels; of calls with an id.
+        gpu: id, start, duration, stream, name; of GPU rows.
+        begins, ends: start, thread; of captures. waits: start, end; of calls that wait for the
+            device.
+        cpu_end: the last end of a call, an operator or an annotation; None without any.
+        devices: numbers of the GPUs that have rows.
+    """
+
+    calls: Ints = field(default_factory=lambda: _NOTHING.reshape(0, 3))
+    gpu: Ints = field(default_factory=lambda: _NOTHING.reshape(0, 5))
+    begins: Ints = field(default_factory=lambda: _NOTHING.reshape(0, 2))
+    ends: Ints = field(default_factory=lambda: _NOTHING.reshape(0, 2))
+    waits: Ints = field(default_factory=lambda: _NOTHING.reshape(0, 2))
+    cpu_end: int | None = None
+    devices: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls,
+        events: Sequence[SlimEvent],
+        times: tuple[Ints, Ints],
+        calls: npt.NDArray[np.bool_],
+        gpu: npt.NDArray[np.bool_],
+        cpu: npt.NDArray[np.bool_],
+    ) -> BlockRecord:
+        """The record of a block, of which the masks say what kind an event is."""
+        ts, dur = times
+        there = ts != NO_TIME
+        length = np.where(dur == NO_TIME, 0, np.maximum(dur, 0))
+        own = cls()
+        linked, begins, ends, waits = [], [], [], []
+        for index in np.flatnonzero(calls & there).tolist():
+            event, start = events[index], int(ts[index])
+            number = _id(event)
+            if number:
+                linked.append((number, start, is_kernel_launch(event.name)))
+            if begins_capture(event.name):
+                begins.append((start, _checksum((event.pid, event.tid))))
+            elif ends_capture(event.name):
+                ends.append((start, _checksum((event.pid, event.tid))))
+            elif awaits_device(event.name):
+                waits.append((start, start + int(length[index])))
+        rows = []
+        streams, names = _Checksums(), _Checksums()
+        for index in np.flatnonzero(gpu & there).tolist():
+            event = events[index]
+            args = event.args
+            stream = event.tid if args is None or args.stream is None else args.stream
+            rows.append(
+                (
+                    _id(event),
+                    int(ts[index]),
+                    int(length[index]),
+                    streams[event.pid, stream],
+                    names[event.name],
+                )
+            )
+            if args is not None and args.stream is not None and type(event.pid) is int:
+                own.devices.add(event.pid)
+        own.calls, own.gpu = _table(linked, 3), _table(rows, 5)
+        own.begins, own.ends, own.waits = (_table(one, 2) for one in (begins, ends, waits))
+        on_cpu = cpu & there
+        if on_cpu.any():
+            own.cpu_end = int((ts + length)[on_cpu].max())
+        return own
+
+
+class Ledger:
+    """The blocks of a trace together.
+
+    Attributes:
+        captured: launches into a graph; captured_at: when they were, ns.
+        offset: of the GPU's clock, if it is another.
+        duplicates: GPU rows that are written again.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Ints]] = {
+            name: [] for name in ("calls", "gpu", "begins", "ends", "waits")
+        }
+        self._cpu_end: int | None = None
+        self.captured_at: Ints = np.zeros(0, dtype=np.int64)
+        self.offset: ClockOffset | None = None
+        self.duplicates = 0
+
+    def add(self, part: BlockRecord) -> None:
+        """One block more, in the order of the file."""
+        for name, parts in self._parts.items():
+            rows: Ints = getattr(part, name)
+            room = MOST_ROWS - sum(map(len, parts))
+            if len(rows) and room > 0:
+                parts.append(rows[:room])
+        if part.cpu_end is not None:
+            self._cpu_end = max(part.cpu_end, self._cpu_end or part.cpu_end)
+
+    def finish(self, *, several_devices: bool) -> None:
+        """Judge what was gathered."""
+        calls, gpu = self._all("calls", 3), self._all("gpu", 5)
+        begins, ends, waits = (self._all(name, 2) for name in ("begins", "ends", "waits"))
+        self._parts.clear()
+        self.duplicates = int(written_again(*gpu[:, [1, 2, 3, 4, 0]].T).sum())
+        captures = Captures.of((begins[:, 0], begins[:, 1]), (ends[:, 0], ends[:, 1]))
+        if len(captures):
+            mine = calls[:, 2].astype(bool) & ~np.isin(calls[:, 0], gpu[:, 0])
+            mine &= captures.hold(calls[:, 1])
+            self.captured_at = calls[mine, 1]
+        order = np.lexsort((calls[:, 1], calls[:, 0]))
+        ids, first = np.unique(calls[order, 0], return_index=True)
+        if len(ids) and len(gpu):
+            at = np.minimum(np.searchsorted(ids, gpu[:, 0]), len(ids) - 1)
+            known = ids[at] == gpu[:, 0]
+            launched = calls[order[first[at[known]]], 1]
+        else:
+            known, launched = np.zeros(len(gpu), dtype=bool), calls[:0, 1]
+        if several_devices:
+            waits = waits[:0]
+        apart = 0
+        if len(gpu) and self._cpu_end is not None:
+            apart = int(gpu[:, 1].min()) - self._cpu_end
+        self.offset = find_offset(
+            launched, gpu[known, 1], gpu[known, 3], (waits[:, 0], waits[:, 1]), apart
+        )
+
+    def _all(self, name: str, columns: int) -> Ints:
+        return np.concatenate([_NOTHING.reshape(0, columns), *self._parts[name]])
+
+
+def _table(rows: Sequence[tuple[int, ...]], columns: int) -> Ints:
+    return np.array(rows, dtype=np.int64).reshape(len(rows), columns)
+
+
+def _id(event: SlimEvent) -> int:
+    number = None if event.args is None else event.args.correlation
+    return number if number is not None and 0 < number < _LARGEST else 0
+
+
+class _Checksums(dict[object, int]):
+    """Word -> its checksum, computed once a block: `checksums[word]`."""
+
+    def __missing__(self, word: object) -> int:
+        self[word] = _checksum(word)
+        return self[word]
+
+
+def _checksum(word: object) -> int:
+    return zlib.crc32(repr(word).encode(errors="replace"))

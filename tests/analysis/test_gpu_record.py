@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was recorded of the GPU and whether it can be believed: check, info and analyze agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analysis_builder import GEMM, TraceBuilder
+
+from megatron.torch_trace import analyze
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.run.rank import analyse_rank
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
+from megatron.torch_trace.inspect.facts import problems
+from megatron.torch_trace.inspect.survey import Survey, survey
+from megatron.torch_trace.report import sentences
+
+US = 1_000
+MS = 1_000 * US
+
+
+def both(trace: TraceBuilder, folder: Path) -> tuple[RankResult, Survey]:
+    """What `analyze` and what `check` and `info` make of a trace."""
+    path = trace.write(folder / "rank-0.json")
+    return analyse_rank(path).result, survey(path, crossing=True)
+
+
+def whole(trace: TraceBuilder, folder: Path) -> Analysis:
+    return analyze(trace.write(folder / "rank-0.json"))
+
+
+def work(shift: int = 0, *, stream: int = 7, count: int = 20) -> TraceBuilder:
+    """Two steps of a millisecond; a kernel of 30 us runs 8 us after each launch, as shifted."""
+    trace = TraceBuilder().step(3, 0, MS).step(4, MS, 2 * MS)
+    return kernels(trace, shift, stream=stream, count=count)
+
+
+def kernels(trace: TraceBuilder, shift: int, *, stream: int, count: int = 20) -> TraceBuilder:
+    for number in range(count):
+        launch = (10 + 50 * number) * US
+        start = launch + 8 * US + shift
+        trace.op("aten::mm", launch - US, launch + 5 * US)
+        trace.gpu(GEMM, start, start + 30 * US, launch=launch, stream=stream)
+    return trace
+
+
+KNOWN = Breakdown(600 * US, 0, 0, 1_400 * US)
+
+
+@pytest.mark.parametrize("call", ["cudaMemsetAsync", "cudaMemcpyAsync", "hipMemsetAsync"])
+def test_memsets_and_copies_of_nothing_leave_no_row_and_nothing_is_missing(
+    tmp_path: Path, call: str
+) -> None:
+    trace = work()
+    for number in range(30):
+        trace.call(call, number * US, number * US + 500, args={"correlation": 900 + number})
+    result, seen = both(trace, tmp_path)
+    assert (result.breakdown, result.unknown) == (KNOWN, None)
+    assert (result.launches.launches, result.launches.without_kernel) == (20, 0)
+    assert (seen.launches, seen.launches_without_work, seen.has_faults) == (20, 0, False)
+
+
+def test_kernels_that_were_dropped_are_missing_however_many_copies_are_there(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(3, 0, MS)
+    for number in range(40):
+        start = (10 + 20 * number) * US
+        more = {"cat": "gpu_memcpy", "call": "cudaMemcpyAsync"}
+        trace.gpu("Memcpy HtoD", start, start + US, launch=start - US, **more)
+    for number in range(2):
+        trace.call(
+            "cudaLaunchKernel", number * US, (number + 1) * US, args={"correlation": 900 + number}
+        )
+    result, seen = both(trace, tmp_path)
+    sentence = (
+        "2 of 2 launches have no kernel in the trace: activity was dropped, so what the GPU did is "
+        "unknown."
+    )
+    assert (result.breakdown, result.unknown) == (None, sentence)
+    assert seen.has_faults
+    assert sentence in problems(seen)
+
+
+def capture(trace: TraceBuilder, start: int, end: int, *, tid: int = 100) -> TraceBuilder:
+    trace.call("cudaStreamBeginCapture", start, start + 500, tid=tid)
+    return trace.call("cudaStreamEndCapture", end, end + 500, tid=tid)
+
+
+def test_launches_into_a_graph_being_captured_run_nothing_yet(tmp_path: Path) -> None:
+    trace = capture(work(), 1_100 * US, 1_300 * US)
+    for number in range(30):
+        at = (1_110 + 5 * number) * US
+        # Autograd's thread launches into the same graph.
+        trace.call("cudaLaunchKernel", at, at + US, tid=200, args={"correlation": 900 + number})
+    result, seen = both(trace, tmp_path)
+    assert result.breakdown == KNOWN
+    launches = result.launches
+    assert (launches.kernel_launches, launches.without_kernel) == (20, 0)
+    assert (launches.captured, launches.captured_steps) == (30, (4,))
+    assert (seen.kernel_launches, seen.captured, seen.has_faults) == (20, 30, False)
+    sentence = "A CUDA graph was captured in step 4: 30 launches into it run nothing yet."
+    assert sentence in problems(seen)
+    finding = next(f for f in whole(trace, tmp_path).findings if f.code == "graph_capture")
+    assert finding.title == f"{sentence.removesuffix('.')} (rank 0)."
+
+
+def test_a_capture_that_does_not_end_or_begin_in_the_trace_reaches_to_its_edge(
+    tmp_path: Path,
+) -> None:
+    trace = work()
+    trace.call("cudaStreamEndCapture", 5 * US, 6 * US)
+    trace.call("cudaStreamBeginCapture", 1_500 * US, 1_501 * US)
+    for number, at in enumerate((1, 2, 3, 1_510, 1_520, 1_530)):
+        trace.call("cudaLaunchKernel", at * US, at * US + 9, args={"correlation": 900 + number})
+    result, seen = both(trace, tmp_path)
+    assert (result.launches.captured, result.launches.captured_steps) == (6, (3, 4))
+    assert (seen.captured, seen.has_faults) == (6, False)
+
+
+def test_launches_outside_of_a_capture_are_missing_still(tmp_path: Path) -> None:
+    trace = capture(work(), 1_100 * US, 1_300 * US)
+    for number in range(5):
+        at = (1_400 + number) * US
+        trace.call("cudaLaunchKernel", at, at + 9, args={"correlation": 900 + number})
+    result, seen = both(trace, tmp_path)
+    assert (result.launches.captured, result.launches.without_kernel) == (0, 5)
+    assert result.breakdown is None
+    assert seen.has_faults
+
+
+@pytest.mark.parametrize(
+    ("shift", "said"),
+    [
+        (-120 * US, "112 us"),
+        (-20 * US, "12 us"),
+        (-2_000 * MS, "2 s"),
+        (-3 * 3_600_000 * MS, "10,800 s"),
+    ],
+)
+def test_kernels_before_their_launches_are_on_another_clock(
+    tmp_path: Path, shift: int, said: str
+) -> None:
+    result, seen = both(work(shift), tmp_path)
+    sentence = (
+        "20 of 20 GPU rows begin before the call that launched them: the GPU is on another clock "
+        f"than the CPU, {said} or more apart, so what the GPU did when is unknown."
+    )
+    assert (result.breakdown, result.unknown) == (None, sentence)
+    assert (result.window_ns, result.launches.clock_offset_ns) == (2 * MS, shift + 8 * US)
+    launches = result.launches
+    assert (launches.delay_median_ns, launches.depth_mean, launches.depth_max) == (None,) * 3
+    assert launches.negative_delays == 20
+    assert seen.has_faults
+    assert sentence in problems(seen)
+    codes = [finding.code for finding in whole(work(shift), tmp_path).findings]
+    assert codes == ["gpu_on_another_clock"]
+
+
+@pytest.mark.parametrize("shift", [2_000 * MS, 5 * 3_600_000 * MS])
+def test_kernels_after_everything_else_are_on_another_clock(tmp_path: Path, shift: int) -> None:
+    result, seen = both(work(shift), tmp_path)
+    assert result.breakdown is None
+    # Not "1,800 s an iteration".
+    assert result.window_ns == 2 * MS
+    assert "on another clock than the CPU" in str(result.unknown)
+    assert seen.has_faults
+    assert str(result.unknown) in problems(seen)
+
+
+def test_kernels_after_the_wait_for_them_are_on_another_clock(tmp_path: Path) -> None:
+    trace = work(120 * US)
+    # Each waits for the kernel before it; the device is idle when it returns.
+    for number in range(20):
+        at = (30 + 50 * number) * US
+        trace.call("cudaDeviceSynchronize", at, at + 20 * US)
+    result, seen = both(trace, tmp_path)
+    assert result.unknown == (
+        "20 GPU rows begin after the CPU had waited for them: the GPU is on another clock than the "
+        "CPU, 88 us or more apart, so what the GPU did when is unknown."
+    )
+    assert result.unknown in problems(seen)
+
+
+def test_one_stream_on_another_clock_makes_utilisation_unknown(tmp_path: Path) -> None:
+    trace = kernels(work(count=19), -120 * US, stream=9, count=4)
+    result, seen = both(trace, tmp_path)
+    assert str(result.unknown).startswith("4 of 23 GPU rows begin before the call")
+    assert result.unknown in problems(seen)
+
+
+def test_two_kernels_off_by_a_microsecond_are_noise_and_are_said(tmp_path: Path) -> None:
+    trace = work()
+    for at in (1_500 * US, 1_600 * US):
+        trace.gpu(GEMM, at - US, at + 9 * US, launch=at)
+    result, seen = both(trace, tmp_path)
+    assert result.breakdown == Breakdown(620 * US, 0, 0, 1_380 * US)
+    assert (result.launches.negative_delays, result.launches.negative_delay_ns) == (2, -US)
+    assert not seen.has_faults
+    assert (
+        "Rank 0: 2 GPU rows of the window begin before the call that launched them, by up to 1 us; "
+        "launch delays are off by as much."
+    ) in sentences.notes(whole(trace, tmp_path))
+
+
+def test_a_gpu_that_runs_behind_the_cpu_is_on_its_clock(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, MS)
+    for number in range(20):
+        start = (900 + 1_000 * number) * US
+        trace.gpu(GEMM, start, start + 1_000 * US, launch=number * 20 * US)
+    result, seen = both(trace, tmp_path)
+    assert (result.unknown, seen.has_faults) == (None, False)
+    assert result.window_ns == 20_900 * US
+
+
+def test_the_steps_of_a_profiler_that_was_started_again_are_all_there(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for begin in (0, 10 * MS):
+        for number in range(2):
+            start = begin + number * MS
+            trace.step(number, start, start + MS)
+            trace.gpu(GEMM, start + 10 * US, start + 20 * US, launch=start)
+    result, seen = both(trace, tmp_path)
+    assert [(step.step, step.start_ns, step.end_ns) for step in result.steps] == [
+        (0, 0, MS),
+        (1, MS, 10 * MS),
+        (0, 10 * MS, 11 * MS),
+        (1, 11 * MS, 12 * MS),
+    ]
+    assert result.breakdown == Breakdown(40 * US, 0, 0, 12 * MS - 40 * US)
+    sentence = (
+        "teps 0-1 come more than once: a profiler was started again in this process; all 4 steps "
+        "are in the window."
+    )
+    assert f"S{sentence}" in problems(seen)
+    assert f"Rank 0: s{sentence}" in sentences.notes(whole(trace, tmp_path))
+
+
+def test_a_step_marked_twice_is_one_step(tmp_path: Path) -> None:
+    trace = work().step(3, 0, MS).step(7, 10 * US, 900 * US)
+    result, seen = both(trace, tmp_path)
+    assert [step.step for step in result.steps] == [3, 4]
+    assert [number for number, *_ in seen.steps] == [3, 4]
+
+
+def test_rows_that_are_written_twice_count_once_and_are_said(tmp_path: Path) -> None:
+    trace = work()
+    copies = [event for event in trace.events if event["cat"] in ("kernel", "cuda_runtime")]
+    trace.events += copies[:20]
+    result, seen = both(trace, tmp_path)
+    assert (result.breakdown, result.duplicates) == (KNOWN, 10)
+    assert [(row.calls, row.time_ns) for row in result.kernels] == [(20, 600 * US)]
+    assert result.launches.launches == 20
+    assert (seen.duplicates, seen.has_faults) == (10, True)
+    assert "10 GPU rows are written again; each is counted once." in problems(seen)
+    assert "Rank 0: 10 GPU rows are written again; each is counted once." in sentences.notes(
+        whole(trace, tmp_path)
+    )
+
+
+def test_launches_of_which_nothing_is_recorded_are_one_reason_without_steps_too(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder()
+    for number in range(20):
+        at = number * US
+        trace.call("cudaLaunchKernel", at, at + 500, args={"correlation": 1 + number})
+    result, seen = both(trace, tmp_path)
+    assert result.unknown == (
+        "20 of 20 launches have no kernel in the trace: the GPU's activity was not recorded "
+        "(another profiler on the GPU, or no permission to trace it), so what the GPU did is "
+        "unknown."
+    )
+    assert result.unknown in problems(seen)
