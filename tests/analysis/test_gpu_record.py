@@ -273,3 +273,31 @@ def test_launches_of_which_nothing_is_recorded_are_one_reason_without_steps_too(
         "unknown."
     )
     assert result.unknown in problems(seen)
+
+
+def test_the_replay_of_a_graph_is_known_by_its_launch_and_where_that_was(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(3, 0, MS).step(4, MS, 2 * MS)
+    for at, operator in ((0, False), (500 * US, True), (MS, False)):
+        if operator:
+            trace.op("GraphedBackward", at, at + 20 * US)
+        trace.gpu(GEMM, at + 10 * US, at + 40 * US, launch=at + US, call="cudaGraphLaunch")
+        args = {"device": 0, "stream": 7, "correlation": trace.correlation}
+        trace.add("kernel", GEMM, at + 50 * US, 30 * US, pid=0, tid=7, args=args)
+    result = analyse_rank(trace.write(tmp_path / "rank-0.json")).result
+    assert {(row.operator, row.launches, row.kernels) for row in result.operators} == {
+        ("cudaGraphLaunch in step 3", 1, 2),
+        ("GraphedBackward", 1, 2),
+        ("cudaGraphLaunch in step 4", 1, 2),
+    }
+
+
+def test_without_steps_the_work_and_the_window_are_two_numbers(tmp_path: Path) -> None:
+    trace = TraceBuilder().gpu(GEMM, 0, 33 * MS).gpu(GEMM, 12_867 * MS, 12_900 * MS)
+    assert sentences.head(whole(trace, tmp_path)) == (
+        "rank 0; NVIDIA H200; no steps marked, 66 ms of GPU work in 12.9 s; MFU unknown."
+    )
+
+
+def test_one_short_kernel_is_no_finding(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, MS).gpu(GEMM, 10 * US, 12 * US, launch=0)
+    assert "tiny_kernels" not in [finding.code for finding in whole(trace, tmp_path).findings]

@@ -89,6 +89,12 @@ def is_kernel_launch(name: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def launches_graph(name: str) -> bool:
+    """Whether a call by this name runs a graph that was captured before."""
+    return "graphlaunch" in name.lower()
+
+
+@lru_cache(maxsize=4096)
 def begins_capture(name: str) -> bool:
     """Whether a call by this name begins the capture of a graph: launches run nothing from here."""
     return "begincapture" in name.lower()

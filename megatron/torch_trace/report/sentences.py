@@ -42,10 +42,19 @@ def head(analysis: Analysis) -> str:
         named = f"step {summary.steps[0]}" if steps == 1 else f"steps {ranks(summary.steps)}"
         parts.append(f"{named}, {duration(summary.iteration_ns)} an iteration")
     else:
-        parts.append(f"no steps marked, {duration(summary.window_ns)} of GPU work")
+        parts.append(f"no steps marked, {_unmarked(analysis)}")
     mfu = analysis.mfu
     parts.append(f"MFU {percent(mfu.value)}")
     return "; ".join(parts) + "."
+
+
+def _unmarked(analysis: Analysis) -> str:
+    """Without steps: how long the window is, and for how much of it the GPU worked."""
+    window, shares = analysis.summary.window_ns, analysis.summary.shares
+    if shares is None:
+        return f"a window of {duration(window)}"
+    busy = duration((1 - shares.idle) * window)
+    return f"{busy} of GPU work in {duration(window)}"
 
 
 def answer(analysis: Analysis) -> list[str]:

@@ -7,7 +7,7 @@ import json
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import WorkSummary
-from megatron.torch_trace.analysis.timeline.kernel_names import short_name
+from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
 from megatron.torch_trace.report.sections import means
 from megatron.torch_trace.report.table import table
 from megatron.torch_trace.wording import NONE, count, milliseconds, percent
@@ -25,10 +25,12 @@ def tables(analysis: Analysis, width: int, top: int) -> list[str]:
         [_line(row, row.name)[:4] for row in summary.families[: max(top, 8)]],
         width,
     )
+    top_kernels = summary.kernels[:top]
+    names = distinct_names([row.name for row in top_kernels])
     lines += ["", f"TOP KERNELS ({what})"]
     lines += table(
         ("<~kernel", "<family", "calls", "ms", "share", "mean us"),
-        [_line(row, short_name(row.name), row.detail) for row in summary.kernels[:top]],
+        [_line(row, name, row.detail) for name, row in zip(names, top_kernels, strict=True)],
         width,
     )
     lines += ["", f"TOP OPERATORS by the GPU work they launched ({what})"]

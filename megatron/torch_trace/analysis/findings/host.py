@@ -35,6 +35,8 @@ _SYNC = 0.03
 """Of the window: an iteration differs from the next by as much."""
 _TINY = 0.5
 """Of the kernels: then it is the rule in this job and not some of its operators."""
+_LEAST_TINY = 100
+"""Fewer than this cost nothing, whatever share of the kernels they are."""
 
 
 def data_loader(analysis: Analysis) -> Iterator[Finding]:
@@ -116,7 +118,7 @@ def launch_bound(analysis: Analysis) -> Iterator[Finding]:
         return
     kernels, tiny = _computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
     steps, what = by_iteration(ranks)
-    few = f", {percent(tiny / kernels)} of them under 5 us" if kernels else ""
+    few = f", {percent(tiny / kernels)} of them under 5 us" if tiny else ""
     each = f"{kernels / len(ranks) / steps:,.0f} compute kernels in each {what}{few}"
     delays = [
         rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
@@ -142,7 +144,7 @@ def tiny_kernels(analysis: Analysis) -> Iterator[Finding]:
     """Many kernels that are shorter than their launch."""
     ranks = known(analysis)
     kernels, tiny = _computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
-    if not kernels or tiny < _TINY * kernels:
+    if tiny < max(_TINY * kernels, _LEAST_TINY):
         return
     share = mean_share(ranks, lambda rank: rank.host.tiny_kernels_ns)
     yield Finding(

@@ -18,6 +18,7 @@ from megatron.torch_trace.analysis.timeline.kernel_names import (
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.categories import launches_graph
 
 NO_OPERATOR = "(no operator)"
 BEFORE = "(launched before the trace)"
@@ -67,8 +68,9 @@ class OperatorRow:
     """GPU work by the innermost operator that launched it.
 
     Args:
-        operator: `aten::mm`, `autograd::engine::...`; NO_OPERATOR for launches outside of all
-            operators, BEFORE for work whose launch is not in the trace.
+        operator: `aten::mm`, `autograd::engine::...`; `cudaGraphLaunch in step 3` for the replay of
+            a graph; NO_OPERATOR for other launches outside of all operators, BEFORE for work whose
+            launch is not in the trace.
         shape: sizes of the operator's inputs as torch wrote them; None in the table by operator, ""
             where they were not recorded.
         launches: calls of the operator that launched something.
@@ -171,6 +173,11 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
     name = np.where(op == NONE, -1, ops.name[op] if len(ops) else -1)
     name[timeline.launches.call[rows] == NONE] = -2
     shape = np.where(op == NONE, -1, ops.shape[op] if len(ops) else -1)
+    places, label, labels = _replays(timeline, rows, op)
+    name[places] = len(activity.names) + label
+    shape[places] = -1
+    words = {-1: NO_OPERATOR, -2: BEFORE}
+    words.update({len(activity.names) + number: text for number, text in enumerate(labels)})
     key = ints(name) * (len(activity.shapes) + 2) + shape if by_shape else name
     found = []
     for members in _groups(key):
@@ -182,9 +189,9 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
         sizes = activity.shapes[shape_code] if shape_code != NONE else ""
         found.append(
             OperatorRow(
-                operator={-1: NO_OPERATOR, -2: BEFORE}.get(code) or activity.names[code],
+                operator=words.get(code) or activity.names[code],
                 shape=sizes if by_shape else None,
-                launches=len(np.unique(op[members])) if code >= 0 else 0,
+                launches=_launches(timeline, op[members], mine) if code >= 0 else 0,
                 kernels=len(mine),
                 time_ns=time,
                 share=_share(time, timeline),
@@ -192,6 +199,33 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
             )
         )
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator, row.shape or "")))
+
+
+def _launches(timeline: Timeline, op: Ints, rows: Ints) -> int:
+    """Calls of the operator; of a graph outside of all operators, its launches."""
+    return len(np.unique(timeline.launches.call[rows] if (op == NONE).any() else op))
+
+
+def _replays(timeline: Timeline, rows: Ints, op: Ints) -> tuple[Ints, Ints, list[str]]:
+    """Replays of graphs that no operator launched: their places in `rows`, and by which launch.
+
+    Returns:
+        Places, for each the number of its text, and the texts.
+    """
+    activity, calls = timeline.activity, timeline.launches.call[rows]
+    of_graph = activity.named(activity.calls, launches_graph)
+    places = np.flatnonzero((calls != NONE) & (op == NONE))
+    places = places[of_graph[calls[places]]]
+    kinds, label = np.unique(
+        np.stack((activity.calls.name[calls[places]], timeline.step_of[rows][places])),
+        axis=1,
+        return_inverse=True,
+    )
+    texts = []
+    for call, step in kinds.T.tolist():
+        where = f" in step {timeline.window.steps[step].number}" if step != NONE else ""
+        texts.append(f"{activity.names[call]}{where}")
+    return places, ints(label.reshape(-1)), texts
 
 
 def _share(time: int, timeline: Timeline) -> float:

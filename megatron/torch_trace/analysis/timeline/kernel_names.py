@@ -7,7 +7,10 @@ Names are untrusted and long; every pattern is searched in the folded name, in o
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+
+from megatron.torch_trace.analysis.timeline.mangled_names import demangled
 
 COMMUNICATION = "communication"
 MEMORY = "memory"
@@ -46,8 +49,12 @@ _FAMILIES = (
         "gemm",
         r"gemm|\bbmm_|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b",
     ),
+    # Before convolution, whose libraries have these kernels too.
+    (
+        "normalisation",
+        r"norm|rmsn|ln_fwd|ln_bwd|(?:\b|_)bn_(?:fw|bw|inf|add|train|forward|backward)",
+    ),
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
-    ("normalisation", r"norm|rmsn|ln_fwd|ln_bwd"),
     ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
     ("softmax", r"softmax"),
     ("mixture of experts", r"moe|permute|topk|top_k|router|bitonic|radix|sort|bincount|histogram"),
@@ -115,7 +122,7 @@ def short_name(name: str) -> str:
     """
     if name.startswith(("Memcpy", "Memset")):
         return name
-    text = name.replace("(anonymous namespace)", "anonymous")
+    text = demangled(name).replace("(anonymous namespace)", "anonymous")
     # Template arguments may hold parentheses, and those may hold a `>` that closes nothing.
     bare: list[str] = []
     opened: list[str] = []
@@ -139,3 +146,37 @@ def short_name(name: str) -> str:
         if functor:
             return f"{base} [{functor[1]}]"
     return base or name
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*|\d+")
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Short names of different kernels, told apart where two have the same one.
+
+    `gemm<float, 4>` and `gemm<half, 4>` -> `gemm [float]` and `gemm [half]`: by the first words in
+    which they differ; `gemm [1]` and `gemm [2]` where words do not tell.
+    """
+    short = [short_name(name) for name in names]
+    alike: dict[str, list[int]] = {}
+    for place, name in enumerate(short):
+        alike.setdefault(name, []).append(place)
+    for base, places in alike.items():
+        if len(places) > 1:
+            for place, word in zip(places, _differences([names[p] for p in places]), strict=True):
+                short[place] = f"{base} [{word}]"
+    return short
+
+
+def _differences(names: list[str]) -> list[str]:
+    """For each name the word, or if need be the words, in which it differs from the others."""
+    words = [_WORD.findall(demangled(name)) for name in names]
+    length = max(map(len, words))
+    padded = [one + [""] * (length - len(one)) for one in words]
+    told: list[tuple[str, ...]] = [()] * len(names)
+    for column in zip(*padded, strict=True):
+        if len(set(column)) > 1 and len({*zip(told, column, strict=True)}) > len(set(told)):
+            told = [(*known, word) for known, word in zip(told, column, strict=True)]
+        if len(set(told)) == len(names):
+            return [", ".join(filter(None, one)) or "-" for one in told]
+    return [str(number) for number in range(1, len(names) + 1)]

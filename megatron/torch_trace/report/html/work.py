@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import WorkSummary
-from megatron.torch_trace.analysis.timeline.kernel_names import short_name
+from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
 from megatron.torch_trace.report.html.communication import means
 from megatron.torch_trace.report.html.parts import (
     Cell,
@@ -64,7 +64,9 @@ def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> 
         *((Column("longest us"),) if first != "family" else ()),
     )
     count_ = _fitting(rows)
-    lines = tuple(_row(row, first) for row in rows[:count_])
+    shown = rows[:count_]
+    short = distinct_names([row.name for row in shown]) if first == "kernel" else [""] * count_
+    lines = tuple(_row(row, first, name) for row, name in zip(shown, short, strict=True))
     left = rows[count_:]
     rest = ""
     if left:
@@ -83,10 +85,10 @@ def _fitting(rows: Sequence[WorkSummary]) -> int:
     return min(len(rows), _MOST)
 
 
-def _row(row: WorkSummary, first: str) -> Row:
+def _row(row: WorkSummary, first: str, short: str) -> Row:
     names: tuple[Cell, ...]
     if first == "kernel":
-        names = (text(_cut(short_name(row.name)), row.name), text(row.detail))
+        names = (text(_cut(short), row.name), text(row.detail))
     elif first == "shape":
         names = (text(_cut(shape_in_words(row.detail)), row.detail), text(row.name))
     else:
