@@ -232,7 +232,7 @@ def test_arguments_of_a_wrong_type_are_none_and_cost_nothing(tmp_path: Path) -> 
         ("empty.json", b"", "empty"),
         ("list.json", b"[1, 2, 3]", "not of trace events"),
         ("chakra.json", b'{"schema": "1.0.2-chakra.0.0.4", "nodes": []}', "without traceEvents"),
-        ("snapshot.pickle", b"\x80\x04\x95", "neither"),
+        ("snapshot.pickle", b"\x80\x04\x95", "a pickle"),
         ("train.log", b"iteration 1/10 | loss", "neither"),
     ],
 )

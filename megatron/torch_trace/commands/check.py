@@ -111,6 +111,8 @@ def _print(console: Console, one: Survey) -> None:
         table.add_row(
             "[red]time[/]", f"{odd.count:,}", f"{odd.offset:,}", f"slices {terminal.literal(kind)}"
         )
+    if one.metadata.maker is not None:
+        table.add_row("[red]format[/]", "", "", one.metadata.maker.sentence)
     if one.launches or one.gpu_events:
         bad = one.gpu_record.is_missing or one.gpu_record.is_incomplete
         table.add_row(

@@ -11,6 +11,7 @@ from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.files.sources import is_file
+from megatron.torch_trace.format.other_formats import not_a_trace
 from megatron.torch_trace.reader import ByteStream, available_cores
 from megatron.torch_trace.rewrite.decompression import BEGINS_BLANK, BLANKS, MOST_BLANKS, decompress
 
@@ -82,8 +83,7 @@ def _refuse_a_stranger(path: Path) -> None:
     for piece in stream:
         if piece.strip(BLANKS):
             if piece.lstrip(BLANKS)[:1] not in (b"{", b"["):
-                reason = "neither a JSON object nor an array of events"
-                raise UsageError(f"{path}: no trace: {reason}.")
+                raise UsageError(f"{path}: no trace: {not_a_trace(piece)}.")
             return
         if stream.produced > MOST_BLANKS:
             raise UsageError(f"{path}: no trace: {BEGINS_BLANK}.")

@@ -95,7 +95,8 @@ def problems(one: Survey) -> list[str]:
     found = []
     if one.damage:
         found.append(f"Damaged: {one.damage.sentence()}.")
-    unknown = one.gpu_record.why_unknown
+    maker = one.metadata.maker
+    unknown = maker.sentence if maker else one.gpu_record.why_unknown
     if unknown and one.account:
         found.append(unknown)
     if one.duplicates:
@@ -107,7 +108,7 @@ def problems(one: Survey) -> list[str]:
         found.append(f"{odd.count:,} slices {kind} (first at byte {odd.offset:,}).")
     if one.metadata.merged is None:
         found += again_sentence([number for number, *_ in one.steps])
-    if not one.steps and one.account:
+    if not one.steps and one.account and maker is None:
         found.append("No ProfilerStep marks: the whole span counts as one step.")
     if rank(one) is None and one.metadata.merged is None:
         found.append("No rank: neither the trace nor its name tells it.")

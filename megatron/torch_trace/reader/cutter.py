@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format.other_formats import Maker, not_a_trace, other_maker
 from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import EVENT_KEYS
@@ -71,6 +72,7 @@ class Cutter:
         is_array: the file is a bare array of events.
         has_events: the file holds traceEvents, perhaps empty, beside metadata.
         damage: faults of the frame.
+        maker: who else than torch.profiler wrote the events, by their look; None if nobody.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -79,6 +81,7 @@ class Cutter:
         self.is_array = False
         self.has_events = False
         self.damage = Damage()
+        self.maker: Maker | None = None
         self._pieces = iter(stream)
         self._text = b""
         self._offset = 0
@@ -125,6 +128,7 @@ class Cutter:
         self._text = self._text[begin:]
         self._offset = begin
         self._learn()
+        self.maker = other_maker(self._text[:_SNIFF_BYTES])
 
     def __iter__(self) -> Iterator[RawBlock]:
         self.start()
@@ -171,19 +175,13 @@ class Cutter:
         return more
 
     def _refuse_strangers(self) -> None:
-        head = self._text[:_SNIFF_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
-        path = self.stream.path
-        if not head:
-            raise NotATraceError(path, "the file is empty")
+        head = self._text[:_SNIFF_BYTES]
+        text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
         if _KNOWN.search(head):
             return
-        if head[:1] == b"[":
-            if b'"ph"' in head or head[1:].strip() in (b"]", b""):
-                return
-            raise NotATraceError(path, "a JSON array, but not of trace events")
-        if head[:1] == b"{":
-            raise NotATraceError(path, "a JSON object, but without traceEvents")
-        raise NotATraceError(path, "neither a JSON object nor an array of events")
+        if text[:1] == b"[" and (b'"ph"' in text or text[1:].strip() in (b"]", b"")):
+            return
+        raise NotATraceError(self.stream.path, not_a_trace(head))
 
     def _learn(self) -> None:
         """How this file separates events, from the first two."""

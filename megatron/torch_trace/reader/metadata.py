@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from megatron.torch_trace.format.other_formats import Maker
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import Allowance, first_from
 from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError
@@ -88,9 +89,11 @@ class Metadata:
 
     Args:
         entries: key -> value as JSON text, in the order of the file, without traceEvents.
+        maker: who else than torch.profiler wrote the events; None if nobody.
     """
 
     entries: dict[str, bytes] = field(default_factory=dict)
+    maker: Maker | None = None
 
     def get(self, key: str) -> Any:
         """The decoded value of a key, or None. A value that is JSON inside a string is unpacked."""

@@ -101,6 +101,7 @@ class Trace:
         """Metadata that stands before the events; whatever stands behind them is not there yet."""
         if not self.metadata.entries:
             self._cutter.start()
+            self.metadata.maker = self._cutter.maker
             self.metadata.entries.update(parse_members(self._cutter.header, 0, self.damage))
         return self.metadata
 

@@ -34,7 +34,10 @@ def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
     blind = [
         rank
         for rank in analysis.ranks
-        if rank.unknown and rank.device != _CPU and rank.launches.clock_offset_ns is None
+        if rank.unknown
+        and rank.device != _CPU
+        and rank.launches.clock_offset_ns is None
+        and not rank.other_maker
     ]
     if not blind:
         return

@@ -44,6 +44,7 @@ class RankResult:
 
     Args:
         rank: global rank; a trace that tells none is given the lowest free number.
+        other_maker: who else than torch.profiler wrote the trace, and the way out; None if nobody.
         is_rank_known: the trace or its name tells it; else the number only tells traces apart.
         file: path of the trace.
         coordinates: place in the parallel dimensions, as far as known.
@@ -119,6 +120,7 @@ class RankResult:
     base_ns: int = 0
     course: Course | None = None
     is_rank_known: bool = True
+    other_maker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,9 @@ def analyse_rank(
         raise MergedTraceError(activity.path)
     timeline = place(activity)
     if timeline is None or timeline.window.length <= 0:
+        maker = activity.metadata.maker
+        if maker is not None:
+            raise EmptyTraceError(f"{path}: {maker.sentence}")
         raise EmptyTraceError(f"{path}: holds neither ProfilerStep marks nor GPU work.")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)
@@ -149,6 +152,7 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         ),
         breakdown=None if unknown else whole,
         unknown=unknown,
+        other_maker=activity.metadata.maker.sentence if activity.metadata.maker else None,
         steps=tuple(
             StepResult(step.number, step.start, step.end, None if unknown else parts)
             for step, parts in zip(window.steps, by_step, strict=True)
@@ -193,6 +197,9 @@ def _counts(written: object) -> dict[str, int]:
 
 
 def _why_unknown(timeline: Timeline, launches: LaunchStatistics) -> str | None:
+    maker = timeline.activity.metadata.maker
+    if maker is not None:
+        return maker.sentence
     record = GpuRecord(
         gpu_events=len(timeline.activity.gpu),
         kernel_launches=launches.kernel_launches,
