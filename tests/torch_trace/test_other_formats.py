@@ -61,7 +61,7 @@ STRANGERS: dict[str, tuple[bytes | Callable[[Path], bytes], str]] = {
     "sqlite": (database, "nsys export"),
     "nsys json": (b'{"Type":48,"CudaEvent":{"startNs":"1"}}\n', "nsys export"),
     "chakra": (b'{"schema": "1.0.2-chakra.0.0.4", "nodes": []}', "execution trace (Chakra)"),
-    "events": (b"\x18\0\0\0\0\0\0\0\xa3\x7fK\"\t\0\0\xc0\x1a\x0dbrain.Event:2", "TensorBoard"),
+    "events": (b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\xc0\x1a\x0dbrain.Event:2', "TensorBoard"),
     "page": (b"<!DOCTYPE html><html>", "an HTML or XML page"),
     "xz": (b"\xfd7zXZ\0\0\4", "unxz"),
 }
@@ -115,9 +115,7 @@ def test_every_command_names_a_pointer_of_git_lfs(tmp_path: Path) -> None:
         ("05-begin-end.json", "Events are written as begin and end (B, E)"),
     ],
 )
-def test_a_trace_of_another_maker_is_named_by_info_check_and_analyze(
-    file: str, words: str
-) -> None:
+def test_a_trace_of_another_maker_is_named_by_info_check_and_analyze(file: str, words: str) -> None:
     for command in ("info", "check", "analyze"):
         result = CliRunner().invoke(cli, [command, str(FAULTS / file)])
         said = " ".join(f"{result.output} {result.exception}".split())

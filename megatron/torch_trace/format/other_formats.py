@@ -11,7 +11,9 @@ import re
 from typing import NamedTuple
 
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
-_ZIP_OF_TORCH = re.compile(rb"PK\x03\x04.{26}[^/]{1,80}/(?:data\.pkl|\.format_version|\.data/)", re.DOTALL)
+_ZIP_OF_TORCH = re.compile(
+    rb"PK\x03\x04.{26}[^/]{1,80}/(?:data\.pkl|\.format_version|\.data/)", re.DOTALL
+)
 
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (
@@ -38,7 +40,9 @@ _CHAKRA = re.compile(rb'"schema"\s*:\s*"[\d.]+-chakra|"ctrl_deps"\s*:|"rf_id"\s*
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _XPLANE = re.compile(rb"/host:(?:CPU|metadata)|/device:[A-Z]+:\d|Task Environment")
 
-_TORCH = re.compile(rb'"schemaVersion"|"cat"\s*:\s*"(?:cpu_op|Operator|cuda_runtime|kernel|Kernel)"')
+_TORCH = re.compile(
+    rb'"schemaVersion"|"cat"\s*:\s*"(?:cpu_op|Operator|cuda_runtime|kernel|Kernel)"'
+)
 _XLA = re.compile(
     rb'"hlo_(?:op|module)"\s*:|"name"\s*:\s*"/(?:host:CPU|device:(?:GPU|TPU|CUSTOM)\b)'
 )
