@@ -9,7 +9,6 @@ a mistake can be named, in every version, whoever calls the parser.
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import re
 import sys
@@ -24,6 +23,12 @@ from megatron.torch_profile.config import (
     argument_of,
     flag_of,
 )
+from megatron.torch_profile.hooks.command_line import (
+    add_flag,
+    add_flags,
+    of_command_line,
+    with_suggestion,
+)
 from megatron.torch_profile.log import exit_with
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_trace.errors import UsageError
@@ -31,6 +36,10 @@ from megatron.torch_trace.errors import UsageError
 _parsed: TorchProfileConfig | None = None
 """The command line's flags, for `--yaml-cfg`: it replaces Megatron's namespace after parsing."""
 _parsed_metrics = MetricsConfig()
+
+_parser_seen = False
+"""Whether Megatron's parser, or what a fork put in its place, has passed by."""
+_LOCAL_RANK = re.compile(r"^--local[-_]rank(?==|$)")
 
 
 def add_group(
@@ -49,6 +58,8 @@ def add_group(
     Returns:
         The same parser.
     """
+    global _parser_seen
+    _parser_seen = True
     if _defines_flags(parser, where):
         exit_with(
             UsageError(
@@ -58,8 +69,7 @@ def add_group(
             )
         )
     group = parser.add_argument_group(title="torch profile")
-    for field in fields(TorchProfileConfig):
-        _add_argument(group, field, flag_of(field.name), argument_of(field.name))
+    add_flags(group)
     _watch(parser, after_parsing)
     return parser
 
@@ -69,7 +79,7 @@ def config_of(args: Any) -> TorchProfileConfig:
 
     What the namespace lacks was given on the command line, or has its default.
     """
-    base = _parsed or TorchProfileConfig()
+    base = _parsed or (TorchProfileConfig() if _parser_seen else of_command_line())
     values = {f.name: getattr(args, argument_of(f.name), getattr(base, f.name)) for f in _FIELDS}
     # YAML and programs write lists of numbers where the command line gives words.
     for name in ("ranks", "iterations", "activities", "spans"):
@@ -118,7 +128,7 @@ def _add_metrics(parser: argparse.ArgumentParser) -> list[str]:
     for field in fields(MetricsConfig):
         flag = f"--{field.name.replace('_', '-')}"
         if flag not in parser._option_string_actions:
-            _add_argument(group, field, flag, field.name)
+            add_flag(group, field, flag, field.name)
             ours.append(field.name)
     return ours
 
@@ -135,26 +145,6 @@ def _check_metrics(namespace: argparse.Namespace, ours: Sequence[str]) -> None:
             delattr(namespace, name)
 
 
-def _add_argument(
-    group: argparse._ArgumentGroup, field: Field[Any], flag: str, argument: str
-) -> None:
-    options = dict(field.metadata["argparse"])
-    default = field.default_factory() if callable(field.default_factory) else field.default
-    if field.type == "bool":
-        options["action"] = "store_true"
-    else:
-        options["default"] = default
-        if field.type in ("int", "int | None"):
-            options["type"] = int
-        elif field.type == "float | None":
-            options["type"] = float
-    text = field.metadata["help"].replace("%", "%%")
-    if default is not None and default is not False:
-        shown = " ".join(default) if isinstance(default, list) else default
-        text += f" Default: {shown}."
-    group.add_argument(flag, dest=argument, help=text, **options)
-
-
 def _watch(
     parser: argparse.ArgumentParser,
     after_parsing: Sequence[Callable[[argparse.Namespace], None]],
@@ -169,7 +159,14 @@ def _watch(
         if not complete:
             complete = True
             ours.extend(_add_metrics(parser))
+        words = args[0] if args else kwargs.get("args")
+        if words is None and args:
+            args = (_respelt_local_rank(parser, sys.argv[1:]), *args[1:])
+        elif words is None:
+            kwargs["args"] = _respelt_local_rank(parser, sys.argv[1:])
         namespace, rest = parse(*args, **kwargs)
+        if words is not None and list(words) != sys.argv[1:]:
+            _add_command_line(namespace)
         _check(namespace)
         _check_metrics(namespace, ours)
         for callback in after_parsing:
@@ -179,7 +176,7 @@ def _watch(
     def short_error(message: str) -> NoReturn:
         # Megatron's usage is hundreds of lines long and would hide the sentence.
         if FLAG in message:
-            exit_with(UsageError(_with_suggestion(message)))
+            exit_with(UsageError(with_suggestion(message)))
         error(message)
 
     def help_that_formats() -> str:
@@ -194,6 +191,22 @@ def _watch(
     parser.format_help = help_that_formats  # type: ignore[method-assign]
     parser.parse_known_args = parse_and_check  # type: ignore[method-assign,assignment]
     parser.error = short_error  # type: ignore[method-assign]
+
+
+def _respelt_local_rank(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Launchers write --local-rank or --local_rank, and each Megatron knows one of the two."""
+    known = [flag for flag in parser._option_string_actions if _LOCAL_RANK.match(flag)]
+    if len(known) != 1:
+        return list(words)
+    return [_LOCAL_RANK.sub(known[0], word, count=1) for word in words]
+
+
+def _add_command_line(namespace: argparse.Namespace) -> None:
+    """A fork's launcher that parses words of its own keeps ours from the command line."""
+    if not getattr(namespace, argument_of("enabled"), False):
+        config = of_command_line()
+        for field in _FIELDS:
+            setattr(namespace, argument_of(field.name), getattr(config, field.name))
 
 
 def _escape_bare_percent(action: argparse.Action) -> None:
@@ -222,16 +235,6 @@ def _check(namespace: argparse.Namespace) -> None:
         capture_plan.check(config, namespace)
     except UsageError as error:
         exit_with(error)
-
-
-def _with_suggestion(message: str) -> str:
-    unknown = re.findall(rf"{FLAG}[\w-]*", message)
-    if "unrecognized" in message and unknown:
-        flags = [flag_of(field.name) for field in _FIELDS]
-        close = difflib.get_close_matches(unknown[0], flags, n=1)
-        known = f"did you mean {close[0]}?" if close else f"known are {', '.join(flags)}."
-        return f"unknown flag {unknown[0]}: {known}"
-    return f"{message}."
 
 
 def _defines_flags(parser: argparse.ArgumentParser, where: Any) -> bool:

@@ -9,27 +9,23 @@ known; a mistake that shows only then ends all ranks, before training.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
-from megatron.torch_profile.plan import ranks, schedule, slurm, topology
+from megatron.torch_profile.log import environment_rank
+from megatron.torch_profile.plan import ranks, run_folder, schedule, slurm, topology
 from megatron.torch_profile.plan.schedule import Schedule, Span, Window
 from megatron.torch_profile.plan.topology import CPU, Topology
 from megatron.torch_profile.plan.trace_size import Estimate, estimate
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.format.file_names import RunName, TraceName, WindowName
-from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.format.file_names import TraceName, WindowName
 
 _SHOWN_WINDOWS = 5
-_SEARCHED_RUNS = 20
-_DEAD_SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +165,11 @@ def check(config: TorchProfileConfig, args: Any) -> None:
         schedule.make(
             config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"
         )
+    root = run_folder.root_of(config, args)
+    # Of the other ranks' folders, which may be their nodes' own, `agree` hears.
+    problem = run_folder.why_not_beside(root) if environment_rank() == 0 else None
+    if problem:
+        raise run_folder.not_writable(root, "rank 0", problem)
 
 
 def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
@@ -184,12 +185,12 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
     members = topology.discover()
     chosen = ranks.resolve(config.ranks, members.layout, members.members)
     windows = _schedule(config, args)
-    root = Path(config.dir or getattr(args, "tensorboard_dir", None) or "torch_profile").absolute()
-    folder = topology.from_rank_0(_make_run_folder(root) if members.rank == 0 else None)
+    root = run_folder.root_of(config, args)
+    folder = topology.from_rank_0(run_folder.make(root) if members.rank == 0 else None)
     if isinstance(folder, UsageError):
         raise folder
     assert folder is not None
-    unfinished = _unfinished(root, folder) if members.rank == 0 else ()
+    unfinished = run_folder.unfinished_traces(root, folder) if members.rank == 0 else ()
     restarts = slurm.restarts(os.environ)
     first = next(iter(windows), None)
     length = first.last - first.first + 1 if first else 0
@@ -204,13 +205,10 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
         restarts,
         slurm.run_before(folder) if restarts and members.rank == 0 else None,
     )
-    problems = topology.gather(_why_not_writable(folder) if plan.records_here else None)
+    problems = topology.gather(run_folder.why_not_writable(folder) if plan.records_here else None)
     for member, problem in zip(members.members, problems, strict=True):
         if problem:
-            raise UsageError(
-                f"{flag_of('dir')} {root}: rank {member.rank} on {member.host} cannot write there "
-                f"({problem}); name a folder that every profiled rank can write to."
-            )
+            raise run_folder.not_writable(root, f"rank {member.rank} on {member.host}", problem)
     return plan
 
 
@@ -225,58 +223,6 @@ def _schedule(config: TorchProfileConfig, args: Any) -> Schedule:
         # before, or has no room left for, must not end the rest of its training.
         return Schedule(config, Span(first, last))
     return schedule.make(config, Span(first, last), why_last=why)
-
-
-def _make_run_folder(root: Path) -> Path | UsageError:
-    """A folder of this launch's own; a name taken within the same second moves to the next."""
-    start = datetime.now()
-    job = os.environ.get("SLURM_JOB_ID")
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        while True:
-            folder = root / str(RunName(start, job))
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                start += timedelta(seconds=1)
-            else:
-                return folder
-    except OSError as error:
-        return UsageError(
-            f"{flag_of('dir')} {root}: rank 0 cannot write there ({error.strerror}); name a "
-            "folder that every profiled rank can write to."
-        )
-
-
-def _unfinished(root: Path, folder: Path) -> tuple[Path, ...]:
-    """Temporary files in the newest runs that nobody has written to for a while.
-
-    Only for a line in the log, while the other ranks wait in the next collective: files of a run
-    that lives may vanish meanwhile, and other users' folders may be closed.
-    """
-    now = time.time()
-    try:
-        runs = sorted(path for path in root.iterdir() if RunName.parse(path.name))
-        found = [
-            file
-            for run in runs[-_SEARCHED_RUNS:]
-            if run != folder
-            for file in run.glob(f"*/*{TEMPORARY_SUFFIX}")
-        ]
-        return tuple(file for file in found if now - file.stat().st_mtime > _DEAD_SECONDS)
-    except OSError:
-        return ()
-
-
-def _why_not_writable(folder: Path) -> str | None:
-    probe = folder / f".writable-{os.getpid()}-{os.environ.get('RANK', '0')}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # the folder may be local to each node
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    return None
 
 
 def _left_out(config: TorchProfileConfig, windows: Schedule) -> Iterator[str]:
