@@ -15,6 +15,12 @@ GPUS_PER_NODE=${GPUS_PER_NODE:-$(nvidia-smi -L 2>/dev/null | wc -l || true)}
 RANKS_PER_NODE=${RANKS_PER_NODE:-$((GPUS_PER_NODE ? GPUS_PER_NODE : 2))}
 OUTPUT=${OUTPUT:-$PWD/output}
 
+if ((GPUS_PER_NODE == 0)); then
+  # A dry run on the CPU, through in a minute.
+  : "${NUM_LAYERS:=4}" "${HIDDEN_SIZE:=128}" "${NUM_HEADS:=4}" "${SEQ_LENGTH:=128}"
+  : "${GLOBAL_BATCH_SIZE:=$((4 * RANKS_PER_NODE))}" "${TRAIN_ITERS:=10}" "${VOCAB_SIZE:=1024}"
+fi
+
 MODEL_ARGS=(
   --num-layers "${NUM_LAYERS:-24}"
   --hidden-size "${HIDDEN_SIZE:-1024}"

@@ -11,18 +11,23 @@ and its arguments are its own.
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import megatron.torch_profile
-from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.hooks.command_line import HELP, help_text
+from megatron.torch_profile.log import environment_rank, exit_with, logger
 from megatron.torch_profile.patching import OLDEST_CORE, version_in
 from megatron.torch_profile.plan import launchers
+from megatron.torch_profile.record.unrecorded import why_nothing
 from megatron.torch_trace.errors import UsageError
 
 USAGE = """usage: python -m megatron.torch_profile [--cpu] (SCRIPT | -m MODULE) [ARGS...]
+       python -m megatron.torch_profile --plan [RANKS] [SCRIPT] [ARGS...]
 
 Run a script that trains with NVIDIA Megatron, with --torch-profile flags added to its arguments.
 Add it to a launch script after torchrun's own arguments:
@@ -30,19 +35,42 @@ Add it to a launch script after torchrun's own arguments:
     torchrun $DISTRIBUTED_ARGS -m megatron.torch_profile pretrain_gpt.py $ARGS --torch-profile
 
   --cpu     train without a GPU, over gloo
+  --plan    start nothing: check the flags and the folder, and print which ranks and iterations will
+            be recorded and how large the traces will be, for a launch of so many ranks; needs
+            neither GPU nor Megatron
   -m        run a module instead of a script
-  -h        this help; the flags themselves are in the script's own --help
+  -h        this help
+  --torch-profile-help
+            the --torch-profile flags; the script's own --help has them among Megatron's
 """
+_OURS = ("--cpu", "--plan", "-h", "--help", HELP)
+_LOCAL_RANK = re.compile(r"--local[-_]rank(=\d+)?")
 
 
 def main(argv: list[str]) -> None:
     """Run what the command line names; see the module's docstring."""
     cpu = False
-    while argv and argv[0] in ("--cpu", "-h", "--help"):
-        if argv.pop(0) != "--cpu":
+    by_launcher: list[str] = []
+    while argv and argv != [HELP] and (argv[0] in _OURS or _LOCAL_RANK.fullmatch(argv[0])):
+        word = argv.pop(0)
+        if word in ("-h", "--help"):
             print(USAGE)
             return
-        cpu = True
+        if word == "--plan":
+            _show_plan(argv)
+            return
+        if word == HELP:
+            argv = [HELP]
+        elif word == "--cpu":
+            cpu = True
+        else:
+            # torch.distributed.launch and DeepSpeed put it before the script, as its first word.
+            by_launcher += [word, *([] if "=" in word else argv[:1])]
+            del argv[: "=" not in word]
+    if HELP in argv:
+        if environment_rank() == 0:
+            print(help_text())
+        return
     as_module = bool(argv) and argv[0] == "-m"
     target, arguments = argv[int(as_module) :][:1], argv[int(as_module) + 1 :]
     if not target:
@@ -70,11 +98,40 @@ def main(argv: list[str]) -> None:
 
             os.environ.update(on_cpu.alone(os.environ))
             stack.enter_context(on_cpu.training())
-        sys.argv = [target[0], *arguments]
-        if as_module:
-            runpy.run_module(target[0], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(target[0], run_name="__main__")
+        sys.argv = [target[0], *by_launcher, *arguments]
+        status: Any = 0
+        try:
+            if as_module:
+                runpy.run_module(target[0], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(target[0], run_name="__main__")
+        except SystemExit as ended:
+            status = ended.code or 0
+            raise
+        finally:
+            _say_why_nothing(status)
+
+
+def _show_plan(words: list[str]) -> None:
+    from megatron.torch_profile.hooks import preflight
+
+    world_size = int(words.pop(0)) if words and words[0].isdigit() else None
+    script = words[0] if words and words[0].endswith(".py") else None
+    try:
+        if world_size == 0:
+            raise UsageError("--plan 0: must be 1 or more.")
+        if script and not Path(script).is_file():
+            raise UsageError(f"{script}: no such script.")
+        preflight.show(words, world_size)
+    except UsageError as error:
+        exit_with(error)
+
+
+def _say_why_nothing(status: Any) -> None:
+    failed = isinstance(sys.exc_info()[1], Exception)
+    if environment_rank() == 0 and not failed and (why := why_nothing(sys.argv[1:], status)):
+        sys.stdout.flush()
+        logger.warning("%s", why)
 
 
 def _refuse_old_megatron() -> None:

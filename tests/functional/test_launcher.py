@@ -39,6 +39,18 @@ def test_it_runs_any_script_as_python_would(tmp_path: Path) -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "words", [["--local-rank=0"], ["--local_rank=0"], ["--local_rank", "0"]], ids=" ".join
+)
+def test_what_a_launcher_puts_before_the_script_is_the_scripts(
+    words: list[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    ended = python("-m", "megatron.torch_profile", *words, str(script), "--flag")
+    assert ended.stdout == f"{[*words, '--flag']}\n", ended.stderr
+
+
 def test_it_runs_a_module(tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
     ended = python("-m", "megatron.torch_profile", "-m", "trainer", "x", path=f"{ROOT}:{tmp_path}")

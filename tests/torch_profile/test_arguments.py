@@ -278,3 +278,49 @@ def test_a_fork_that_adds_its_flags_later_gets_the_same_sentence(
     with pytest.raises(SystemExit):
         arguments.add_group(megatron_parser(), where=module)
     assert f"({source})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["--local-rank", "--local_rank"])
+@pytest.mark.parametrize("known", ["--local-rank", "--local_rank"])
+def test_a_launchers_spelling_of_the_local_rank_is_the_parsers(
+    given: str, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", f"{given}=3", "--torch-profile"])
+    parser = megatron_parser()
+    parser.add_argument(known, type=int, dest="local_rank")
+    assert arguments.add_group(parser).parse_args().local_rank == 3
+
+
+@pytest.mark.parametrize("words", [[], ["--train-iters", "9"]], ids=str)
+def test_a_fork_that_parses_other_words_keeps_the_command_lines_flags(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "train pretrain --config x.yaml --torch-profile --torch-profile-ranks 1 3"
+    monkeypatch.setattr(sys, "argv", ["main.py", *line.split()])
+    parsed = arguments.add_group(megatron_parser()).parse_args(words)
+    assert arguments.config_of(parsed).ranks == ["1", "3"]
+    # What the fork makes of it may hold none of ours.
+    assert arguments.config_of(SimpleNamespace(train_iters=9)).ranks == ["1", "3"]
+
+
+def test_a_fork_without_megatrons_parser_keeps_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "parser_seen", False)
+    monkeypatch.setattr(
+        sys, "argv", ["main.py", "run", "--torch-profile", "--torch-profile-stacks"]
+    )
+    assert arguments.config_of(SimpleNamespace(train_iters=9)).stacks
+    monkeypatch.setattr(sys, "argv", ["main.py", "run"])
+    assert not arguments.config_of(SimpleNamespace(train_iters=9)).enabled
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_when_flags_are_parsed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    said = complaint(f"--torch-profile --torch-profile-dir {tmp_path}/file/traces", capsys)
+    assert said == (
+        f"--torch-profile-dir {tmp_path}/file/traces: rank 0 cannot write there (Not a directory); "
+        "name a folder that every profiled rank can write to."
+    )
+    parse(f"--torch-profile --torch-profile-dir {tmp_path}/new/traces")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argparse group, made from config.py; the only module here that knows argparse.
+"""Our flags in Megatron's own parser, and what is checked when it has parsed.
 
 Megatron builds its parser itself, so the group is added to the parser that passes by
 (`add_group`), and the same parser tells when parsing is done: that is the earliest moment at which
@@ -37,7 +37,7 @@ _parsed: TorchProfileConfig | None = None
 """The command line's flags, for `--yaml-cfg`: it replaces Megatron's namespace after parsing."""
 _parsed_metrics = MetricsConfig()
 
-_parser_seen = False
+parser_seen = False
 """Whether Megatron's parser, or what a fork put in its place, has passed by."""
 _LOCAL_RANK = re.compile(r"^--local[-_]rank(?==|$)")
 
@@ -58,8 +58,8 @@ def add_group(
     Returns:
         The same parser.
     """
-    global _parser_seen
-    _parser_seen = True
+    global parser_seen
+    parser_seen = True
     if _defines_flags(parser, where):
         exit_with(
             UsageError(
@@ -79,7 +79,7 @@ def config_of(args: Any) -> TorchProfileConfig:
 
     What the namespace lacks was given on the command line, or has its default.
     """
-    base = _parsed or (TorchProfileConfig() if _parser_seen else of_command_line())
+    base = _parsed or (TorchProfileConfig() if parser_seen else of_command_line())
     values = {f.name: getattr(args, argument_of(f.name), getattr(base, f.name)) for f in _FIELDS}
     # YAML and programs write lists of numbers where the command line gives words.
     for name in ("ranks", "iterations", "activities", "spans"):

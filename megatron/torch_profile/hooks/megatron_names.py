@@ -96,7 +96,7 @@ def _metrics(method: str) -> Wrapper:
 
 def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if _following("session", "planned"):
-        _steps(lambda: _following("session", "current").begin_step(_iteration()))
+        _steps(lambda: _following("session", "begin_step")(_iteration()))
     return _metrics("train_step")(wrapped, instance, args, kwargs)
 
 

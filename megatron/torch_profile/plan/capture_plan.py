@@ -184,7 +184,7 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
     """
     members = topology.discover()
     chosen = ranks.resolve(config.ranks, members.layout, members.members)
-    windows = _schedule(config, args)
+    windows = schedule_of(config, args)
     root = run_folder.root_of(config, args)
     folder = topology.from_rank_0(run_folder.make(root) if members.rank == 0 else None)
     if isinstance(folder, UsageError):
@@ -212,7 +212,8 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
     return plan
 
 
-def _schedule(config: TorchProfileConfig, args: Any) -> Schedule:
+def schedule_of(config: TorchProfileConfig, args: Any) -> Schedule:
+    """The windows of a run that begins where `args` say."""
     first = getattr(args, "iteration", 0) + 1
     last, why = args.train_iters, f"--train-iters {args.train_iters}"
     interval = getattr(args, "exit_interval", None)

@@ -76,6 +76,19 @@ current: StepFollower = Idle()
 """Who follows the steps of the training that runs now; `Idle` when nobody records."""
 
 
+followed = False
+"""Whether a training has been followed in this process, recording or not."""
+stepped = False
+"""Whether it had an iteration."""
+
+
+def begin_step(iteration: int) -> None:
+    """`train_step` of this global iteration is about to run."""
+    global stepped
+    stepped = True
+    current.begin_step(iteration)
+
+
 @contextmanager
 def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> Iterator[None]:
     """Around one call of `train`: record what the flags in `args` ask for.
@@ -85,11 +98,12 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         model: Megatron's list of model chunks.
         count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
     """
-    global current, planned
+    global current, planned, followed
     config = arguments.config_of(args)
     if not config.enabled:
         yield
         return
+    followed = True
     capture: CapturePlan | None = None
     try:
         # Flags from YAML or from a program have not passed the parser's check.
