@@ -15,15 +15,12 @@ from datetime import datetime
 from importlib import metadata as packages
 from typing import Any, Protocol
 
-from megatron.torch_profile.config import flag_of
-from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import arguments
 from megatron.torch_profile.log import exit_with, logger
-from megatron.torch_profile.plan import capture_plan, slurm
+from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
-from megatron.torch_profile.record import cupti, python_stacks
+from megatron.torch_profile.record import cupti, forewarnings
 from megatron.torch_profile.record.recorder import Recorder
-from megatron.torch_profile.spans.modules import count_spans
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.file_names import RUN_FILE
@@ -39,7 +36,6 @@ _PACKAGES = (
     "wandb",
     "tensorboard",
 )
-_NO_MODEL = "this Megatron's train() does not take its model under the name that is known"
 _ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS")
 
 
@@ -146,54 +142,14 @@ def _begin(
     flops = count_flops()
     if capture.topology.rank == 0:
         logger.info("%s", capture.describe())
-        _say_what_signals_will_cost(capture, args)
-        if getattr(args, "timing_log_level", 0):
-            logger.warning(
-                "--timing-log-level %d: Megatron's timers synchronise the GPU at every start and "
-                "stop, so the trace will show less overlap than training has; drop it (the trace "
-                "names the same phases with --torch-profile-spans phases)",
-                args.timing_log_level,
-            )
-        _say_what_stacks_will_lack(capture)
+        forewarnings.of_the_run(capture, args)
         _write_run_file(capture, args, flops)
     if "modules" in capture.config.wanted_spans:
-        _say_which_modules_have_spans(capture, model)
+        forewarnings.of_module_spans(capture, model)
     if not capture.records_here:
         return Idle()
     _prepare_cupti(args)
     return Recorder(capture, model, _metadata(capture, args, flops))
-
-
-def _say_what_signals_will_cost(capture: CapturePlan, args: Any) -> None:
-    world_size = capture.topology.layout.world_size
-    for trouble in (
-        slurm.undeliverable_signal(os.environ, slurm.batch_script(os.environ)),
-        slurm.ranks_end_apart(os.environ, args, world_size),
-    ):
-        if trouble:
-            logger.warning("%s", trouble)
-
-
-def _say_what_stacks_will_lack(capture: CapturePlan) -> None:
-    import torch
-
-    trouble = python_stacks.trouble(sys.version_info[:3], torch.__version__)
-    if capture.config.with_stack and trouble:
-        logger.warning("%s: %s", flag_of("with_stack"), trouble)
-
-
-def _say_which_modules_have_spans(capture: CapturePlan, model: Any) -> None:
-    rank, depth = capture.topology.rank, capture.config.spans_depth
-    count: Any = None
-    if model is not None:
-        count = Guard("counts of module spans")(count_spans, model, depth)
-    if count and count.named:
-        if rank == 0:
-            logger.info("spans of modules: %s", count)
-    elif rank == 0 or capture.records_here:
-        logger.warning(
-            "rank %d: no module gets a span: %s", rank, count.why_none if count else _NO_MODEL
-        )
 
 
 def _prepare_cupti(args: Any) -> None:
