@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.findings import advice
+from megatron.torch_trace.analysis.findings.communication.hiding import for_exposed
+from megatron.torch_trace.analysis.findings.host.data_loader import for_data_loader
+from megatron.torch_trace.analysis.findings.host.launch_bound import for_launches
+from megatron.torch_trace.analysis.findings.pipeline.uneven_stages import for_uneven_stages
 from megatron.torch_trace.analysis.results.analysis import Finding, RankResult
 from megatron.torch_trace.analysis.run.analyse import analyze
+from megatron.torch_trace.analysis.timeline.command_line import LAYOUT
 
 MS = 1_000_000
 
@@ -56,17 +60,17 @@ def rank(folder: Path, *argv: str, dimensions: tuple[str, ...] = ("tp",)) -> Ran
 def test_what_is_on_already_is_not_advised(
     tmp_path: Path, dimension: str, argv: tuple[str, ...], advised: str, not_advised: str
 ) -> None:
-    text = advice.for_exposed(dimension, [rank(tmp_path, *argv)])
+    text = for_exposed(dimension, [rank(tmp_path, *argv)])
     assert advised in text
     assert not not_advised or not_advised not in text
 
 
 def test_launches_are_saved_by_what_is_not_on_yet(tmp_path: Path) -> None:
-    nothing = advice.for_launches([rank(tmp_path / "nothing")])
+    nothing = for_launches([rank(tmp_path / "nothing")])
     assert "--cuda-graph-impl" in nothing
     assert "--transformer-impl" in nothing
     flags = ("--cuda-graph-impl=local", "--transformer-impl", "transformer_engine")
-    everything = advice.for_launches([rank(tmp_path / "everything", *flags)])
+    everything = for_launches([rank(tmp_path / "everything", *flags)])
     assert "--cuda-graph-impl" not in everything
     assert "--transformer-impl" not in everything
     assert "--micro-batch-size" in everything
@@ -74,7 +78,7 @@ def test_launches_are_saved_by_what_is_not_on_yet(tmp_path: Path) -> None:
 
 def test_a_loader_with_many_workers_is_not_given_fewer(tmp_path: Path) -> None:
     few, many = (
-        advice.for_data_loader([rank(tmp_path / workers, "--num-workers", workers)])
+        for_data_loader([rank(tmp_path / workers, "--num-workers", workers)])
         for workers in ("1", "12")
     )
     assert "`--num-workers 8`" in few
@@ -84,25 +88,25 @@ def test_a_loader_with_many_workers_is_not_given_fewer(tmp_path: Path) -> None:
 def test_ways_of_moving_layers_that_megatron_refuses_together_are_alternatives(
     tmp_path: Path,
 ) -> None:
-    plain = advice.for_uneven_stages([rank(tmp_path / "plain")])
+    plain = for_uneven_stages([rank(tmp_path / "plain")])
     assert "`, or instead of them `--account-for-embedding-in-pipeline-split`" in plain
     flags = ("--num-layers-per-virtual-pipeline-stage", "2")
-    interleaved = advice.for_uneven_stages([rank(tmp_path / "interleaved", *flags)])
+    interleaved = for_uneven_stages([rank(tmp_path / "interleaved", *flags)])
     assert "`--num-virtual-stages-per-pipeline-rank` instead of" in interleaved
-    layout = advice.for_uneven_stages([rank(tmp_path / "layout", f"{advice.LAYOUT}=Et|tL")])
-    assert layout == "Move layers in `--pipeline-model-parallel-layout`."
+    layout = for_uneven_stages([rank(tmp_path / "layout", f"{LAYOUT}=Et|tL")])
+    assert layout == "Move layers between stages in `--pipeline-model-parallel-layout`."
 
 
 def test_a_group_is_unknown_for_one_of_two_reasons(tmp_path: Path) -> None:
     alone = rank(tmp_path / "alone", dimensions=())
-    assert "torch 2.4" in advice.for_exposed("unknown", [alone])
+    assert "torch 2.4" in for_exposed("unknown", [alone])
     # torch does record groups here: that of work launched before the trace is not in it.
     beside = rank(tmp_path / "beside", dimensions=("dp",))
-    assert "--torch-profile-active" in advice.for_exposed("unknown", [beside])
+    assert "--torch-profile-active" in for_exposed("unknown", [beside])
 
 
 def test_a_group_without_advice_of_its_own_is_not_called_unknown(tmp_path: Path) -> None:
-    text = advice.for_exposed("tp-cp", [rank(tmp_path)])
+    text = for_exposed("tp-cp", [rank(tmp_path)])
     assert text.startswith("Look in the timeline what exchanges over this group")
 
 
@@ -112,7 +116,7 @@ def test_a_pipeline_that_synchronises_is_told_of_interleaving_once(tmp_path: Pat
         trace = TraceBuilder(0, 2, own={"argv": list(argv)}).step(1, 0, MS)
         trace.gpu(SENDRECV, 100, 200, launch=50, args=collective_args("send", "pp"))
         trace.gpu(GEMM, 200, 300, launch=60)
-        trace.call("cudaDeviceSynchronize", 70, 350)
+        trace.call("cudaDeviceSynchronize", 70, 398_000)
         trace.gpu(GEMM, 400_000, 990_000, launch=399_000)
         analysis = analyze(trace.write(folder / "rank-0.json"))
         return next(one for one in analysis.findings if one.code == "synchronisation")

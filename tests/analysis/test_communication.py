@@ -233,6 +233,16 @@ def test_megatron_s_groups_have_their_dimension() -> None:
         "EMBEDDING_GROUP": "embedding",
         "default_pg": "default",
         "mesh_dp_shard": "dp",
+        "mesh_dp_replicate": "dp",
+        "mesh_dp_shard_cp": "dp",
+        "mesh_fsdp": "dp",
+        "mesh_FSDP": "dp",
+        "mesh_efsdp": "edp",
+        "mesh_tp": "tp",
+        "mesh_ep": "ep",
+        "mesh_cp": "cp",
+        "mesh_pp": "pp",
+        "mesh_dim_0": "unknown",
         "undefined": "unknown",
     }
     assert {name: dimension_of(name) for name in expected} == expected

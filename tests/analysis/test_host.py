@@ -4,12 +4,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from analysis_builder import BACKWARD, GEMM, TraceBuilder
+from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron.torch_trace.analysis.host.data_loader import DataLoading, LoaderSupply
-from megatron.torch_trace.analysis.host.idle import IdleCauses, LoopThread, SyncRow, look_at_host
+from megatron.torch_trace.analysis.host.idle import LoopThread, SyncRow, look_at_host
+from megatron.torch_trace.analysis.host.idle_causes import IdleCauses
+from megatron.torch_trace.analysis.host.idle_holders import IdleHolder
+from megatron.torch_trace.analysis.host.not_started import NotStarted
 from megatron.torch_trace.analysis.host.python_frames import PythonRow
 from megatron.torch_trace.analysis.run.rank import analyse_rank
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
@@ -26,8 +29,8 @@ def test_idle_time_is_split_by_what_the_next_work_waited_for(tmp_path: Path) -> 
     # Launched at 50, ran at 60: 30 the CPU had not launched, of these 10 in the data loader.
     trace.annotation(LOADER, 25, 35).gpu(GEMM, 60, 70, launch=50)
     host = look_at_host(trace.timeline(tmp_path))
-    # Before the first kernel 4 + 6; behind the last one nothing is known.
-    assert host.idle == IdleCauses(data_ns=10, sync_ns=0, cpu_ns=24, gpu_ns=16, unknown_ns=30)
+    # Before the first kernel 4 + 6; behind the last one all has run, and nothing is launched.
+    assert host.idle == IdleCauses(data_ns=10, sync_ns=0, cpu_ns=54, gpu_ns=16, unknown_ns=0)
     assert host.data_loading == (DataLoading(1, 1, 10, 10),)
 
 
@@ -39,13 +42,74 @@ def test_only_torch_s_own_range_is_the_data_loader(tmp_path: Path) -> None:
     assert host.data_loading == ()
 
 
-def test_a_gap_after_the_cpu_waited_for_the_gpu_is_the_synchronisation_s(tmp_path: Path) -> None:
+def test_a_synchronisation_has_its_own_idle_time_until_one_more_launch(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100).gpu(GEMM, 0, 20, launch=0)
     trace.op("aten::item", 4, 30).call("cudaStreamSynchronize", 5, 22)
     trace.gpu(GEMM, 60, 100, launch=50)
     host = look_at_host(trace.timeline(tmp_path))
-    assert host.idle == IdleCauses(data_ns=0, sync_ns=30, cpu_ns=0, gpu_ns=10, unknown_ns=0)
+    # [20, 22) it still waits, and a launch takes 2; from 24 to 50 it does other things.
+    assert host.idle == IdleCauses(data_ns=0, sync_ns=4, cpu_ns=26, gpu_ns=10, unknown_ns=0)
     assert host.syncs == (SyncRow("cudaStreamSynchronize", "aten::item", 1, 17, 17),)
+
+
+def test_a_wait_of_another_thread_holds_up_no_launch_of_the_loop(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).gpu(GEMM, 0, 20, launch=0)
+    trace.call("cudaStreamSynchronize", 5, 50, tid=PIN).gpu(GEMM, 60, 100, launch=50)
+    assert look_at_host(trace.timeline(tmp_path)).idle.cpu_ns == 30
+
+
+def test_a_wait_of_the_loop_holds_up_autograd_s_launches(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 100).gpu(GEMM, 0, 20, launch=0)
+    trace.call("cudaStreamSynchronize", 5, 48)
+    trace.op("autograd::engine::evaluate_function: MmBackward0", 49, 55, tid=BACKWARD)
+    trace.gpu(GEMM, 60, 100, launch=50, tid=BACKWARD)
+    assert look_at_host(trace.timeline(tmp_path)).idle.sync_ns == 30
+
+
+def test_a_launch_call_that_lasts_is_time_of_the_cpu(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 400_000)
+        .call("cudaLaunchKernel", 10_000, 300_000, args={"correlation": 1})
+    )
+    trace.gpu(GEMM, 302_000, 400_000)
+    host = look_at_host(trace.timeline(tmp_path))
+    # Its last 20 us are what any launch may take.
+    assert host.idle == IdleCauses(0, 0, cpu_ns=280_000, gpu_ns=22_000, unknown_ns=0)
+    assert host.idle_holders == (IdleHolder("call", "cudaLaunchKernel", 1, 270_000),)
+
+
+def test_work_that_does_not_start_is_told_from_launches_on_their_way(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 1_000_000).gpu(GEMM, 8_000, 100_000, launch=0)
+    trace.call("cudaStreamWaitEvent", 90_000, 91_000)
+    trace.gpu(GEMM, 400_000, 500_000, launch=95_000).gpu(NCCL, 700_000, 1_000_000, launch=450_000)
+    assert look_at_host(trace.timeline(tmp_path)).not_started == NotStarted(
+        pieces=3,
+        time_ns=8_000 + 300_000 + 200_000,
+        median_ns=200_000,
+        held_ns=500_000,
+        held_by_event_ns=300_000,
+        work=GEMM,
+    )
+
+
+def test_python_that_holds_up_the_launches_is_named_with_its_idle_time(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, MS).gpu(GEMM, 0, 100_000, launch=0)
+    trace.add("python_function", "train.py(7): train_step", 0, 960_000)
+    trace.add("python_function", "mydata.py(12): decode", 50_000, 700_000)
+    trace.gpu(GEMM, 900_000, MS, launch=900_000)
+    assert look_at_host(trace.timeline(tmp_path)).idle_holders == (
+        IdleHolder("python", "mydata.py(12): decode", 1, 650_000),
+        IdleHolder("python", "train.py(7): train_step", 1, 150_000),
+    )
+
+
+def test_without_steps_the_loader_is_told_of_the_whole_window(tmp_path: Path) -> None:
+    trace = TraceBuilder().gpu(GEMM, 0, 10, launch=0).annotation(LOADER, 12, 40)
+    trace.gpu(GEMM, 60, 100, launch=50)
+    host = look_at_host(trace.timeline(tmp_path))
+    assert host.data_loading == (DataLoading(None, 1, 28, 28),)
+    assert host.idle == IdleCauses(data_ns=28, sync_ns=0, cpu_ns=12, gpu_ns=10, unknown_ns=0)
 
 
 def test_the_synchronisation_with_which_the_profiler_ends_is_not_the_user_s(
@@ -177,7 +241,7 @@ def test_a_python_function_s_own_time_is_without_what_it_calls(tmp_path: Path) -
     trace = TraceBuilder().step(1, 0, 100 * MS).gpu(GEMM, 10, 20, launch=1)
     trace.add("python_function", "train.py(7): train_step", 0, 24 * MS)
     trace.add("python_function", "log.py(3): log_metrics", 5 * MS, 12 * MS)
-    trace.add("python_function", "log.py(9): too_short", 6 * MS, MS - 1)
+    trace.add("python_function", "log.py(9): too_short", 6 * MS, MS // 10 - 1)
     trace.op("a", 3 * MS, 7 * MS).op("b", 13 * MS, 14 * MS).op("c", 19 * MS, 21 * MS)
     timeline = trace.timeline(tmp_path)
     assert timeline.activity.python_functions == 3

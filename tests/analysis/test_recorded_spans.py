@@ -55,7 +55,10 @@ def test_every_stage_of_an_interleaved_pipeline_knows_its_micro_batches_and_chun
     ]
     assert {one.ideal_share for one in steps} == {3 / 11}
     (bubble,) = [one for one in analysis.findings if one.code == "pipeline_bubble"]
-    assert "4 stages of 2 chunks and 4 micro-batches of equal cost would have 27 %" in bubble.title
+    assert (
+        "with 4 stages of 2 chunks each and 4 micro-batches of equal cost it would take 27 %"
+        in (bubble.title)
+    )
 
 
 def test_experts_are_modules_of_their_own() -> None:

@@ -45,7 +45,8 @@ def test_the_report_says_the_answer_first(tmp_path: Path) -> None:
         "2 ranks; NVIDIA H200; step 5, 1 ms an iteration; MFU unknown.",
         "",
         "Exposed communication 25 % of the iteration, of which data parallel 25 %.",
-        "Idle 17 %: 16 % launched but not started, 1.0 % the CPU had not launched yet.",
+        "Idle 17 %: 16 % waiting for launched work to start, 1.0 % waiting for the CPU to launch "
+        "work.",
         "Compute 58 %, exposed copies 0 %; 0 % is communication hidden behind compute.",
         "",
     ]
@@ -67,8 +68,8 @@ def test_communication_of_two_dimensions_at_once_is_said_to_be_counted_twice(
 def test_a_single_gpu_has_no_sentence_about_communication(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 1000).gpu(GEMM, 100, 800, launch=50)
     assert sentences.answer(analyze(trace.write(tmp_path / "rank-0.json"))) == [
-        "Idle 30 % of the iteration: 20 % unknown, 5.0 % the CPU had not launched yet, 5.0 % "
-        "launched but not started.",
+        "Idle 30 % of the iteration: 25 % waiting for the CPU to launch work, 5.0 % waiting for "
+        "launched work to start.",
         "Compute 70 %, exposed copies 0 %; no communication.",
     ]
 

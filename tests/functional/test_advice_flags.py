@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from launches import WHEELS
 
-from megatron.torch_trace.analysis.findings import advice
+from megatron.torch_trace.analysis import findings
+from megatron.torch_trace.analysis.timeline.command_line import INTERLEAVING, LAYOUT
 
 OURS = {"--align", "--json", "--model-flops"}
 _FLAG = re.compile(r"`(--[a-z0-9-]+)")
@@ -24,12 +25,12 @@ _PARTS = (
 
 def advised() -> Iterator[str]:
     """Every flag of Megatron's that a finding names."""
-    folder = Path(advice.__file__).parent
-    for module in sorted(folder.glob("*.py")):
+    folder = Path(findings.__file__).parent
+    for module in sorted(folder.rglob("*.py")):
         # Strings go on in the next line.
         text = re.sub(r'"\s*\n\s*f?"', "", module.read_text())
         yield from (flag for flag in _FLAG.findall(text) if "torch-profile" not in flag)
-    yield from (*advice.INTERLEAVING, advice.LAYOUT)
+    yield from (*INTERLEAVING, LAYOUT)
 
 
 @pytest.mark.parametrize("version", WHEELS)

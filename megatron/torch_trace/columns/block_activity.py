@@ -28,7 +28,7 @@ from megatron.torch_trace.reader import EventBlock
 
 GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
 
-LEAST_FRAME_NS = 1_000_000
+LEAST_FRAME_NS = 100_000
 """Shorter Python frames are counted only: there are millions of them."""
 
 MODULE_FRAME = "nn.Module: "

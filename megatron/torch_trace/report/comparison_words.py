@@ -12,7 +12,7 @@ _PARTS = {
     "communication": "all communication",
     "overlapped_communication": "communication behind compute",
     "idle: data": "  idle: data loader",
-    "idle: sync": "  idle: after synchronising",
+    "idle: sync": "  idle: synchronisation",
     "idle: cpu": "  idle: not launched yet",
     "idle: gpu": "  idle: launched, not started",
     "idle: unknown": "  idle: unknown",

@@ -77,11 +77,11 @@ def answer(analysis: Analysis) -> list[str]:
     exposed += f", {percent(twice)} at the same time." if twice >= _LEAST_TWICE else "."
     causes = sorted(
         (
-            (idle.cpu, "the CPU had not launched yet"),
-            (idle.data, "in the data loader"),
-            (idle.sync, "after synchronising"),
-            (idle.gpu, "launched but not started"),
-            (idle.unknown, "unknown"),
+            (idle.cpu, "waiting for the CPU to launch work"),
+            (idle.data, "waiting for the data loader"),
+            (idle.sync, "after a synchronisation"),
+            (idle.gpu, "waiting for launched work to start"),
+            (idle.unknown, "for unknown reasons"),
         ),
         reverse=True,
     )

@@ -60,7 +60,8 @@ def _findings(findings: tuple[Finding, ...], width: int) -> list[str]:
                 lines.append(f"      ... and {more:,} more findings `{finding.code}`: --json.")
             continue
         mark = _MARKS[finding.severity]
-        lines += paragraph(finding.title, width, f"  {mark} ", "      ")
+        title = f"finding {finding.code}: {finding.title}"
+        lines += paragraph(title, width, f"  {mark} ", "      ")
         lines += paragraph(finding.advice, width, "      > ", "        ")
     return lines
 

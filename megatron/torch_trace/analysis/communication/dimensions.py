@@ -13,6 +13,7 @@ ORDER = ("tp", "pp", "dp", "cp", "ep", "etp", "mp", EMBEDDING, DEFAULT, UNKNOWN)
 """In this order dimensions are listed; ones that are not here come before `default`."""
 
 _LAST_VARIANT = re.compile(r"_(?:GLOO|WITH_CP|WITH_EGTP|WITH_GTP_REMAT|AG|L\d+)$")
+_MESH = re.compile(r"(?:device_)?mesh_", re.IGNORECASE)
 _SIZE = re.compile(r"(?<=_GROUP)_\d+$")
 _LEVELS = "HIERARCHICAL_"
 
@@ -48,18 +49,46 @@ _DIMENSIONS = {
     "default_pg": DEFAULT,
 }
 
+_MESH_WORDS = {
+    **dict.fromkeys(("dp", "fsdp", "hsdp", "ddp", "data", "replicate", "shard", "batch"), "dp"),
+    **dict.fromkeys(("tp", "sp", "tensor", "model"), "tp"),
+    **dict.fromkeys(("cp", "context", "ulysses", "ring"), "cp"),
+    **dict.fromkeys(("pp", "pipeline"), "pp"),
+    **dict.fromkeys(("ep", "expert"), "ep"),
+    **dict.fromkeys(("edp", "efsdp"), "edp"),
+    "etp": "etp",
+}
+"""Words in the names of mesh dimensions, as torchtitan, Accelerate and others choose them."""
+
+ADJECTIVES = {
+    "tp": "tensor-parallel",
+    "pp": "pipeline",
+    "dp": "data-parallel",
+    "cp": "context-parallel",
+    "ep": "expert-parallel",
+    "edp": "expert data-parallel",
+    "etp": "expert tensor-parallel",
+    "tp-cp": "tensor- and context-parallel",
+    "tp-dp": "tensor- and data-parallel",
+    "gtp": "weight-gathering",
+    "mp": "model-parallel",
+    "embedding": "embedding",
+    "default": "default-group",
+}
+"""What communication of a dimension is called in a sentence."""
+
 
 def dimension_of(description: str | None) -> str:
     """`tp`, `pp`, `dp`, `cp`, `ep`, `edp`, `etp`, `gtp`, `mp`, `embedding`, `default`, `unknown`.
 
     Megatron's own names, with or without what tells variants of a group apart; torch's device
-    meshes by the name of the mesh dimension (`mesh_tp`, `mesh_dp_shard`).
+    meshes by the name of the mesh dimension (`mesh_tp`, `mesh_dp_shard_cp`, `mesh_fsdp`).
     """
     if not description:
         return UNKNOWN
-    if description.startswith("mesh_"):
-        part = description.removeprefix("mesh_").split("_")[0]
-        return part if part in ("tp", "pp", "dp", "cp", "ep") else UNKNOWN
+    mesh = _MESH.match(description)
+    if mesh:
+        return _of_mesh(description[mesh.end() :].lower())
     name = description.removeprefix(_LEVELS)
     name = _SIZE.sub("", name)
     while name not in _DIMENSIONS:
@@ -68,6 +97,22 @@ def dimension_of(description: str | None) -> str:
             return UNKNOWN
         name = name[: variant.start()]
     return _DIMENSIONS[name]
+
+
+def _of_mesh(name: str) -> str:
+    """The dimension of a mesh dimension; one that is flattened of several goes by the first.
+
+    Sharded data parallelism over `dp_shard_cp` is still data parallelism. `efsdp`, `edp_shard`:
+    of the experts' weights.
+    """
+    words = re.split(r"[_\W\d]+", name)
+    return next((_MESH_WORDS[word] for word in words if word in _MESH_WORDS), UNKNOWN)
+
+
+def is_megatron_group(description: str) -> bool:
+    """Whether a process group's description is one that Megatron gives."""
+    megatron_s = not description.startswith("mesh_") and dimension_of(description) != UNKNOWN
+    return megatron_s and description != "default_pg"
 
 
 def order_of(dimension: str) -> int:

@@ -1,43 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is worth doing something about: rules with numbers, each in the module of its topic.
+"""What is worth doing something about: one module is one finding.
 
-A rule looks at a finished analysis and returns findings or none. No finding comes without the
-number that made it; the thresholds are the constants of each module.
+A module of a finding has
+
+    SLUG = "barriers"                            its stable name: the code, or the code's beginning
+    def rule(analysis) -> Iterator[Finding]:     looks at a finished analysis and finds it, or not
+
+A `Finding` comes with the numbers that made it, its own advice and the moment that shows it best;
+the thresholds are the module's constants. A module that is put into one of the folders here is a
+rule from then on; nothing else has to know of it but the table in docs/analyze.md.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 
-from megatron.torch_trace.analysis.findings import (
-    communication,
-    gpu_record,
-    host,
-    kernels,
-    layers,
-    pipeline,
-    recording,
-    stragglers,
-)
+from megatron.torch_trace.analysis.findings import gpu_record, recording
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 SEVERITIES = ("high", "medium", "low", "info")
 
-RULES: tuple[Callable[[Analysis], Iterable[Finding]], ...] = (
-    *recording.RULES,
-    *gpu_record.RULES,
-    *stragglers.RULES,
-    *communication.RULES,
-    *host.RULES,
-    *pipeline.RULES,
-    *layers.RULES,
-    *kernels.RULES,
-)
+Rule = Callable[[Analysis], Iterable[Finding]]
+
+
+@cache
+def modules() -> tuple[ModuleType, ...]:
+    """Every module of a finding, by its path."""
+    found = sorted(one.name for one in pkgutil.walk_packages(__path__, f"{__name__}."))
+    return tuple(one for one in map(import_module, found) if hasattr(one, "SLUG"))
 
 
 def find(analysis: Analysis) -> tuple[Finding, ...]:
     """Every finding, the most severe first, of equal severity the one that concerns most time."""
-    found = [finding for rule in RULES for finding in rule(analysis)]
+    rules: list[Rule] = [
+        *recording.RULES,
+        *gpu_record.RULES,
+        *(module.rule for module in modules()),
+    ]
+    found = [finding for rule in rules for finding in rule(analysis)]
     return tuple(
         sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -f.share, f.code, f.title))
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.analysis.timeline import command_line
+from megatron.torch_trace.analysis.timeline.kernel_names import COMPUTE
 from megatron.torch_trace.wording import number
 
 HIGH = 0.15
@@ -30,10 +30,15 @@ def mean_share(ranks: Sequence[RankResult], part: Callable[[RankResult], int]) -
     return sum(shares) / len(shares) if shares else 0.0
 
 
+def computing_kernels(ranks: Sequence[RankResult]) -> int:
+    """How many compute kernels all of them ran."""
+    return sum(row.calls for rank in ranks for row in rank.kernels if row.kind == COMPUTE)
+
+
 def by_iteration(ranks: Sequence[RankResult]) -> tuple[int, str]:
-    """What counts of a window are divided by, and what they are of then."""
+    """What counts of a window are divided by, and where that many are then."""
     steps = max((len(rank.steps) for rank in ranks), default=0)
-    return (steps, "iteration") if steps else (1, "window")
+    return (steps, "each iteration") if steps else (1, "the window")
 
 
 def milliseconds(ns: float) -> str:
@@ -49,14 +54,3 @@ def over(ranks: Sequence[RankResult]) -> str:
 def typically(ranks: Sequence[RankResult]) -> str:
     """The same for a median."""
     return f"rank {ranks[0].rank}" if len(ranks) == 1 else f"median of {len(ranks)} ranks"
-
-
-def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
-    """Whether the command line that capture recorded has `flag`."""
-    return any(command_line.has(rank.argv, flag) for rank in ranks)
-
-
-def flag_value(ranks: Sequence[RankResult], flag: str) -> str | None:
-    """What the command line that capture recorded gives to `flag`; None if it does not."""
-    values = (command_line.value_of(rank.argv, flag) for rank in ranks)
-    return next((value for value in values if value is not None), None)

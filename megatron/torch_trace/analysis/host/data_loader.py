@@ -34,13 +34,13 @@ class DataLoading:
     """Time in the data loader's `__next__` on the training loop's thread, in one step.
 
     Args:
-        step: its number.
+        step: its number; None for the whole window of a trace without ProfilerStep.
         calls: batches asked for.
         time_ns: union of the calls.
         idle_ns: of that, while the GPU was idle.
     """
 
-    step: int
+    step: int | None
     calls: int
     time_ns: int
     idle_ns: int
@@ -79,16 +79,18 @@ def loader_intervals(timeline: Timeline) -> Intervals:
 
 
 def data_loading(timeline: Timeline, gaps: Intervals, loader: Intervals) -> tuple[DataLoading, ...]:
-    """Time in the loader by step.
+    """Time in the loader by step; without steps in the whole window.
 
     Args:
         gaps: when the GPU is idle.
         loader: see `loader_intervals`.
     """
     steps = timeline.window.steps
-    if not len(loader) or not steps:
+    if not len(loader):
         return ()
     idle = loader.intersect(gaps)
+    if not steps:
+        return (DataLoading(None, len(loader), loader.total, idle.total),)
     starts, ends = ints([s.start for s in steps]), ints([s.end for s in steps])
     calls = np.bincount(
         np.maximum(timeline.window.step_index(loader.starts), 0), minlength=len(steps)

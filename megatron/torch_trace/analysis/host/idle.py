@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU side: why the GPU is idle, synchronisations, data loader, time outside of operators.
-
-An idle gap of the GPU ends with some work. Until that work was launched the GPU waited for the CPU;
-after that the work waited for something else (its launch to arrive, or an event on the GPU):
-
-    CPU            data loader  [-----)      launch k2 |
-    GPU      k1 ####                                       #### k2
-    idle            [---)[-----)[----------------------)[-)
-    because          cpu   data          cpu             gpu
-"""
+"""The CPU side: idle causes, synchronisations, data loader, time outside of operators."""
 
 from __future__ import annotations
 
@@ -24,6 +15,9 @@ from megatron.torch_trace.analysis.host.data_loader import (
     loader_intervals,
     loader_supply,
 )
+from megatron.torch_trace.analysis.host.idle_causes import IdleCauses, idle_of
+from megatron.torch_trace.analysis.host.idle_holders import IdleHolder
+from megatron.torch_trace.analysis.host.not_started import NotStarted
 from megatron.torch_trace.analysis.host.python_frames import PythonRow, python_rows
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
@@ -32,31 +26,6 @@ from megatron.torch_trace.columns.intervals import Intervals, Ints
 
 _SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
 _TINY_NS = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class IdleCauses:
-    """Idle time of the GPU in the window, split without remainder.
-
-    Args:
-        data_ns: the CPU waited for the data loader, and had nothing launched.
-        sync_ns: the CPU had waited for the GPU (cudaStreamSynchronize, ...) and had to start anew:
-            the gap before the first launch after such a wait.
-        cpu_ns: the CPU had not launched the next work yet, for other reasons: launch-bound.
-        gpu_ns: the next work was launched already: its launch was on the way, or it waited for an
-            event of another stream, another GPU or the host.
-        unknown_ns: the launch of the next work is not in the trace, or there is no next work.
-    """
-
-    data_ns: int
-    sync_ns: int
-    cpu_ns: int
-    gpu_ns: int
-    unknown_ns: int
-
-    @property
-    def total_ns(self) -> int:
-        return self.data_ns + self.sync_ns + self.cpu_ns + self.gpu_ns + self.unknown_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +73,8 @@ class Host:
 
     Args:
         idle: why the GPU was idle.
+        idle_holders: what the CPU did in `idle.cpu_ns`, the longest first.
+        not_started: more about `idle.gpu_ns`; None if that is nothing.
         syncs: synchronisations by caller, by time.
         data_loading: by step; empty when no data loader is in the trace.
         loader_supply: how fast batches are made; None if the trace does not show it.
@@ -122,6 +93,8 @@ class Host:
     tiny_kernels: int
     tiny_kernels_ns: int
     overhead_ns: int
+    idle_holders: tuple[IdleHolder, ...] = ()
+    not_started: NotStarted | None = None
 
 
 def look_at_host(timeline: Timeline) -> Host:
@@ -134,8 +107,11 @@ def look_at_host(timeline: Timeline) -> Host:
     overhead = Intervals.of(activity.overhead.start, activity.overhead.end)
     short = timeline.is_compute & timeline.in_window
     short &= (activity.gpu.end - activity.gpu.start) < _TINY_NS
+    idle = idle_of(timeline, gaps, loader, syncing)
     return Host(
-        idle=_idle_causes(timeline, gaps, loader, syncing),
+        idle=idle.causes,
+        idle_holders=idle.holders,
+        not_started=idle.not_started,
         syncs=_syncs(timeline, syncing),
         data_loading=data_loading(timeline, gaps, loader),
         loader_supply=loader_supply(timeline, loader),
@@ -174,39 +150,6 @@ def sync_rows_of(timeline: Timeline) -> Ints:
 def _synchronises(name: str) -> bool:
     folded = name.lower()
     return any(word in folded for word in _SYNC_WORDS)
-
-
-def _idle_causes(
-    timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Ints
-) -> IdleCauses:
-    gpu, calls = timeline.activity.gpu, timeline.activity.calls
-    if not len(gaps) or not len(gpu):
-        return IdleCauses(0, 0, 0, 0, gaps.total)
-    # The work that ends each gap starts exactly where the gap ends; of several the one that was
-    # launched first.
-    order = np.lexsort((timeline.launches.time, gpu.start))
-    at = np.searchsorted(gpu.start[order], gaps.ends, side="left")
-    exists = at < len(order)
-    row = order[np.minimum(at, len(order) - 1)]
-    known = exists & (gaps.ends < timeline.window.end) & (timeline.launches.call[row] != NONE)
-    unknown = int((gaps.ends - gaps.starts)[~known].sum())
-    starts, ends = gaps.starts[known], gaps.ends[known]
-    launched = np.clip(timeline.launches.time[row[known]], starts, ends)
-    behind = int((ends - launched).sum())
-    data = loader.covered(starts, launched)
-    waited = launched - starts - data
-    # Did the launching thread come out of a wait for the GPU during this gap, or just before?
-    woken = np.sort(calls.end[syncing])
-    index = np.searchsorted(woken, launched, side="right") - 1
-    last = woken[np.maximum(index, 0)] if len(woken) else np.zeros(len(launched), dtype=np.int64)
-    after_sync = (index >= 0) & (last >= starts) if len(woken) else np.zeros(len(starts), bool)
-    return IdleCauses(
-        data_ns=int(data.sum()),
-        sync_ns=int(waited[after_sync].sum()),
-        cpu_ns=int(waited[~after_sync].sum()),
-        gpu_ns=behind,
-        unknown_ns=unknown,
-    )
 
 
 def _syncs(timeline: Timeline, rows: Ints) -> tuple[SyncRow, ...]:

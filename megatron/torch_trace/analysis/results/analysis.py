@@ -22,6 +22,7 @@ from megatron.torch_trace.analysis.schedule.phases import PhaseRow
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics
+from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 
 if TYPE_CHECKING:
@@ -128,12 +129,13 @@ class Finding:
     """One thing that is worth doing something about.
 
     Args:
-        code: stable name of the rule.
+        code: stable name, for scripts: the rule's slug, or what begins with it.
         severity: `high`, `medium`, `low` or `info`.
         title: the fact in one sentence, with its number.
         evidence: the numbers behind it.
-        advice: what to try, one sentence, in Megatron's flags where there is one.
+        advice: what to try, the action first, then a flag of Megatron's where there is one.
         share: part of the iteration that it concerns, for ordering; 0 if that is no time.
+        example: where it can be seen best; None if it is nowhere in particular.
     """
 
     code: str
@@ -142,6 +144,7 @@ class Finding:
     evidence: Mapping[str, Any]
     advice: str
     share: float = 0.0
+    example: Example | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

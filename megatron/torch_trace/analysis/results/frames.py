@@ -55,7 +55,8 @@ def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
         "stragglers": [asdict(one) for one in analysis.stragglers],
         "clocks": [asdict(one) for one in analysis.clocks],
         "findings": [
-            {**asdict(one), "evidence": json.dumps(dict(one.evidence))} for one in analysis.findings
+            {**_without(asdict(one), "example"), "evidence": json.dumps(dict(one.evidence))}
+            for one in analysis.findings
         ],
     }
     tables["module_account"] = [

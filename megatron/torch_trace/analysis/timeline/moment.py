@@ -19,6 +19,10 @@ class Moment:
     duration_ns: int
 
 
+Example = tuple[int, Moment]
+"""A rank, and a moment of its trace."""
+
+
 def longest(start: Ints, end: Ints) -> Moment | None:
     """The longest of these intervals, of several the first; None if there is none."""
     if not len(start):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.finding_moments import moment_of
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report.html.parts import At, Section, at
 from megatron.torch_trace.wording import duration, percent
@@ -30,18 +29,17 @@ class Shown:
 
 def section(analysis: Analysis) -> Section:
     """The most severe first; that there is none is an answer too."""
-    shown = [_shown(one, analysis) for one in analysis.findings]
+    shown = [_shown(one) for one in analysis.findings]
     return Section("findings", "Findings", data={"findings": shown})
 
 
 def first(analysis: Analysis) -> Shown | None:
     """The most severe finding, if it is one to do something about."""
     found = analysis.findings[:1]
-    return _shown(found[0], analysis) if found and found[0].severity != "info" else None
+    return _shown(found[0]) if found and found[0].severity != "info" else None
 
 
-def _shown(one: Finding, analysis: Analysis) -> Shown:
-    place = moment_of(one, analysis)
+def _shown(one: Finding) -> Shown:
     return Shown(
         one.code,
         one.severity,
@@ -49,7 +47,7 @@ def _shown(one: Finding, analysis: Analysis) -> Shown:
         one.title,
         one.advice,
         tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
-        at(*place) if place else None,
+        at(*one.example) if one.example else None,
     )
 
 

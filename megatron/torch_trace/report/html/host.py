@@ -176,7 +176,7 @@ def _loading(analysis: Analysis) -> Table | None:
         supply = rank.host.loader_supply
         cells = (
             number(rank.rank, str(rank.rank)),
-            number(row.step, str(row.step)),
+            Cell(NONE) if row.step is None else number(row.step, str(row.step)),
             number(row.calls, count(row.calls)),
             ms(row.time_ns),
             ms(row.idle_ns),

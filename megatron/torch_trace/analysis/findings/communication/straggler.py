@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about ranks that arrive last."""
+"""A rank that the others of its group wait for, again and again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
 
+from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
+from megatron.torch_trace.analysis.findings.examples import largest
+from megatron.torch_trace.analysis.findings.megatron_flags import flags
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.wording import percent
 
+SLUG = "straggler"
 _LEAST_SHARE = 0.02
 """Of the window, that each of the others waits."""
 _LEAST_CALLS = 3
@@ -19,21 +24,6 @@ _MOSTLY = 0.6
 _DIFFERENT = 0.02
 """Of the window, more than the median of the others: enough to explain such a wait."""
 
-DIMENSION_NAMES = {
-    "tp": "tensor-parallel",
-    "pp": "pipeline",
-    "dp": "data-parallel",
-    "cp": "context-parallel",
-    "ep": "expert-parallel",
-    "edp": "expert data-parallel",
-    "etp": "expert tensor-parallel",
-    "tp-cp": "tensor- and context-parallel",
-    "tp-dp": "tensor- and data-parallel",
-    "gtp": "weight-gathering",
-    "mp": "model-parallel",
-    "embedding": "embedding",
-    "default": "default-group",
-}
 _NOUNS = {
     "allreduce": "all-reduces",
     "allgather": "all-gathers",
@@ -43,12 +33,12 @@ _NOUNS = {
 }
 
 
-def straggler(analysis: Analysis) -> Iterator[Finding]:
-    """A rank that the others of its group wait for, again and again."""
+def rule(analysis: Analysis) -> Iterator[Finding]:
+    """One finding for each rank that delays the others."""
     results = {rank.rank: rank for rank in analysis.ranks}
     for one in analysis.stragglers:
         result = results[one.rank]
-        hidden, lost = _hidden(one, list(analysis.ranks))
+        lost = _lost(one, list(analysis.ranks))
         share = lost / result.window_ns if result.window_ns else 0.0
         if (
             share < _LEAST_SHARE
@@ -58,22 +48,38 @@ def straggler(analysis: Analysis) -> Iterator[Finding]:
         ):
             continue
         cause, difference, advice = _cause(result, list(analysis.ranks))
-        kind = DIMENSION_NAMES.get(one.dimension or "", "")
-        noun = _NOUNS.get(one.collective or "", f"{one.collective} calls")
-        where = f"{kind} {noun}".strip()
         yield Finding(
-            "straggler",
+            SLUG,
             severity(share),
-            f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {where}; each of "
-            f"the others waits {milliseconds(one.delay_ns)} for it{hidden}, {percent(share)} of "
-            f"the window{cause}.",
+            f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {_calls(one)}. "
+            f"{_delay(one, lost, share)}.{cause}",
             _evidence(one, lost, share, difference),
             advice,
             share,
+            _example(one),
         )
 
 
-def _hidden(one: Straggler, ranks: list[RankResult]) -> tuple[str, int]:
+def _calls(one: Straggler) -> str:
+    kind = ADJECTIVES.get(one.dimension or "", "")
+    return f"{kind} {_NOUNS.get(one.collective or '', f'{one.collective} calls')}".strip()
+
+
+def _delay(one: Straggler, lost: int, share: float) -> str:
+    waits = f"Each of the other ranks waits {milliseconds(one.delay_ns)} for rank {one.rank}"
+    if lost == one.delay_ns:
+        return f"{waits}, {percent(share)} of the window"
+    return (
+        f"{waits}; for at most {milliseconds(lost)} of that, {percent(share)} of the window, it "
+        "computes nothing"
+    )
+
+
+def _example(one: Straggler) -> Example | None:
+    return largest((row.imposed_wait_ns, one.rank, row.worst) for row in one.by_collective)
+
+
+def _lost(one: Straggler, ranks: list[RankResult]) -> int:
     """What of the delay may cost time: not what the others compute meanwhile.
 
     Nobody loses more by waiting than its communication is exposed.
@@ -83,10 +89,7 @@ def _hidden(one: Straggler, ranks: list[RankResult]) -> tuple[str, int]:
         for rank in ranks
         if rank.rank != one.rank and rank.breakdown is not None
     ]
-    most = max(exposed, default=one.delay_ns)
-    if one.delay_ns <= most:
-        return "", one.delay_ns
-    return f", of which at most {milliseconds(most)} without computing", most
+    return min(one.delay_ns, max(exposed, default=one.delay_ns))
 
 
 def _evidence(
@@ -112,8 +115,8 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
     """What the late rank does more than the others: its own time, not its waiting."""
     others = [rank for rank in ranks if rank.rank != late.rank and rank.breakdown is not None]
     general = (
-        "Compare its host with the others (CPU frequency, other processes, NUMA binding), and "
-        "compare the ranks on one timeline with `torch-trace merge --align`."
+        f"Compare the host of rank {late.rank} with the others (CPU frequency, other processes, "
+        "NUMA binding), and compare the ranks on one timeline with `torch-trace merge --align`."
     )
     if late.breakdown is None or not others:
         return "", {}, general
@@ -127,23 +130,26 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
     least = _DIFFERENT * late.window_ns
     if data >= least and data >= idle / 2:
         return (
-            f"; its data loader takes {milliseconds(data)} more than the others'",
+            f" On rank {late.rank} the GPU waits {milliseconds(data)} longer for the data loader "
+            "than on the other ranks.",
             difference,
-            "Give its data loader more workers (`--num-workers`), check its host's storage.",
+            f"Check the storage of rank {late.rank}'s host, and give the data loader more workers "
+            f"{flags(ranks, '`--num-workers`')}.",
         )
     if idle >= least and idle >= compute:
         return (
-            f"; its GPU waits for its CPU {milliseconds(idle)} more than the others'",
+            f" On rank {late.rank} the GPU waits {milliseconds(idle)} longer for the CPU than on "
+            "the other ranks.",
             difference,
-            "Look at that rank's CPU side: something between its launches (Python, data, another "
-            "process, a slow host) that the other ranks do not have.",
+            f"Look at the CPU of rank {late.rank}: it does something between launches (Python, "
+            "data, another process, a slow host) that the CPUs of the other ranks do not do.",
         )
     if compute >= least:
         return (
-            f"; it computes {milliseconds(compute)} longer than the others",
+            f" Rank {late.rank} computes {milliseconds(compute)} longer than the other ranks.",
             difference,
-            "Look for more work on that rank (uneven layers, experts or sequence lengths) or a "
-            "slower GPU (clock, temperature, power limit).",
+            f"Look for more work on rank {late.rank} (uneven layers, experts or sequence lengths), "
+            "or for a slower GPU (clock, temperature, power limit).",
         )
     return "", difference, general
 
@@ -151,6 +157,3 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
 def _own_idle(rank: RankResult) -> int:
     idle = rank.host.idle
     return idle.cpu_ns + idle.data_ns + idle.sync_ns
-
-
-RULES = (straggler,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about how layers are split over pipeline stages, from modules.
+"""Layers that are split unevenly over pipeline stages, by what modules tell.
 
 In the steady state of 1F1B every stage takes as long as the slowest. Split evenly, each would take
 the mean, so what the slowest takes more than that is what the split costs.
@@ -11,29 +11,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import mean
 
+from megatron.torch_trace.analysis.findings.pipeline.stages import most_in_bubble
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.wording import percent
 
+SLUG = "layer_imbalance"
 _LEAST = 0.02
 """Of the iteration: less is within what one iteration differs from the next."""
 
 _PARTS = ("layers_ns", "embedding_ns", "other_ns")
 _CAUSES = {
-    "layers_ns": "its layers take",
-    "embedding_ns": "its embedding takes",
-    "other_ns": "its work outside of layers (output layer and loss, on the last stage) takes",
+    "layers_ns": "The layers of stage {stage} take",
+    "embedding_ns": "The embedding of stage {stage} takes",
+    "other_ns": "The work of stage {stage} outside of layers (output layer and loss, on the last "
+    "stage) takes",
 }
 
 _SOME_STAGES = (
-    "Move layers (`--decoder-first-pipeline-num-layers`, `--decoder-last-pipeline-num-layers`, "
-    "`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`); with "
-    "traces of all stages this would say how many."
+    "Move layers to another stage (`--decoder-first-pipeline-num-layers`, "
+    "`--decoder-last-pipeline-num-layers`, `--account-for-embedding-in-pipeline-split`, "
+    "`--account-for-loss-in-pipeline-split`); traces of all stages would tell how many."
 )
 
 
-def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
+def rule(analysis: Analysis) -> Iterator[Finding]:
     """The stage with the most GPU work of modules, which the others wait for."""
     stages = analysis.stages
     iteration = analysis.summary.iteration_ns or analysis.summary.window_ns
@@ -55,12 +58,13 @@ def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
     cause = max(_PARTS, key=lambda part: differences[part])
     advice, split = _advice(slow, stages, _depth(analysis))
     yield Finding(
-        "layer_imbalance",
+        SLUG,
         severity(share),
         f"Stage {slow.stage} has {milliseconds(slow.total_ns)} of GPU work in an iteration, "
-        f"{milliseconds(more)} more than the mean of {len(stages)} stages: the others wait for it "
-        f"{percent(share)} of the iteration; {_CAUSES[cause]} "
-        f"{milliseconds(differences[cause])} more than the others'.",
+        f"{milliseconds(more)} more than the mean of {len(stages)} stages. The other stages wait "
+        f"{percent(share)} of the iteration for stage {slow.stage}. "
+        f"{_CAUSES[cause].format(stage=slow.stage)} {milliseconds(differences[cause])} more than "
+        "on the other stages.",
         {
             "stage": slow.stage,
             "more_than_mean_ns": more,
@@ -78,6 +82,7 @@ def layer_imbalance(analysis: Analysis) -> Iterator[Finding]:
         },
         advice,
         share,
+        most_in_bubble(analysis),
     )
 
 
@@ -133,15 +138,18 @@ def _layer(stage: StageWork) -> float:
 def _move(split: _Split, slow: StageWork, stages: tuple[StageWork, ...]) -> str:
     first = f"`--decoder-first-pipeline-num-layers {split.layers[0]}`"
     last = f"`--decoder-last-pipeline-num-layers {split.layers[-1]}`"
-    saved = f"makes the slowest stage {milliseconds(split.gain_ns)} shorter an iteration"
+    saved = f"the slowest stage then takes {milliseconds(split.gain_ns)} less in an iteration"
     if slow is stages[-1]:
-        return f"{last} {saved}; `--account-for-loss-in-pipeline-split` counts the loss as a layer."
+        return (
+            f"Move layers to the other stages ({last}): {saved}; "
+            "`--account-for-loss-in-pipeline-split` counts the loss as a layer."
+        )
     if slow is stages[0]:
         return (
-            f"{first} {saved}; `--account-for-embedding-in-pipeline-split` counts the embedding as "
-            "a layer."
+            f"Move layers to the other stages ({first}): {saved}; "
+            "`--account-for-embedding-in-pipeline-split` counts the embedding as a layer."
         )
-    return f"{first} with {last} {saved}."
+    return f"Move layers to the first and the last stage ({first} with {last}): {saved}."
 
 
 def _another_number(slow: StageWork, stages: tuple[StageWork, ...]) -> str:
@@ -150,9 +158,7 @@ def _another_number(slow: StageWork, stages: tuple[StageWork, ...]) -> str:
         stages[0].stage: "`--account-for-embedding-in-pipeline-split`",
     }.get(slow.stage, "`--decoder-first-pipeline-num-layers`")
     return (
-        f"A layer takes {milliseconds(_layer(slow))} an iteration, so moving some makes another "
-        f"stage the slowest: choose a number of layers that {flag} splits evenly, or fewer stages."
+        f"Choose a number of layers that {flag} splits evenly, or fewer stages: a layer takes "
+        f"{milliseconds(_layer(slow))} in an iteration, so moving one makes another stage the "
+        "slowest."
     )
-
-
-RULES = (layer_imbalance,)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may hide the communication of a parallel dimension, or make it less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megatron.torch_trace.analysis.communication.dimensions import DEFAULT, UNKNOWN
+from megatron.torch_trace.analysis.findings.megatron_flags import (
+    flag_value,
+    flags,
+    has_flag,
+    interleaves,
+)
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.timeline.command_line import LAYOUT
+
+_ONE_GROUP = (
+    "Exchange less often and more at once (gradient accumulation, `bucket_cap_mb` of DDP), so that "
+    "compute has more time to hide it: the job has one process group for everything."
+)
+_NO_FLAG = (
+    "Look in the timeline what exchanges over this group, and whether its ranks arrive together."
+)
+_NO_GROUP = "Record with torch 2.4 or newer, which writes the process group into the trace."
+_EARLIER = (
+    "Record more iterations (`--torch-profile-active`): the trace does not tell the process group "
+    "of what was launched before it began."
+)
+_EMBEDDING = (
+    "Untie input and output embedding {flag}, so that the first and the last stage have no "
+    "gradient to exchange; mind that it is another, larger model, which needs training from the "
+    "start."
+)
+_WHOLE_MODEL = (
+    "Compute norms and checks over the whole model copy less often {flag}, and see that ranks "
+    "arrive together."
+)
+_EVERYWHERE = (
+    "Look for logging, checks and barriers in every iteration, and do them less often {flag}: the "
+    "model's own exchanges have groups of their own."
+)
+
+
+def for_exposed(dimension: str, ranks: Sequence[RankResult]) -> str:
+    """What to try for a dimension, that the recorded command line does not have yet."""
+    own = {"tp": _tensor, "dp": _data, "pp": _pipeline, "ep": _experts, "edp": _expert_data,
+           "cp": _context, "embedding": _embedding, "mp": _whole_model}  # fmt: skip
+    if dimension in own:
+        return own[dimension](ranks)
+    if dimension == UNKNOWN:
+        return _unknown(ranks)
+    if dimension != DEFAULT:
+        return _NO_FLAG
+    if {total.dimension for rank in ranks for total in rank.dimensions} <= {DEFAULT, UNKNOWN}:
+        return _ONE_GROUP
+    return _EVERYWHERE.format(flag=flags(ranks, "`--log-interval`"))
+
+
+def _unknown(ranks: Sequence[RankResult]) -> str:
+    rows = [row for rank in ranks for row in rank.communication]
+    if any(row.dimension == UNKNOWN and row.group != UNKNOWN for row in rows):
+        return _NO_FLAG
+    return _EARLIER if any(row.dimension != UNKNOWN for row in rows) else _NO_GROUP
+
+
+def _tensor(ranks: Sequence[RankResult]) -> str:
+    smaller = "use a smaller tensor-parallel size"
+    if has_flag(ranks, "--tp-comm-overlap"):
+        return (
+            f"{smaller.capitalize()}: the communication is overlapped already, as far as it goes."
+        )
+    overlap = flags(ranks, "`--tp-comm-overlap`, with Transformer Engine")
+    if has_flag(ranks, "--sequence-parallel"):
+        return f"Overlap it with matrix products {overlap}, or {smaller}."
+    sequence = flags(ranks, "`--sequence-parallel`")
+    return (
+        f"Split activations along the sequence {sequence} and overlap the communication with "
+        f"matrix products {overlap}, or {smaller}."
+    )
+
+
+def _data(ranks: Sequence[RankResult]) -> str:
+    if has_flag(ranks, "--overlap-grad-reduce"):
+        distributed = has_flag(ranks, "--use-distributed-optimizer")
+        if distributed and not has_flag(ranks, "--overlap-param-gather"):
+            return (
+                "Gather parameters while the forward pass computes (`--overlap-param-gather`): "
+                "only gradients are overlapped yet."
+            )
+        return _more_to_hide_behind(ranks)
+    overlap = flags(
+        ranks,
+        "`--overlap-grad-reduce` and, with `--use-distributed-optimizer`, `--overlap-param-gather`",
+    )
+    advice = f"Reduce gradients and gather parameters while the GPU computes {overlap}."
+    if any(_overlapped(rank) > 0.05 for rank in ranks):
+        # No command line was recorded, but something of it runs beside compute.
+        more = _more_to_hide_behind(ranks, why=False)
+        return f"{advice} Where that is on already: {more[0].lower()}{more[1:]}"
+    return advice
+
+
+def _more_to_hide_behind(ranks: Sequence[RankResult], *, why: bool = True) -> str:
+    work = flags(ranks, "`--micro-batch-size`")
+    buckets = flags(ranks, "`--ddp-bucket-size`")
+    return (
+        f"Give it more work to hide behind: larger micro-batches {work} or more accumulation, or "
+        f"other bucket sizes {buckets}"
+        + ("; gradients and parameters are overlapped already." if why else ".")
+    )
+
+
+def _overlapped(rank: RankResult) -> float:
+    totals = [t for t in rank.dimensions if t.dimension == "dp"]
+    time = sum(t.time_ns for t in totals)
+    return 1 - sum(t.exposed_ns for t in totals) / time if time else 0.0
+
+
+def _pipeline(ranks: Sequence[RankResult]) -> str:
+    if not interleaves(ranks) and not has_flag(ranks, LAYOUT):
+        flag = flags(ranks, "`--num-layers-per-virtual-pipeline-stage`")
+        return (
+            f"Interleave the stages {flag}, so that sends and receives overlap with compute, and "
+            "use more micro-batches."
+        )
+    if has_flag(ranks, "--no-overlap-p2p-communication"):
+        return "Drop `--no-overlap-p2p-communication`, and use more micro-batches."
+    return "Use more micro-batches, and stages of equal work: the stages are interleaved already."
+
+
+def _experts(ranks: Sequence[RankResult]) -> str:
+    balance = flags(ranks, "`--moe-aux-loss-coeff`, 0 unless given")
+    even = f"balance the experts {balance} if they are uneven"
+    if has_flag(ranks, "--overlap-moe-expert-parallel-comm"):
+        return f"{even.capitalize()}: the exchange is overlapped already, as far as it goes."
+    overlap = flags(
+        ranks,
+        "`--overlap-moe-expert-parallel-comm`, core 0.14 on; with a pipeline it needs interleaving",
+    )
+    other = flags(ranks, "`--moe-token-dispatcher-type flex`")
+    is_flex = flag_value(ranks, "--moe-token-dispatcher-type") == "flex"
+    flex = "" if is_flex else f"dispatch tokens by DeepEP {other}; "
+    return f"Overlap the exchange of tokens with compute {overlap}; {flex}{even}."
+
+
+def _expert_data(ranks: Sequence[RankResult]) -> str:
+    if has_flag(ranks, "--overlap-grad-reduce"):
+        return _more_to_hide_behind(ranks)
+    flag = flags(ranks, "`--overlap-grad-reduce`")
+    return (
+        f"Reduce gradients while the backward pass computes {flag}; those of experts are reduced "
+        "in groups of their own."
+    )
+
+
+def _context(ranks: Sequence[RankResult]) -> str:
+    flag = flags(ranks, "`--cp-comm-type`, core 0.10 on; p2p overlaps with attention")
+    return (
+        f"Exchange keys and values in another way {flag}, or use a smaller context-parallel size."
+    )
+
+
+def _embedding(ranks: Sequence[RankResult]) -> str:
+    return _EMBEDDING.format(flag=flags(ranks, "`--untie-embeddings-and-output-weights`"))
+
+
+def _whole_model(ranks: Sequence[RankResult]) -> str:
+    without = "no `--log-params-norm`, no `--log-num-zeros-in-grad`"
+    return _WHOLE_MODEL.format(flag=flags(ranks, without))

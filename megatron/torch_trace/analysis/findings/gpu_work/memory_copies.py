@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies and memsets that nothing hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megatron.torch_trace.analysis.findings.examples import largest
+from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.timeline.kernel_names import MEMORY
+from megatron.torch_trace.wording import percent
+
+SLUG = "memory_copies"
+_LEAST = 0.03
+"""Of the window: an iteration differs from the next by as much."""
+
+_ADVICE = (
+    "Pin the host's memory and copy with `non_blocking` for copies from the host; for copies on "
+    "the device look at `aten::contiguous`, `aten::cat` and the other operators that launch them "
+    "(`--json`)."
+)
+
+
+def rule(analysis: Analysis) -> Iterator[Finding]:
+    """All of them together, and the kind that takes most time."""
+    ranks = known(analysis)
+    share = mean_share(ranks, lambda r: r.breakdown.exposed_memory if r.breakdown else 0)
+    if share < _LEAST:
+        return
+    rows = [(rank, row) for rank in ranks for row in rank.kernels if row.kind == MEMORY]
+    totals: dict[str, list[int]] = {}
+    for _, row in rows:
+        entry = totals.setdefault(row.name, [0, 0])
+        entry[0] += row.calls
+        entry[1] += row.time_ns
+    name, (calls, time) = max(totals.items(), key=lambda item: item[1][1])
+    yield Finding(
+        SLUG,
+        severity(share),
+        f"Copies and memsets are exposed for {percent(share)} of the window ({over(ranks)}), most "
+        f"of it {name}.",
+        {"share": share, "name": name, "calls": calls, "time_ns": time},
+        _ADVICE,
+        share,
+        largest((row.time_ns, rank.rank, row.longest) for rank, row in rows),
+    )

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds the CPU up, where one thing does so most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.torch_trace.analysis.findings.shares import milliseconds
+from megatron.torch_trace.analysis.host.idle_holders import PYTHON, IdleHolder
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.timeline.moment import Example
+from megatron.torch_trace.format.categories import is_launch
+from megatron.torch_trace.wording import counted, duration, percent
+
+_MOSTLY = 0.5
+"""Of the idle time that the CPU makes: then ending this one thing ends most of it."""
+_LONG_NS = 50_000
+"""Of each call, on average: ordinary launches and Python between them are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One Python function, or one call of the runtime, that holds up the launches.
+
+    Args:
+        text, advice: sentences; evidence: the numbers behind them; example: the longest.
+    """
+
+    text: str
+    advice: str
+    evidence: dict[str, Any]
+    example: Example | None
+
+
+def held_by(ranks: Sequence[RankResult]) -> Held | None:
+    """What does so on the rank that waits most for its CPU; None where it is many small things."""
+    rank = max(ranks, key=lambda rank: rank.host.idle.cpu_ns)
+    idle = rank.host.idle.cpu_ns
+    for one in rank.host.idle_holders:
+        if one.time_ns >= _MOSTLY * idle and one.time_ns >= _LONG_NS * one.times:
+            return Held(
+                _text(rank, one, one.time_ns / idle),
+                _advice(one),
+                {"held_by": one.name, "held_ns": one.time_ns, "held_times": one.times},
+                (rank.rank, one.longest) if one.longest else None,
+            )
+    return None
+
+
+def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
+    mean = duration(one.time_ns / one.times)
+    if one.kind == PYTHON:
+        return (
+            f"For {percent(share)} of that time the CPU of rank {rank.rank} runs {one.name}, "
+            f"{counted(one.times, 'time')}, {milliseconds(one.time_ns)} in all."
+        )
+    call = "launch call" if is_launch(one.name) else "call"
+    return (
+        f"For {percent(share)} of that time the CPU of rank {rank.rank} is inside {one.name}: "
+        f"{counted(one.times, call)} of {mean} on average."
+    )
+
+
+def _advice(one: IdleHolder) -> str:
+    if one.kind == PYTHON:
+        return (
+            f"Make {one.name} faster, call it less often, or move it out of the training loop "
+            "(into a worker of the data loader, another thread or process)."
+        )
+    if is_launch(one.name):
+        return (
+            "Find out why the launch call lasts so long; a launch takes about 5 us. Common "
+            "reasons: kernels are loaded at their first use (record later iterations, or set "
+            "`CUDA_MODULE_LOADING=EAGER`), another process or profiler uses the same GPU, copies "
+            "from memory that is not pinned, a busy CPU."
+        )
+    return (
+        f"Call {one.name} less often in the training loop: calls that allocate, free or register "
+        "memory hold up all launches (keep buffers, pin memory once, let torch's allocator cache)."
+    )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU has nothing to do because the CPU has not launched it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import mean, median
+
+from megatron.torch_trace.analysis.findings.examples import most_idle
+from megatron.torch_trace.analysis.findings.host.holders import Held, held_by
+from megatron.torch_trace.analysis.findings.megatron_flags import flag_value, flags, has_flag
+from megatron.torch_trace.analysis.findings.shares import (
+    by_iteration,
+    computing_kernels,
+    known,
+    over,
+    severity,
+    typically,
+)
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
+from megatron.torch_trace.analysis.timeline.moment import Example
+from megatron.torch_trace.wording import percent
+
+SLUG = "launch_bound"
+_LEAST = 0.10
+"""Of the window; the profiler itself makes a few percent of it, by slowing launches down."""
+
+
+def rule(analysis: Analysis) -> Iterator[Finding]:
+    """On most ranks, or on a few that are so much idle that the mean shows it."""
+    ranks = [rank for rank in known(analysis) if rank.window_ns]
+    if not ranks:
+        return
+    shares = [_share(rank) for rank in ranks]
+    # The median, so that one rank whose CPU is held up does not make all of them launch-bound.
+    if median(shares) >= _LEAST:
+        yield _finding(ranks, median(shares), typically(ranks))
+    elif mean(shares) >= _LEAST:
+        few = [rank for rank in ranks if _share(rank) >= _LEAST]
+        yield _finding(few, mean(_share(rank) for rank in few), over(few))
+
+
+def _share(rank: RankResult) -> float:
+    return rank.host.idle.cpu_ns / rank.window_ns
+
+
+def _finding(ranks: Sequence[RankResult], share: float, where: str) -> Finding:
+    held = held_by(ranks)
+    kernels, tiny = computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
+    delays = [
+        rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
+    ]
+    return Finding(
+        SLUG,
+        severity(share),
+        f"The GPU is idle for {percent(share)} of the window because the CPU has not launched the "
+        f"next kernel yet ({where}). {held.text if held else _launches(ranks, kernels, tiny)}",
+        {
+            "share": share,
+            "cpu_idle_ns": {rank.rank: rank.host.idle.cpu_ns for rank in ranks},
+            "kernels": kernels,
+            "kernels_under_5us": tiny,
+            "launch_delay_median_ns": delays,
+            **(held.evidence if held else {}),
+        },
+        held.advice if held else for_launches(ranks),
+        share,
+        _example(ranks, held),
+    )
+
+
+def _launches(ranks: Sequence[RankResult], kernels: int, tiny: int) -> str:
+    steps, what = by_iteration(ranks)
+    few = f", {percent(tiny / kernels)} of them shorter than 5 us" if tiny else ""
+    return (
+        f"It is launch-bound: {kernels / len(ranks) / steps:,.0f} compute kernels in {what}{few}."
+    )
+
+
+def _example(ranks: Sequence[RankResult], held: Held | None) -> Example | None:
+    if held is not None and held.example is not None:
+        return held.example
+    return most_idle(max(ranks, key=lambda rank: rank.host.idle.cpu_ns))
+
+
+def for_launches(ranks: Sequence[RankResult]) -> str:
+    """How to launch less, with what is not on yet."""
+    parts = []
+    graphs = flag_value(ranks, "--cuda-graph-impl") or "none"
+    if graphs == "none" and not has_flag(ranks, "--enable-cuda-graph"):
+        flag = flags(ranks, "`--cuda-graph-impl`; before core 0.15 `--enable-cuda-graph`")
+        parts.append(f"capture the iteration in CUDA graphs {flag}")
+    if flag_value(ranks, "--transformer-impl") != "transformer_engine":
+        parts.append(f"fuse kernels {flags(ranks, '`--transformer-impl transformer_engine`')}")
+    parts.append(f"use larger micro-batches {flags(ranks, '`--micro-batch-size`')}")
+    return (
+        f"Launch less: {', '.join(parts)}. The profiler slows launches down: compare with the "
+        "iteration time without it."
+    )

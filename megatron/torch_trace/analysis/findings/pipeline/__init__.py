@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about pipeline stages: bubbles and uneven work."""

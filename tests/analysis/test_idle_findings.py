@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes the GPU idle is a finding, whatever stands first; advice is in the reader's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
+
+from megatron.torch_trace.analysis.findings import modules
+from megatron.torch_trace.analysis.results.analysis import Finding
+from megatron.torch_trace.analysis.run.analyse import analyze
+
+US, MS = 1_000, 1_000_000
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def findings(folder: Path, trace: TraceBuilder) -> dict[str, Finding]:
+    analysis = analyze(trace.write(folder / "rank-0.json"))
+    return {finding.code: finding for finding in analysis.findings}
+
+
+def iterations(*, steps: bool) -> TraceBuilder:
+    """Four of 1 ms that wait 0.7 ms for the data loader, with ProfilerStep or without."""
+    trace = TraceBuilder().gpu(GEMM, -50 * US, 0, launch=-60 * US)
+    for number in range(4):
+        start = number * MS
+        if steps:
+            trace.step(number + 3, start, start + 995 * US)
+        trace.annotation(LOADER, start + 2 * US, start + 702 * US)
+        for at in range(start + 720 * US, start + 960 * US, 60 * US):
+            trace.gpu(GEMM, at + 8 * US, at + 48 * US, launch=at)
+    return trace
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_the_data_loader_is_a_finding_with_steps_and_without(tmp_path: Path, steps: bool) -> None:
+    found = findings(tmp_path, iterations(steps=steps))
+    finding = found["data_loader"]
+    assert next(iter(found)) == "data_loader"
+    assert (finding.severity, finding.evidence["calls"]) == ("high", 4)
+    assert finding.evidence["idle_ns"] == 2_800 * US
+    assert finding.title.startswith("On rank 0 the training loop spends 7")
+
+
+def test_long_python_after_a_short_synchronisation_is_not_the_synchronisation_s(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(3, 0, MS)
+    trace.op("aten::item", 10 * US, 22 * US).call("cudaStreamSynchronize", 11 * US, 19 * US)
+    trace.add("python_function", "mydata.py(12): decode", 30 * US, 700 * US)
+    trace.gpu(GEMM, 748 * US, MS, launch=740 * US)
+    found = findings(tmp_path, trace)
+    assert list(found) == ["launch_bound"]
+    assert found["launch_bound"].title == (
+        "The GPU is idle for 73 % of the window because the CPU has not launched the next kernel "
+        "yet (rank 0). For 96 % of that time the CPU of rank 0 runs mydata.py(12): decode, 1 time, "
+        "0.7 ms in all."
+    )
+    assert found["launch_bound"].advice.startswith("Make mydata.py(12): decode faster")
+    assert found["launch_bound"].example is not None
+
+
+def test_a_launch_call_that_lasts_is_named_and_graphs_are_not_advised(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(3, 0, MS)
+    for number, start in enumerate((10, 330, 650), start=1):
+        own = {"correlation": number}
+        trace.call("cudaLaunchKernel", start * US, (start + 290) * US, args=own)
+        trace.gpu(GEMM, (start + 292) * US, (start + 312) * US)
+    finding = findings(tmp_path, trace)["launch_bound"]
+    assert "is inside cudaLaunchKernel: 3 launch calls of 270 us on average" in finding.title
+    assert "CUDA_MODULE_LOADING" in finding.advice
+    assert "graph" not in finding.advice
+
+
+def test_allocations_between_launches_are_named(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(3, 0, MS).gpu(GEMM, 10 * US, 100 * US, launch=0)
+    trace.call("cudaMalloc", 90 * US, 690 * US).gpu(GEMM, 710 * US, MS, launch=700 * US)
+    finding = findings(tmp_path, trace)["launch_bound"]
+    assert "is inside cudaMalloc: 1 call of 590 us" in finding.title
+    assert finding.advice.startswith("Call cudaMalloc less often")
+
+
+def waiting(*, event: bool) -> TraceBuilder:
+    """Work that is launched at once, and starts 0.5 ms later."""
+    trace = TraceBuilder().step(3, 0, MS).gpu(GEMM, 8 * US, 100 * US, launch=0)
+    if event:
+        trace.call("cudaStreamWaitEvent", 40 * US, 41 * US)
+    return trace.gpu(GEMM, 600 * US, MS, launch=50 * US)
+
+
+def test_work_that_is_held_up_after_its_launch_is_a_finding(tmp_path: Path) -> None:
+    outside = findings(tmp_path / "outside", waiting(event=False))
+    assert list(outside) == ["launched_not_started"]
+    finding = outside["launched_not_started"]
+    assert finding.title == (
+        "The GPU is idle for 51 % of the window although the next work is launched already "
+        "(rank 0). 98 % of that is in waits of 50 us and more, longer than a launch is on its "
+        f"way; on rank 0 {GEMM} waits longest, 500 us."
+    )
+    assert "another process on the same GPU" in finding.advice
+    event = findings(tmp_path / "event", waiting(event=True))["launched_not_started"]
+    assert "cudaStreamWaitEvent" in event.advice
+    assert event.evidence["held_by_event_ns"] == 500 * US
+
+
+def test_launches_that_are_on_their_way_all_the_time_are_a_finding_if_nothing_is_more(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(3, 0, MS)
+    for start in range(0, MS, 20 * US):
+        trace.gpu(GEMM, start + 8 * US, start + 19 * US, launch=start)
+    finding = findings(tmp_path, trace)["launched_not_started"]
+    assert "50 times, 8 us each (median)" in finding.title
+    assert finding.advice.startswith("Launch less")
+
+
+def test_one_rank_whose_cpu_is_held_up_is_named_where_the_mean_shows_it(tmp_path: Path) -> None:
+    for rank in range(3):
+        trace = TraceBuilder(rank, 3).step(1, 0, MS)
+        trace.gpu(GEMM, (600 if rank == 2 else 10) * US, MS, launch=(590 if rank == 2 else 5) * US)
+        trace.write(tmp_path / f"rank-{rank}.json")
+    finding = next(f for f in analyze(tmp_path).findings if f.code == "launch_bound")
+    assert "(rank 2)" in finding.title
+    assert set(finding.evidence["cpu_idle_ns"]) == {2}
+
+
+def meshed(group: str, *, argv: tuple[str, ...] = ()) -> TraceBuilder:
+    own = {"argv": list(argv)} if argv else None
+    trace = TraceBuilder(0, 8, own=own).step(1, 0, MS).gpu(GEMM, 5 * US, 600 * US, launch=0)
+    args = collective_args("allgather", "dp") | {"Process Group Description": group}
+    return trace.gpu(NCCL, 600 * US, MS, launch=10 * US, args=args)
+
+
+def test_a_group_that_the_trace_names_is_never_called_unknown(tmp_path: Path) -> None:
+    known = findings(tmp_path / "known", meshed("mesh_fsdp"))["exposed_communication_dp"]
+    assert known.title.startswith("Data-parallel communication is exposed for 40 %")
+    odd = findings(tmp_path / "odd", meshed("mesh_zebra"))["exposed_communication_unknown"]
+    assert odd.title.startswith("Communication of the process group mesh_zebra is exposed")
+    assert odd.advice.startswith("Look in the timeline what exchanges over this group")
+
+
+def test_megatron_s_flags_are_examples_to_who_trains_with_something_else(tmp_path: Path) -> None:
+    code = "exposed_communication_dp"
+    others = findings(tmp_path / "others", meshed("mesh_fsdp", argv=("train.py", "--lr", "1")))
+    assert others[code].advice == (
+        "Reduce gradients and gather parameters while the GPU computes (in Megatron: "
+        "`--overlap-grad-reduce` and, with `--use-distributed-optimizer`, "
+        "`--overlap-param-gather`)."
+    )
+    argv = ("pretrain.py", "--tensor-model-parallel-size", "2")
+    assert "(`--overlap-grad-reduce`" in (
+        findings(tmp_path / "own", meshed("mesh_fsdp", argv=argv))[code].advice
+    )
+    group = meshed("DATA_PARALLEL_GROUP_WITH_CP")
+    assert "in Megatron" not in findings(tmp_path / "group", group)[code].advice
+
+
+def test_every_rule_has_a_slug_of_its_own() -> None:
+    slugs = [module.SLUG for module in modules()]
+    assert len(set(slugs)) == len(slugs) > 10
