@@ -11,7 +11,7 @@ from megatron.torch_trace.analysis.findings.shares import milliseconds
 from megatron.torch_trace.analysis.host.idle_holders import PYTHON, IdleHolder
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
-from megatron.torch_trace.format.categories import is_launch
+from megatron.torch_trace.format.categories import is_kernel_launch
 from megatron.torch_trace.wording import counted, duration, percent
 
 _MOSTLY = 0.5
@@ -56,7 +56,7 @@ def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
             f"For {percent(share)} of that time the CPU of rank {rank.rank} runs {one.name}, "
             f"{counted(one.times, 'time')}, {milliseconds(one.time_ns)} in all."
         )
-    call = "launch call" if is_launch(one.name) else "call"
+    call = "launch call" if is_kernel_launch(one.name) else "call"
     return (
         f"For {percent(share)} of that time the CPU of rank {rank.rank} is inside {one.name}: "
         f"{counted(one.times, call)} of {mean} on average."
@@ -69,12 +69,17 @@ def _advice(one: IdleHolder) -> str:
             f"Make {one.name} faster, call it less often, or move it out of the training loop "
             "(into a worker of the data loader, another thread or process)."
         )
-    if is_launch(one.name):
+    if is_kernel_launch(one.name):
         return (
             "Find out why the launch call lasts so long; a launch takes about 5 us. Common "
             "reasons: kernels are loaded at their first use (record later iterations, or set "
-            "`CUDA_MODULE_LOADING=EAGER`), another process or profiler uses the same GPU, copies "
-            "from memory that is not pinned, a busy CPU."
+            "`CUDA_MODULE_LOADING=EAGER`), another process or profiler uses the same GPU, a busy "
+            "CPU."
+        )
+    if "memcpy" in one.name.lower():
+        return (
+            f"Pin the host's memory and copy with `non_blocking`: {one.name} holds the CPU up "
+            "while it copies from or to memory that is not pinned."
         )
     return (
         f"Call {one.name} less often in the training loop: calls that allocate, free or register "
