@@ -7,13 +7,38 @@ one thing is written in one way in the log, on a terminal and on a page.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 UNKNOWN = "unknown"
+_UNSEEN = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+"""Characters that move a terminal's cursor, colour it, or turn the direction of its text."""
+_VISIBLE = {code: chr(code).encode("unicode_escape").decode() for code in _UNSEEN}
 NONE = "-"
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _DURATIONS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 _NEXT_UNIT = 999.5
 """What rounds to 1000 of a unit is 1 of the next."""
+
+
+def visible(text: object, *, lines: bool = False) -> str:
+    """Text from a file or a path as it may be shown: `\\x1b` and the like instead of themselves.
+
+    Args:
+        lines: its ends of lines are ours.
+    """
+    shown = str(text).translate({**_VISIBLE, 10: "\n"} if lines else _VISIBLE)
+    try:
+        return path_text(shown)
+    except UnicodeEncodeError:
+        # Half of a character out of a trace, which no terminal takes either.
+        return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def path_text(path: Path | str) -> str:
+    """A path for JSON and pages: bytes that are no UTF-8 are written out as `\\xff`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def number(value: float) -> str:

@@ -59,7 +59,9 @@ def full_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_disk_that_fills_up_leaves_nothing_and_says_so(tmp_path: Path, ending: str) -> None:
     threads = threading.active_count()
-    with pytest.raises(TorchTraceError, match=rf"out\.{ending}: the disk is full after \d\.\d MB;"):
+    with pytest.raises(
+        TorchTraceError, match=rf"out\.{ending}: the disk is full( after \d\.\d+ MB)?;"
+    ):
         write_noise(tmp_path / f"out.{ending}")
     assert list(tmp_path.iterdir()) == []
     assert threading.active_count() == threads

@@ -22,6 +22,7 @@ from megatron.torch_trace.commands import interruption
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.system import leftovers
 from megatron.torch_trace.version import __version__
+from megatron.torch_trace.wording import visible
 
 SUBCOMMANDS: dict[str, str] = {
     "info": "What a trace holds, what is wrong with it, and how to make it open.",
@@ -156,5 +157,5 @@ def _drop_output() -> None:
 
 
 def _failed(sentence: str, status: int) -> int:
-    click.echo(f"torch-trace: {sentence}", err=True)
+    click.echo(f"torch-trace: {visible(sentence)}", err=True)
     return status

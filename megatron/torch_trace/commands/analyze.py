@@ -11,6 +11,7 @@ from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.commands.kept_analysis import keep
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.wording import visible
 
 
 @click.command("analyze")
@@ -99,7 +100,6 @@ def command(
             click.echo(piece, nl=False)
         click.echo()
     else:
-        click.echo(
-            render(analysis, width=shutil.get_terminal_size((100, 24)).columns, top=top), nl=False
-        )
+        text = render(analysis, width=shutil.get_terminal_size((100, 24)).columns, top=top)
+        click.echo(visible(text, lines=True), nl=False)
     raise_if_damaged(analysis)

@@ -14,6 +14,7 @@ import click
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.wording import visible
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -91,9 +92,8 @@ def command(
         click.echo(json.dumps(document, allow_nan=False))
     else:
         width = shutil.get_terminal_size((100, 24)).columns
-        click.echo(
-            render_comparison(comparison, before, after, names, width=width, top=top), nl=False
-        )
+        text = render_comparison(comparison, before, after, names, width=width, top=top)
+        click.echo(visible(text, lines=True), nl=False)
     failed = [one for one in verdicts if one.holds]
     for one in failed:
         terminal.say(

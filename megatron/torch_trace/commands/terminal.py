@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatron.torch_trace.wording import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -51,7 +53,7 @@ def literal(text: object) -> str:
     """Text from a file or a path, whose brackets are no markup: `[bold]` stays what it is."""
     from rich.markup import escape
 
-    return escape(str(text))
+    return escape(visible(text))
 
 
 def table(*columns: str, right: Sequence[int] = ()) -> Table:
@@ -66,7 +68,7 @@ def table(*columns: str, right: Sequence[int] = ()) -> Table:
 
 def say(message: str) -> None:
     """One line on standard error."""
-    print(message, file=sys.stderr, flush=True)
+    print(visible(message), file=sys.stderr, flush=True)
 
 
 def progress(

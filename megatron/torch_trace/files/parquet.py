@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatron.torch_trace.wording import path_text
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -26,6 +28,8 @@ def write_parquet(frame: pl.DataFrame | pl.LazyFrame, path: Path, **options: Any
     """
     import polars as pl
 
+    if path_text(path) != str(path):
+        raise OSError(errno.EILSEQ, "its name is not UTF-8, which polars cannot write to")
     try:
         if isinstance(frame, pl.LazyFrame):
             frame.sink_parquet(path, **options)

@@ -108,9 +108,8 @@ class OutputFile:
             return UsageError(f"{self._named}: has appeared meanwhile and stays as it is.")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             name = "standard output" if self.path == STDOUT else self._named
-            return TorchTraceError(
-                f"{name}: the disk is full after {size(self.written)}; nothing was left behind."
-            )
+            after = f" after {size(self.written)}" if self.written else ""
+            return TorchTraceError(f"{name}: the disk is full{after}; nothing was left behind.")
         return TorchTraceError(f"{self._named}: cannot be written ({error.strerror or error}).")
 
     def __exit__(

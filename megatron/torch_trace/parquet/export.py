@@ -43,6 +43,7 @@ from megatron.torch_trace.parquet.rank_tables import (
 )
 from megatron.torch_trace.reader import Damage, Metadata, available_cores
 from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.wording import path_text
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")
 _LARGE = ("events", "kernels")
@@ -246,7 +247,7 @@ def _ranks(parts: Sequence[_Part], timebase: Timebase) -> pl.DataFrame:
     rows: list[dict[str, Any]] = [
         {
             "rank": part.rank,
-            "file": part.file,
+            "file": path_text(part.file),
             "world_size": part.metadata.world_size,
             **{name: part.metadata.coordinates.get(name) for name in _COORDINATES},
             "base_ns": part.times.base_ns,

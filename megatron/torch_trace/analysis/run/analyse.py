@@ -30,6 +30,7 @@ from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.selection import listed, of_ranks, one_window
 from megatron.torch_trace.files.sources import find_traces
+from megatron.torch_trace.wording import path_text
 
 
 def analyze(
@@ -75,7 +76,7 @@ def analyze(
     wanted = None if ranks is None else set(ranks)
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     sources = find(paths) if use_partials else find_traces(paths)
-    skipped = [SkippedFile(str(file), reason) for file, reason in sources.skipped]
+    skipped = [SkippedFile(path_text(file), reason) for file, reason in sources.skipped]
     traces = of_ranks(one_window(sources.traces), wanted)
     with _without_collecting():
         known = gather(traces, step=step, strict=strict) if use_partials else Gathered(traces)
@@ -88,7 +89,7 @@ def analyze(
     ):
         if isinstance(outcome, TorchTraceError):
             reason = str(outcome).removeprefix(f"{file}: ")
-            skipped.append(SkippedFile(str(file), reason))
+            skipped.append(SkippedFile(path_text(file), reason))
         else:
             found[file] = outcome
     outcomes = [found[trace] for trace in traces if trace in found]

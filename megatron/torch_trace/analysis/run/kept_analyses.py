@@ -15,6 +15,7 @@ from megatron.torch_trace.analysis.run.shares import Shard
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.selection import of_ranks, windows_of
 from megatron.torch_trace.format.file_names import kept_analysis_of
+from megatron.torch_trace.wording import path_text
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ def keep(
         try:
             identities[trace] = kept_analysis.identify(trace)
         except OSError as error:
-            result.skipped.append(SkippedFile(str(trace), error.strerror or "cannot be read"))
+            result.skipped.append(SkippedFile(path_text(trace), error.strerror or "cannot be read"))
     for trace, outcome in analyse_ranks(
         list(identities), jobs=jobs, strict=strict, on_done=on_done
     ):
@@ -83,7 +84,7 @@ def keep(
             kept_analysis.write(outcome, trace, identities[trace])
         except TorchTraceError as error:
             reason = str(error).removeprefix(f"{trace}: ")
-            result.skipped.append(SkippedFile(str(trace), reason))
+            result.skipped.append(SkippedFile(path_text(trace), reason))
         except OSError as error:
             raise TorchTraceError(
                 f"{kept_analysis_of(trace)}: cannot be written ({error.strerror or error})."

@@ -33,6 +33,7 @@ from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.format.file_names import WindowName, kept_analysis_of
 from megatron.torch_trace.version import __version__
+from megatron.torch_trace.wording import path_text
 
 _VERSION, _HEADER, _RESULT, _KINDS = (
     f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
@@ -179,6 +180,8 @@ def read(path: Path, check: Callable[[Header], None]) -> KeptAnalysis:
     """
     import polars as pl
 
+    if path_text(path) != str(path):
+        raise UnusableError("under a name that is not UTF-8")
     try:
         found = pl.read_parquet_metadata(path)
         if found[_VERSION] != version():

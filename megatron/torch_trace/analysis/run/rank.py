@@ -39,6 +39,7 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
+from megatron.torch_trace.wording import path_text
 
 
 class EmptyTraceError(TorchTraceError):
@@ -139,7 +140,7 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         bubble = bubble_rows(timeline, pipeline_waiting(timeline, calls), bounds)
     result = RankResult(
         rank=-1 if rank is None else rank,
-        file=str(activity.path),
+        file=path_text(activity.path),
         coordinates=metadata.coordinates,
         world_size=metadata.world_size,
         device=device,

@@ -26,6 +26,7 @@ from megatron.torch_trace.format.file_names import (
     is_kept_analysis,
     trace_of,
 )
+from megatron.torch_trace.wording import path_text
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
             raise StrictError(f"{trace}: damaged: {damage}.")
         else:
             reason = f"gone, and its kept analysis is {reasons[trace]}"
-            result.skipped.append(SkippedFile(str(trace), reason))
+            result.skipped.append(SkippedFile(path_text(trace), reason))
     return result
 
 
@@ -134,7 +135,7 @@ def is_fresh(trace: Path) -> bool:
 
 def _take(trace: Path, path: Path) -> KeptAnalysis:
     kept = kept_analysis.read(path, lambda header: _check(header, trace))
-    result = replace(kept.outcome.result, file=str(trace))
+    result = replace(kept.outcome.result, file=path_text(trace))
     return replace(kept, outcome=replace(kept.outcome, result=result))
 
 
