@@ -204,6 +204,7 @@ def test_launches_their_delays_and_the_queue(tmp_path: Path) -> None:
         captured=0,
         captured_steps=(),
         work_without_launch=1,
+        work_without_link=0,
         delay_median_ns=10,
         delay_p90_ns=20,
         delay_max_ns=20,

@@ -89,6 +89,12 @@ def is_kernel_launch(name: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def launches_work(name: str) -> bool:
+    """Whether a call by this name puts kernels, a graph, a copy or a memset on a GPU."""
+    return is_kernel_launch(name) or any(word in name.lower() for word in _COPY_WORDS)
+
+
+@lru_cache(maxsize=4096)
 def launches_graph(name: str) -> bool:
     """Whether a call by this name runs a graph that was captured before."""
     return "graphlaunch" in name.lower()

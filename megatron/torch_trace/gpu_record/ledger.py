@@ -27,7 +27,8 @@ MOST_ROWS = 1 << 20
 """Of calls, and of GPU rows: of a trace of several GB the first ones tell enough."""
 
 _NOTHING = np.zeros((0, 0), dtype=np.int64)
-_LARGEST = 1 << 63
+_EXTERNAL = 1 << 62
+"""`External id`s from here on, correlations below."""
 
 
 @dataclass(slots=True)
@@ -167,8 +168,14 @@ def _table(rows: Sequence[tuple[int, ...]], columns: int) -> Ints:
 
 
 def _id(event: SlimEvent) -> int:
-    number = None if event.args is None else event.args.correlation
-    return number if number is not None and 0 < number < _LARGEST else 0
+    """Correlation; where there is none, what the call and its work have in common instead."""
+    args = event.args
+    if args is None:
+        return 0
+    if args.correlation is not None and 0 < args.correlation < _EXTERNAL:
+        return args.correlation
+    other = args.external_id
+    return _EXTERNAL + other if other is not None and 0 < other < _EXTERNAL else 0
 
 
 class _Checksums(dict[object, int]):

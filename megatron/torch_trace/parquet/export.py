@@ -205,7 +205,7 @@ def _export_rank(job: _Job) -> _Part:
     del table
     activity = read_activity(path, workers=job.workers)
     metadata, base_ns = activity.metadata, activity.base_ns
-    timeline = place(activity)
+    timeline = place(activity, workers=job.workers)
     calls: RankCalls | None = None
     kernels, steps = pl.DataFrame(schema=dict(KERNELS)), pl.DataFrame(schema=dict(STEPS))
     if timeline is not None:

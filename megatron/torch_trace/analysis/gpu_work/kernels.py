@@ -15,6 +15,7 @@ from megatron.torch_trace.analysis.timeline.kernel_names import (
     MEMORY,
     family_of,
 )
+from megatron.torch_trace.analysis.timeline.launches import without_link
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
@@ -22,6 +23,7 @@ from megatron.torch_trace.format.categories import launches_graph
 
 NO_OPERATOR = "(no operator)"
 BEFORE = "(launched before the trace)"
+NO_LINK = "(launch not recorded)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class OperatorRow:
     Args:
         operator: `aten::mm`, `autograd::engine::...`; `cudaGraphLaunch in step 3` for the replay of
             a graph; NO_OPERATOR for other launches outside of all operators, BEFORE for work whose
-            launch is not in the trace.
+            launch is not in the trace, NO_LINK for work of which nothing tells the launch.
         shape: sizes of the operator's inputs as torch wrote them; None in the table by operator, ""
             where they were not recorded.
         launches: calls of the operator that launched something.
@@ -171,12 +173,13 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
     rows = np.flatnonzero(timeline.in_window)
     op = timeline.launching_operator[rows]
     name = np.where(op == NONE, -1, ops.name[op] if len(ops) else -1)
-    name[timeline.launches.call[rows] == NONE] = -2
+    name[timeline.launches.time[rows] == NONE] = -2
+    name[without_link(activity, timeline.launches)[rows]] = -3
     shape = np.where(op == NONE, -1, ops.shape[op] if len(ops) else -1)
     places, label, labels = _replays(timeline, rows, op)
     name[places] = len(activity.names) + label
     shape[places] = -1
-    words = {-1: NO_OPERATOR, -2: BEFORE}
+    words = {-1: NO_OPERATOR, -2: BEFORE, -3: NO_LINK}
     words.update({len(activity.names) + number: text for number, text in enumerate(labels)})
     key = ints(name) * (len(activity.shapes) + 2) + shape if by_shape else name
     found = []

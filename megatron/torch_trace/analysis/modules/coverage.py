@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_OPERATOR
+from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_LINK, NO_OPERATOR
 from megatron.torch_trace.analysis.gpu_work.operator_flops import WorkFlops
 from megatron.torch_trace.analysis.modules.attribution import Places
 from megatron.torch_trace.analysis.modules.ranges import SPANS, ModuleRanges
 from megatron.torch_trace.analysis.modules.sums import begun_flops
 from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.launches import without_link
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints
 
@@ -104,10 +105,13 @@ def _outside(timeline: Timeline, rows: Ints) -> tuple[OutsideRow, ...]:
     activity, launches = timeline.activity, timeline.launches
     outermost = timeline.operators.outermost(launches.track[rows], launches.time[rows])
     sums: dict[str, list[int]] = {}
-    works = (outermost, launches.call[rows], timeline.clipped[rows])
-    for row, call, time in zip(*(column.tolist() for column in works), strict=True):
+    unlinked = without_link(activity, launches)[rows]
+    works = (outermost, launches.time[rows], unlinked, timeline.clipped[rows])
+    for row, launched, is_unlinked, time in zip(
+        *(column.tolist() for column in works), strict=True
+    ):
         if row == NONE:
-            name = BEFORE if call == NONE else NO_OPERATOR
+            name = NO_LINK if is_unlinked else BEFORE if launched == NONE else NO_OPERATOR
         else:
             name = activity.names[int(activity.ops.name[row])]
         entry = sums.setdefault(name, [0, 0])

@@ -93,7 +93,7 @@ def analyse_rank(
     activity = read_activity(path, workers=workers, strict=strict)
     if activity.metadata.merged is not None:
         raise MergedTraceError(activity.path)
-    timeline = place(activity)
+    timeline = place(activity, workers=workers)
     if timeline is None or timeline.window.length <= 0:
         maker = activity.metadata.maker
         if maker is not None:

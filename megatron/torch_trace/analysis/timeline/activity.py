@@ -73,6 +73,7 @@ class GpuWork(Rows):
         device, stream, correlation: as written, NONE if absent.
         bytes: size of a copy or memset, 0 if not recorded.
         collective: row of `Activity.collectives`, or NONE.
+        op: row of `Activity.ops` that launched it, where no call is known to; else NONE.
     """
 
     kind: Ints
@@ -81,6 +82,7 @@ class GpuWork(Rows):
     correlation: Ints
     bytes: Ints
     collective: Ints
+    op: Ints
 
 
 @dataclass(slots=True)
@@ -266,7 +268,7 @@ class GatheredActivity:
             metadata=trace.metadata,
             damage=trace.damage,
             base_ns=trace.metadata.base_time_ns,
-            gpu=GpuWork(**gpu),
+            gpu=GpuWork(**gpu, op=np.full(len(gpu["start"]), NONE, dtype=np.int32)),
             calls=Calls(**calls),
             ops=Ops(**ops),  # type: ignore[arg-type]
             overhead=Rows(**tables[OVERHEAD]),

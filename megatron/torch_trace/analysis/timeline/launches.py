@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.steps import Window
@@ -30,8 +31,8 @@ class Launches:
 
     Args:
         call: row of `Activity.calls`, NONE if the launch is not in the trace.
-        time: start of that call in ns, NONE if unknown.
-        track: track of that call, NONE if unknown.
+        time: start of that call in ns, of the operator where only that is known, or NONE.
+        track: track of that call or operator, NONE if unknown.
     """
 
     call: Ints
@@ -51,6 +52,7 @@ class LaunchStatistics:
             none of the other numbers.
         captured_steps: numbers of the steps in which they were.
         work_without_launch: GPU work whose launch is not in the trace (before it began).
+        work_without_link: GPU work of which nothing tells the launch, before the trace or in it.
         delay_median_ns, delay_p90_ns, delay_max_ns: from the start of the call to the start of the
             work; negative ones (clock skew between CPU and GPU) count as 0. None without launches,
             and where the GPU is on another clock.
@@ -66,6 +68,7 @@ class LaunchStatistics:
     captured: int
     captured_steps: tuple[int, ...]
     work_without_launch: int
+    work_without_link: int
     delay_median_ns: int | None
     delay_p90_ns: int | None
     delay_max_ns: int | None
@@ -92,7 +95,18 @@ def match_launches(activity: Activity) -> Launches:
     track = np.full(len(gpu), NONE, dtype=np.int64)
     time[known] = calls.start[call[known]]
     track[known] = calls.track[call[known]]
+    by_op = ~known & (gpu.op != NONE)
+    time[by_op] = activity.ops.start[gpu.op[by_op]]
+    track[by_op] = activity.ops.track[gpu.op[by_op]]
     return Launches(call, time, track)
+
+
+def without_link(activity: Activity, launches: Launches) -> npt.NDArray[np.bool_]:
+    """Rows of `activity.gpu` of which nothing tells the launch: no id, or nothing that has one."""
+    unknown: npt.NDArray[np.bool_] = launches.time == NONE
+    if not (activity.calls.correlation > 0).any():
+        return unknown
+    return unknown & (activity.gpu.correlation <= 0)
 
 
 def find_clock_offset(
@@ -100,7 +114,7 @@ def find_clock_offset(
 ) -> ClockOffset | None:
     """Whether the rows of `activity.gpu` are on another clock than the CPU's."""
     gpu, calls = activity.gpu, activity.calls
-    rows = np.flatnonzero(launches.call != NONE)
+    rows = np.flatnonzero(launches.time != NONE)
     waits = np.flatnonzero(activity.named(calls, awaits_device))
     if several_devices:
         waits = waits[:0]
@@ -153,6 +167,8 @@ def launch_statistics(
     if offset is not None:
         # On another clock the window means nothing to the GPU.
         running[:] = True
+    unknown = launches.time == NONE
+    unlinked = without_link(activity, launches)
     known = running & (launches.call != NONE)
     delay = gpu.start[known] - launches.time[known]
     depth_mean, depth_max = None, None
@@ -172,7 +188,8 @@ def launch_statistics(
         captured_steps=tuple(
             sorted({window.steps[step].number for step in steps.tolist() if step >= 0})
         ),
-        work_without_launch=int((running & (launches.call == NONE)).sum()),
+        work_without_launch=int((running & unknown & ~unlinked).sum()),
+        work_without_link=int((running & unlinked).sum()),
         delay_median_ns=quantile(0.5),
         delay_p90_ns=quantile(0.9),
         delay_max_ns=quantile(1.0),

@@ -31,6 +31,7 @@ from megatron.torch_trace.analysis.timeline.launches import (
     find_clock_offset,
     match_launches,
 )
+from megatron.torch_trace.analysis.timeline.missing_links import is_unlinked, link
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.analysis.timeline.steps import Window, find_window
@@ -118,7 +119,9 @@ class Timeline:
     @cached_property
     def launching_operator(self) -> Ints:
         """Row of `activity.ops`: the innermost operator that launched each row of gpu, or NONE."""
-        return self.operators.innermost(self.launches.track, self.launches.time)
+        found = self.operators.innermost(self.launches.track, self.launches.time)
+        own = self.activity.gpu.op
+        return ints(np.where((self.launches.call == NONE) & (own != NONE), own, found))
 
     @cached_property
     def forward_operators(self) -> Ints:
@@ -213,12 +216,18 @@ def _around(ops: Ops, wanted: npt.NDArray[np.bool_], calls: Calls) -> npt.NDArra
     return found
 
 
-def place(activity: Activity) -> Timeline | None:
+def place(activity: Activity, *, workers: int = 1) -> Timeline | None:
     """Place everything; None for a trace with neither steps nor GPU work nor launches of any.
+
+    Args:
+        activity: the trace.
+        workers: processes to read it with once more, where its launches need to be looked for.
 
     Raises:
         MergedTraceError: the file holds several ranks.
     """
+    if is_unlinked(activity):
+        link(activity, workers)
     devices = _choose_device(activity)
     launches = match_launches(activity)
     offset = find_clock_offset(activity, launches, several_devices=bool(devices.others))
