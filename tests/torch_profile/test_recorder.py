@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import signal
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,27 @@ def test_what_kineto_holds_of_a_saved_trace_is_freed_when_nothing_waits_for_it(
     finally:
         gc.enable()
         end(recorder)
+
+
+@pytest.mark.parametrize(
+    ("moved", "way"),
+    [(86400.0, "forward by 86,400 s"), (-1e9, "back by 1,000,000,000 s"), (0.1, "")],
+)
+def test_a_clock_that_is_set_in_a_window_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: list[str], moved: float, way: str
+) -> None:
+    recorder = make(tmp_path)
+    train(recorder, range(1, 4))
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + moved)
+    train(recorder, range(4, 6))
+    end(recorder)
+    assert warned == (
+        [
+            f"the system's clock was set {way} in the window of iterations 3: times in its trace "
+            "are wrong; record another window"
+        ]
+        if way
+        else []
+    )
+    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]

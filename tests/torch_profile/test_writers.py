@@ -120,7 +120,7 @@ def test_so_do_programs() -> None:
         assert 'if __name__ == "__main__":\n    be_killed_first()\n    main(' in source
 
 
-def test_a_fork_that_fails_leaves_no_open_pipe(
+def test_a_fork_that_fails_leaves_no_open_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_fork() -> int:
@@ -141,9 +141,7 @@ def test_artifacts_that_fail_cost_only_themselves(
         raise KeyError("no such event")
 
     for module in ("trace_export", "background"):
-        monkeypatch.setattr(
-            f"megatron.torch_profile.export.trace_export.{module}.write_artifacts", fails
-        )
+        monkeypatch.setattr(f"megatron.torch_profile.export.{module}.write_artifacts", fails)
     exporter = Exporter(mode, 60)
     hand_over(exporter, what(tmp_path, key_averages=True))
     exporter.wait()

@@ -150,3 +150,4 @@ def test_nothing_unfinished_is_said(tmp_path: Path) -> None:
 def test_names_of_unfinished_traces_are_read_as_they_are_written(name: UnfinishedName) -> None:
     assert UnfinishedName.parse(str(name)) == name
     assert UnfinishedName.parse(f"x{name}") is None
+    assert UnfinishedName.parse(f"{name}.tmp") == (name if name.raw else None), "Kineto's own"

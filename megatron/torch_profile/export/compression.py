@@ -57,6 +57,10 @@ class Written:
     launches: int
 
 
+class CutShortError(TorchTraceError):
+    """A raw trace lacks its end."""
+
+
 def check_whole(raw: Path) -> int:
     """Size of a JSON document in bytes, refused if it does not begin and end as one.
 
@@ -64,15 +68,21 @@ def check_whole(raw: Path) -> int:
     notice a full disk.
 
     Raises:
-        TorchTraceError: the file is cut short.
+        CutShortError: the file is cut short.
+        TorchTraceError: there is none.
     """
-    size = raw.stat().st_size
+    try:
+        size = raw.stat().st_size
+    except FileNotFoundError as error:
+        raise TorchTraceError(
+            f"the profiler wrote no file (are there too many open files?): {raw}"
+        ) from error
     with raw.open("rb") as file:
         head = file.read(16).lstrip()
         file.seek(max(0, size - 16))
         tail = file.read().rstrip()
     if not head.startswith(b"{") or not tail.endswith(b"}"):
-        raise TorchTraceError(
+        raise CutShortError(
             f"the trace is cut short after {wording.size(size)} (is the disk full?); what there is "
             f"was left in {raw}"
         )

@@ -29,12 +29,12 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
         OSError: the window's folder cannot be made.
         TimeoutError: a file system does not answer in time.
     """
-    found: list[Export | OSError | None] = []
+    found: list[Export | Exception | None] = []
 
     def place() -> None:
         try:
             found.append(_placed(what, expected_mb, writers))
-        except OSError as error:
+        except Exception as error:
             found.append(error)
 
     # A thread, because who asks a network file system that hangs cannot be called back.
@@ -43,7 +43,7 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
     asking.join(_ANSWER_SECONDS)
     if not found:
         raise TimeoutError(f"{what.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
-    if isinstance(found[0], OSError):
+    if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
 

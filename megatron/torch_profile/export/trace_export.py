@@ -11,6 +11,8 @@ scratch folder), where the space is.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from megatron.torch_trace.format.file_names import (
     TraceName,
     UnfinishedName,
 )
+from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 
 _KEY_AVERAGES_ROWS = 200
 
@@ -116,8 +119,41 @@ def save(profiler: Any, what: Export) -> int:
     Raises:
         TorchTraceError: the file is cut short.
     """
-    profiler.export_chrome_trace(str(what.raw))
+    with _plain_path(what.raw) as path:
+        profiler.export_chrome_trace(path)
+    # Newer versions of Kineto write beside it first, and leave that there when they fail.
+    begun = what.raw.with_name(what.raw.name + TEMPORARY_SUFFIX)
+    if begun.exists() and not what.raw.exists():
+        begun.rename(what.raw)
     return check_whole(what.raw)
+
+
+def keep_whole_events(what: Export) -> str:
+    """Of a raw trace that is cut short, the events that are whole, as a partial trace; where.
+
+    Raises:
+        OSError, TorchTraceError: they cannot be written either; the raw trace stays.
+    """
+    from megatron.torch_trace.rewrite.recovery import Unfinished, recover
+
+    kept = recover(Unfinished((what.raw,), what.target)).target
+    what.raw.unlink()
+    return f"the trace is cut short; the events that are whole are in {kept}"
+
+
+@contextmanager
+def _plain_path(path: Path) -> Iterator[str]:
+    """A path that Kineto can take: it writes it into the trace as it is, a quote too, and takes a
+    backslash for a slash."""
+    text, descriptors = str(path), Path("/proc/self/fd")
+    if (text.isprintable() and not {'"', "\\"} & set(text)) or not descriptors.exists():
+        yield text
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield str(descriptors / str(folder) / path.name)
+    finally:
+        os.close(folder)
 
 
 def let_go(profiler: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
 from megatron.torch_profile.export import trace_export
-from megatron.torch_profile.export.compression import compress
+from megatron.torch_profile.export.compression import CutShortError, compress
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
 
@@ -35,7 +36,7 @@ _REAP_SECONDS = 1.0
 """How long training waits for a killed process to be gone: one that hangs in a file system is not
 even killed."""
 _ANSWER_BYTES = 1 << 16
-"""What a pipe holds."""
+"""The most that a forked process can say."""
 
 
 class Writer(Protocol):
@@ -55,11 +56,14 @@ class Writer(Protocol):
 
 
 class Child:
-    """A forked process; its result comes through a pipe."""
+    """A forked process; its result comes through memory that both share.
 
-    def __init__(self, pid: int, pipe: int) -> None:
+    No pipe: training may have no file left to open.
+    """
+
+    def __init__(self, pid: int, answer: mmap.mmap) -> None:
         self._pid = pid
-        self._pipe = pipe
+        self._answer = answer
 
     def poll(self) -> dict[str, Any] | None:
         """None while it runs; its result, its error, or how it died."""
@@ -69,12 +73,8 @@ class Child:
             pid, status = self._pid, 0
         if pid == 0:
             return None
-        # It has answered, or never will: whoever else may hold the other end is not waited for.
-        os.set_blocking(self._pipe, False)
-        answer = b""
-        with suppress(BlockingIOError):
-            answer = os.read(self._pipe, _ANSWER_BYTES)
-        os.close(self._pipe)
+        answer = self._answer[:].rstrip(b"\0")
+        self._answer.close()
         if (result := _result(answer)) is not None:
             return result
         if os.WIFSIGNALED(status):
@@ -99,7 +99,7 @@ class Child:
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             _wait_a_moment(lambda: os.waitpid(self._pid, os.WNOHANG)[0] != 0)
-        os.close(self._pipe)
+        self._answer.close()
 
 
 class Program:
@@ -183,14 +183,14 @@ def fork(profiler: Any, what: Export) -> Child:
     """Write a trace in a forked child; the caller is held for the fork itself.
 
     Raises:
-        OSError: the system gives no process, or no pipe.
+        OSError: the system gives no process, or no memory to answer in.
     """
     for stream in (sys.stdout, sys.stderr):
         # What is buffered would be written twice. A signal may have interrupted a print, which
         # cannot be entered again; and whoever trains may have closed them, or their reader is gone.
         with suppress(Exception):
             stream.flush()
-    read_end, write_end = os.pipe()
+    answer = mmap.mmap(-1, _ANSWER_BYTES)
     # A signal in the child, before it shrugs them off, would find the parent's handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SHRUGGED_OFF)
     try:
@@ -199,25 +199,23 @@ def fork(profiler: Any, what: Export) -> Child:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _write_and_exit(profiler, what, write_end)
+            _write_and_exit(profiler, what, answer)
     except OSError:
-        os.close(read_end)
-        os.close(write_end)
+        answer.close()
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    os.close(write_end)
-    return Child(pid, read_end)
+    return Child(pid, answer)
 
 
-def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
+def _write_and_exit(profiler: Any, what: Export, shared: mmap.mmap) -> NoReturn:
     answer: dict[str, Any] = {}
     try:
         gc.disable()  # collecting would copy the parent's pages one by one
         for number in _SHRUGGED_OFF:
             signal.signal(number, signal.SIG_IGN)
         be_killed_first()
-        _close_all_but(pipe)
+        _close_all_files()
         if not what.urgent:
             os.nice(10)
         if not what.prepared:
@@ -225,17 +223,21 @@ def _write_and_exit(profiler: Any, what: Export, pipe: int) -> NoReturn:
         trace_export.save(profiler, what)
         answer = asdict(compress(what.raw, what.target, what.name.compression))
         trace_export.write_artifacts(profiler, what)
+    except CutShortError as error:
+        answer = {"error": str(error)}
+        with suppress(BaseException):
+            answer["error"] = trace_export.keep_whole_events(what)
     except BaseException as error:
         # The trace itself may be there already.
         answer = {**answer, "error": str(error) or type(error).__name__}
     finally:
         # Nobody reads if the parent was killed; then too this process must not go on as training.
         with suppress(BaseException):
-            os.write(pipe, json.dumps(answer).encode())
+            shared.write(json.dumps(answer).encode()[:_ANSWER_BYTES])
         os._exit(0)
 
 
-def _close_all_but(pipe: int) -> None:
+def _close_all_files() -> None:
     """The parent's sockets must close when the parent dies, so that its peers notice."""
     try:
         held = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
@@ -243,7 +245,7 @@ def _close_all_but(pipe: int) -> None:
         held = list(range(os.sysconf("SC_OPEN_MAX")))
     # Not one by one up to the limit, which containers set to a thousand million.
     for number in held:
-        if number > 2 and number != pipe:
+        if number > 2:
             with suppress(OSError):
                 os.close(number)
 

@@ -7,6 +7,7 @@ Nothing of it exists between windows, so there is nothing then that could cost a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -14,11 +15,16 @@ from typing import Any
 from torch.profiler import record_function
 
 from megatron.torch_profile.export.limits import WindowLimits
+from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto
 from megatron.torch_profile.record.trace_metadata import TraceNotes
 from megatron.torch_profile.spans.window_spans import Spans
+from megatron.torch_trace import wording
+
+_CLOCK_SECONDS = 0.5
+"""More than a clock that is merely corrected moves in a window."""
 
 
 class OpenWindow:
@@ -48,6 +54,7 @@ class OpenWindow:
         self._metadata = metadata
         self._expected_mb = expected_mb
         self._limits: WindowLimits | None = None
+        self._clock = 0.0
         self._step: ExitStack | None = None
         self._spans: Spans | None = None
         self._notes: TraceNotes | None = None
@@ -102,9 +109,22 @@ class OpenWindow:
         if self._notes is not None:
             self._notes.complete()
             self._notes = None
+        self._say_if_the_clock_moved()
         gap = following.first - following.warmup - self.recorded[-1] - 1 if following else None
         cupti.before_stop(gap, os.environ)
         return kineto.stop(self.profiler)
+
+    def _say_if_the_clock_moved(self) -> None:
+        # torch gives events the time of a clock that can be set, right or wrong.
+        moved = time.time() - time.monotonic() - self._clock
+        if abs(moved) > _CLOCK_SECONDS:
+            logger.warning(
+                "the system's clock was set %s by %s in the window of iterations %s: times in its "
+                "trace are wrong; record another window",
+                "forward" if moved > 0 else "back",
+                wording.seconds(abs(moved)),
+                self.window,
+            )
 
     def discard(self) -> None:
         """End it without a trace."""
@@ -123,6 +143,7 @@ class OpenWindow:
     def _start(self) -> None:
         self._limits = WindowLimits(self._config.max_trace_mb, self._expected_mb)
         kineto.start(self.profiler)
+        self._clock = time.time() - time.monotonic()
         self._notes = TraceNotes(self.profiler, self._metadata, self.window)
         if self._config.wanted_spans:
             self._spans = Spans(self._config, self._model)

@@ -50,7 +50,8 @@ _WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")
 _TRACE = re.compile(
     r"rank-(?P<rank>\d+)(?P<partial>\.partial)?\.pt\.trace\.json(?P<compression>\.gz|\.zst)?"
 )
-_UNFINISHED = re.compile(r"(?P<trace>.+?)\.(?P<pid>\d+)(?P<raw>\.json)?\.tmp")
+# Kineto itself writes to <path>.tmp first, in newer versions.
+_UNFINISHED = re.compile(r"(?P<trace>.+?)\.(?P<pid>\d+)(?P<raw>\.json(?:\.tmp)?)?\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
