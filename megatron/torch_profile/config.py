@@ -179,6 +179,7 @@ class TorchProfileConfig:
         "(which module costs what), memory (who holds memory), full.",
         choices=list(PRESETS),
     )
+    help: bool = _flag(False, "Print the help of these flags only, and end.")
 
     def with_preset(self) -> TorchProfileConfig:
         """The same configuration with what its preset switches on."""

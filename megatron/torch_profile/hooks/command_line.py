@@ -15,21 +15,14 @@ from megatron.torch_profile.config import FLAG, TorchProfileConfig, argument_of,
 from megatron.torch_profile.log import environment_rank, exit_with
 from megatron.torch_trace.errors import UsageError
 
-HELP = f"{FLAG}-help"
+HELP = flag_of("help")
 _FIELDS = fields(TorchProfileConfig)
 
 
 def add_flags(group: argparse._ActionsContainer) -> None:
-    """Add every flag of `TorchProfileConfig`, and the one that prints their help."""
+    """Add every flag of `TorchProfileConfig`."""
     for field in _FIELDS:
         add_flag(group, field, flag_of(field.name), argument_of(field.name))
-    group.add_argument(
-        HELP,
-        action=_PrintHelp,
-        nargs=0,
-        default=argparse.SUPPRESS,
-        help="Print the help of these flags only.",
-    )
 
 
 def add_flag(
@@ -38,7 +31,9 @@ def add_flag(
     """Add a field of a configuration as a flag: its type, default and help."""
     options = dict(field.metadata["argparse"])
     default = field.default_factory() if callable(field.default_factory) else field.default
-    if field.type == "bool":
+    if flag == HELP:
+        options |= {"action": _PrintHelp, "nargs": 0, "default": False}
+    elif field.type == "bool":
         options["action"] = "store_true"
     else:
         options["default"] = default

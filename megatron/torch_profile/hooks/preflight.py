@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from megatron.torch_profile.config import FLAG, TorchProfileConfig, flag_of
-from megatron.torch_profile.hooks.command_line import HELP, of_command_line, with_suggestion
+from megatron.torch_profile.hooks.command_line import of_command_line, with_suggestion
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan import capture_plan, ranks, run_folder, topology
 from megatron.torch_profile.plan.capture_plan import CapturePlan
@@ -87,7 +87,7 @@ def _megatron_arguments(words: Sequence[str]) -> Any:
 
 def _of_megatron(words: Sequence[str]) -> list[str]:
     """The words without unknown flags of ours, which end the launch."""
-    known = {HELP, *(flag_of(field.name) for field in fields(TorchProfileConfig))}
+    known = {flag_of(field.name) for field in fields(TorchProfileConfig)}
     for word in words:
         flag = word.partition("=")[0]
         if flag.startswith(FLAG) and flag not in known:
