@@ -90,8 +90,6 @@ find "$RUN" -type f -printf '  %p  %k KiB\n' | sort
 echo
 WINDOW=$(find "$RUN" -maxdepth 1 -name 'iter-*' | sort | tail -n 1)
 echo "Look at them:"
-if ((GPUS > 0)); then
-  echo "  .venv/bin/torch-trace analyze $WINDOW"
-fi
+echo "  .venv/bin/torch-trace analyze $WINDOW"
 echo "  .venv/bin/torch-trace view $WINDOW"
 echo "  .venv/bin/torch-trace info $WINDOW"

@@ -113,6 +113,7 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         "microbatches": [asdict(row) for row in rank.microbatches],
         "bubble": [asdict(row) for row in rank.bubble],
         "casts": asdict(rank.casts),
+        "cpu": None if rank.cpu is None else asdict(rank.cpu),
         "compile": dict(rank.compile),
         "launches": asdict(rank.launches),
         "host": asdict(rank.host),

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from megatron.torch_trace.analysis.modules.ranges import holders
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
+from megatron.torch_trace.analysis.results.cpu_time import CpuModuleRow
 from megatron.torch_trace.wording import ranks
 
 _ANY = "*"
@@ -25,13 +27,13 @@ class ModuleNode:
 
     Args:
         path: of the modules.
-        rows: the modules.
+        rows: the modules: `ModuleRow`, or of a recording without a GPU `CpuModuleRow`.
         above: path of the node above; () for a root.
         children: the heaviest first.
     """
 
     path: Path
-    rows: list[ModuleRow] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     above: Path = ()
     children: list[ModuleNode] = field(default_factory=list)
 
@@ -81,10 +83,10 @@ class ModuleNode:
         computing = self.total_ns - self.sum("communication_ns")
         if len(known) < len(flops) or not sum(known) or computing <= 0:
             return None
-        return sum(known) / computing * _PER_TERA
+        return float(sum(known) / computing * _PER_TERA)
 
 
-def module_nodes(rows: tuple[ModuleRow, ...]) -> list[ModuleNode]:
+def module_nodes(rows: Sequence[ModuleRow | CpuModuleRow]) -> list[ModuleNode]:
     """The roots of the tree of these modules, the heaviest first."""
     nodes: dict[Path, ModuleNode] = {}
     for row in rows:

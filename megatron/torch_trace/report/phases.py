@@ -22,10 +22,11 @@ def tables(analysis: Analysis, width: int, top: int) -> list[str]:
     ranks = first_and_last(analysis, lambda rank: rank.phases)
     if not ranks:
         return []
-    return _phases(ranks, width, 2 * top) + _microbatches(ranks, width)
+    gpu = not analysis.is_of_the_cpu
+    return _phases(ranks, width, 2 * top, gpu=gpu) + _microbatches(ranks, width, gpu=gpu)
 
 
-def _phases(ranks: tuple[RankResult, ...], width: int, most: int) -> list[str]:
+def _phases(ranks: tuple[RankResult, ...], width: int, most: int, *, gpu: bool) -> list[str]:
     of = [{row.phase: row for row in rank.phases} for rank in ranks]
     longest: dict[str, int] = {}
     for rows in of:
@@ -35,7 +36,9 @@ def _phases(ranks: tuple[RankResult, ...], width: int, most: int) -> list[str]:
         longest = {name: time for name, time in longest.items() if name not in _SAME}
     names = sorted(longest, key=lambda name: -longest[name])[:most]
     columns = ["| calls", "CPU", "GPU work", "exposed"]
-    if len(ranks) > 1 and width < _WIDE:
+    if not gpu:
+        columns = columns[:2]
+    elif len(ranks) > 1 and width < _WIDE:
         columns.pop()
     lines = []
     for name in names:
@@ -57,7 +60,7 @@ def _cells(row: PhaseRow | None) -> list[str]:
     return [count(row.calls), *(milliseconds(time) if time else NONE for time in times)]
 
 
-def _microbatches(ranks: tuple[RankResult, ...], width: int) -> list[str]:
+def _microbatches(ranks: tuple[RankResult, ...], width: int, *, gpu: bool) -> list[str]:
     lines = []
     for rank in ranks:
         for direction in _PASSES:
@@ -72,8 +75,10 @@ def _microbatches(ranks: tuple[RankResult, ...], width: int) -> list[str]:
         return []
     columns = ("rank", "<pass", "<in 1F1B", "count", "CPU", "longest", "(is)", "GPU work", "most",
                "(is)")  # fmt: skip
-    found = ["", "MICRO-BATCHES (ms, means; the longest on the CPU and the most on the GPU)"]
-    found += table(columns, lines, width)
+    most = " and the most on the GPU" if gpu else ""
+    found = ["", f"MICRO-BATCHES (ms, means; the longest on the CPU{most})"]
+    kept = len(columns) if gpu else columns.index("GPU work")
+    found += table(columns[:kept], [line[:kept] for line in lines], width)
     for rank in ranks:
         parts = [f"{row.place} {milliseconds(row.bubble_ns)}" for row in rank.bubble]
         if parts:

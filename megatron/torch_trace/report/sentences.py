@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
 from megatron.torch_trace.gpu_record.restarts import again_sentence
 from megatron.torch_trace.wording import counted, duration, percent, ranks
 
@@ -25,6 +26,7 @@ _NAMES = {
 _LEAST_SHARE = 0.0005
 _LEAST_TWICE = 0.005
 _MOST_NOTES = 8
+_MOST_OPERATORS = 4
 
 
 def head(analysis: Analysis) -> str:
@@ -36,21 +38,26 @@ def head(analysis: Analysis) -> str:
     if first.world_size and first.world_size != count:
         parts[0] += f" of {first.world_size:,}"
     devices = sorted({rank.device for rank in analysis.ranks if rank.device})
-    parts.append(", ".join(devices) if devices else "GPU not recorded")
+    if analysis.is_of_the_cpu:
+        parts.append("on the CPU")
+    else:
+        parts.append(", ".join(devices) if devices else "GPU not recorded")
     if summary.steps:
         steps = len(summary.steps)
         named = f"step {summary.steps[0]}" if steps == 1 else f"steps {ranks(summary.steps)}"
         parts.append(f"{named}, {duration(summary.iteration_ns)} an iteration")
     else:
         parts.append(f"no steps marked, {_unmarked(analysis)}")
-    mfu = analysis.mfu
-    parts.append(f"MFU {percent(mfu.value)}")
+    if not analysis.is_of_the_cpu:
+        parts.append(f"MFU {percent(analysis.mfu.value)}")
     return "; ".join(parts) + "."
 
 
 def _unmarked(analysis: Analysis) -> str:
     """Without steps: how long the window is, and for how much of it the GPU worked."""
     window, shares = analysis.summary.window_ns, analysis.summary.shares
+    if analysis.is_of_the_cpu:
+        return f"{duration(window)} from the first operator to the last"
     if shares is None:
         return f"a window of {duration(window)}"
     busy = duration((1 - shares.idle) * window)
@@ -59,6 +66,8 @@ def _unmarked(analysis: Analysis) -> str:
 
 def answer(analysis: Analysis) -> list[str]:
     """Where the time went: communication, idle, compute; or why that is unknown."""
+    if analysis.is_of_the_cpu:
+        return _answer_of_the_cpu(analysis)
     shares, idle = analysis.summary.shares, analysis.summary.idle
     if shares is None or idle is None:
         reason = next((rank.unknown for rank in analysis.ranks if rank.unknown), "")
@@ -97,10 +106,30 @@ def answer(analysis: Analysis) -> list[str]:
     return [exposed, waiting, f"{computing}; {hidden} is communication hidden behind compute."]
 
 
+def _answer_of_the_cpu(analysis: Analysis) -> list[str]:
+    """What the CPU's time went into, and the operators with most time of their own."""
+    what = "iteration" if analysis.summary.steps else "window"
+    whole = means([rank.cpu.window for rank in analysis.ranks if rank.cpu])
+    said = f"Operators {percent(whole.operators_ns / whole.length_ns)} of the {what}"
+    if whole.data_ns:
+        said += f", the data loader {percent(whole.data_ns / whole.length_ns)}"
+    said += f", neither {percent(whole.other_ns / whole.length_ns)} (Python, waiting)."
+    first, *others = [
+        (row.operator, percent(row.share))
+        for row in mean_operators(analysis.ranks)[:_MOST_OPERATORS]
+    ] or [("", "")]
+    if not first[0]:
+        return [said]
+    rest = "".join(f", {name} {share}" for name, share in others)
+    return [said, f"{first[0]} {first[1]} of the operators' own time{rest}."]
+
+
 def notes(analysis: Analysis) -> list[str]:
     """What is behind the MFU, what is missing, damaged, left out."""
     found = []
-    if analysis.mfu.reason:
+    if analysis.is_of_the_cpu:
+        pass
+    elif analysis.mfu.reason:
         found.append(f"MFU unknown: {analysis.mfu.reason}")
     elif analysis.mfu.value is not None:
         mfu = analysis.mfu

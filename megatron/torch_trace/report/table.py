@@ -6,6 +6,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from megatron.torch_trace.report.tables import Column, Row, Section, Table
+
 _GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
 _LEAST = 8
@@ -39,6 +41,36 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
         ]
         lines.append((_INDENT + gap.join(parts)).rstrip())
     return lines
+
+
+def render(one: Table, width: int) -> list[str]:
+    """A table as lines: its heading, as many rows as it shows on a terminal, how many more."""
+    kept = [n for n, column in enumerate(one.columns) if column.brief is not None]
+    rows = one.rows[: one.most] if one.most else one.rows
+    lines = [one.brief or one.caption.upper()]
+    lines += table(
+        [_heading(one.columns[n]) for n in kept],
+        [[_indented(row, n) for n in kept] for row in rows],
+        width,
+    )
+    more = len(one.rows) - len(rows)
+    return [*lines, f"  {more:,} rows more: --json has them."] if more else lines
+
+
+def render_section(section: Section, width: int) -> list[str]:
+    """The tables of a section, if it has any."""
+    tables = section.data.get("tables", ()) if section.missing is None else ()
+    found = [render(one, width) for one in tables if one.rows]
+    return [line for n, lines in enumerate(found) for line in ([""] if n else []) + lines]
+
+
+def _indented(row: Row, n: int) -> str:
+    return ("" if n else "  " * (row.level - 1)) + row.cells[n].text
+
+
+def _heading(column: Column) -> str:
+    side = "" if column.number else "<~" if column.cut else "<"
+    return side + (column.brief or column.title)
 
 
 def _over(widths: Sequence[int], gap: str, width: int) -> int:

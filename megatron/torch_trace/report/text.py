@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import Counter
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.report import modules, phases, sections, sentences, work
-from megatron.torch_trace.report.table import paragraph
+from megatron.torch_trace.report import modules, phases, sentences, text_sections, work
+from megatron.torch_trace.report.sections import cpu
+from megatron.torch_trace.report.table import paragraph, render_section
 
 LEAST_WIDTH, MOST_WIDTH = 80, 100
 
@@ -28,14 +29,15 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         paragraph(sentences.head(analysis), width),
         _answer(analysis, width),
         _findings(analysis.findings, width),
-        sections.breakdown(analysis, width),
-        sections.communication(analysis, width),
-        sections.stragglers(analysis, width),
-        sections.pipeline(analysis, width),
+        render_section(cpu.section(analysis, top), width),
+        text_sections.breakdown(analysis, width),
+        text_sections.communication(analysis, width),
+        text_sections.stragglers(analysis, width),
+        text_sections.pipeline(analysis, width),
         phases.tables(analysis, width, top),
         work.tables(analysis, width, top),
         modules.tree(analysis, width, top),
-        sections.host(analysis, width),
+        text_sections.host(analysis, width),
         _notes(analysis, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

@@ -8,8 +8,8 @@ import json
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
-from megatron.torch_trace.report.sections import means
 from megatron.torch_trace.report.table import table
+from megatron.torch_trace.report.text_sections import means
 from megatron.torch_trace.wording import NONE, count, milliseconds, percent
 
 

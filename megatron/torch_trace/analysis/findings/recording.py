@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
-from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.wording import percent
 
 _OVERHEAD = 0.02
@@ -17,16 +17,26 @@ _CPU = "cpu"  # what capture writes as the device of a rank without a GPU
 
 
 def recorded_on_the_cpu(analysis: Analysis) -> Iterator[Finding]:
-    """A training without a GPU, as the recording itself says: nothing is missing."""
-    ranks = [rank for rank in analysis.ranks if rank.unknown and rank.device == _CPU]
-    if ranks:
-        yield Finding(
-            "recorded_on_the_cpu",
-            "info",
-            f"Trained on the CPU ({over(ranks)}): there is no GPU to tell of.",
-            {"ranks": [rank.rank for rank in ranks]},
-            "Look at the spans and operators in Perfetto; what is unknown below is about GPUs.",
-        )
+    """A recording with neither GPU work nor launches: the CPU's time is the answer."""
+    ranks = [rank for rank in analysis.ranks if rank.unknown and _is_of_the_cpu(rank)]
+    if not ranks:
+        return
+    trained = all(rank.device == _CPU for rank in ranks)
+    title = (
+        f"Trained on the CPU ({over(ranks)}): there is no GPU to tell of."
+        if trained
+        else f"Only the CPU was recorded ({over(ranks)}): no GPU work and no launches."
+    )
+    yield Finding(
+        "recorded_on_the_cpu",
+        "info",
+        title,
+        {"ranks": [rank.rank for rank in ranks]},
+        "All times are of the CPU."
+        if trained
+        else "All times are of the CPU. If training used a GPU, record its activity too: "
+        "`ProfilerActivity.CUDA` in torch.profiler, `--torch-profile-activities cpu cuda` here.",
+    )
 
 
 def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
@@ -35,7 +45,7 @@ def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
         rank
         for rank in analysis.ranks
         if rank.unknown
-        and rank.device != _CPU
+        and not _is_of_the_cpu(rank)
         and rank.launches.clock_offset_ns is None
         and not rank.other_maker
     ]
@@ -62,6 +72,10 @@ def missing_gpu_events(analysis: Analysis) -> Iterator[Finding]:
         "(Nsight, DCGM) on the same GPUs, and with a shorter window.",
         1.0,
     )
+
+
+def _is_of_the_cpu(rank: RankResult) -> bool:
+    return rank.cpu is not None or rank.device == _CPU
 
 
 def profiler_overhead(analysis: Analysis) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
 from megatron.torch_trace.analysis.host.idle import Host
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
+from megatron.torch_trace.analysis.results.cpu_time import CpuTime
 from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.analysis.results.summary import Summary
 from megatron.torch_trace.analysis.schedule.microbatches import BubbleRow, MicrobatchRow
@@ -78,6 +79,7 @@ class RankResult:
         bubble: the pipeline's bubble by place in 1F1B.
         base_ns: what the trace's times count from, ns since the epoch where the trace tells it.
         course: the breakdown in slices of time; None if utilisation is unknown.
+        cpu: time of the CPU, of a recording with neither GPU work nor launches; else None.
     """
 
     rank: int
@@ -122,6 +124,7 @@ class RankResult:
     course: Course | None = None
     is_rank_known: bool = True
     other_maker: str | None = None
+    cpu: CpuTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,11 @@ class Analysis:
     skipped_files: tuple[SkippedFile, ...]
     stages: tuple[StageWork, ...] = ()
 
+    @property
+    def is_of_the_cpu(self) -> bool:
+        """Whether no recording has a GPU in it, so that the CPU's time is the answer."""
+        return all(rank.cpu is not None for rank in self.ranks)
+
     def to_polars(self) -> dict[str, pl.DataFrame]:
         """Every table over all ranks as a polars frame.
 
@@ -191,8 +199,8 @@ class Analysis:
             `modules`, `module_classes`, `module_account`, `phases`, `microbatches`, `bubble`,
             `syncs`, `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each with a
             column `rank` where that makes sense. `stages`, and with a column `stage`
-            `stage_layers` and `stage_classes`, are modules over ranks. An empty table has no
-            columns.
+            `stage_layers` and `stage_classes`, are modules over ranks. Of recordings without a
+            GPU also `cpu_operators` and `cpu_modules`. An empty table has no columns.
         """
         from megatron.torch_trace.analysis.results.frames import frames
 

@@ -77,6 +77,12 @@ def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
             for rank in analysis.ranks
             for row in getattr(rank, name)
         ]
+    for name in ("operators", "modules") if analysis.is_of_the_cpu else ():
+        tables[f"cpu_{name}"] = [
+            {"rank": rank.rank, **asdict(row)}
+            for rank in analysis.ranks
+            for row in getattr(rank.cpu, name, ())
+        ]
     for name in ("syncs", "data_loading"):
         tables[name] = [
             {"rank": rank.rank, **asdict(row)}

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.gpu_work.mfu import dense_peak_tflops
 from megatron.torch_trace.analysis.host.idle import look_at_host
 from megatron.torch_trace.analysis.modules.rows import look_at_modules
 from megatron.torch_trace.analysis.results.analysis import RankResult, StepResult
+from megatron.torch_trace.analysis.results.cpu_time import cpu_time
 from megatron.torch_trace.analysis.schedule.microbatches import (
     BubbleRow,
     bubble_rows,
@@ -184,6 +185,7 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         python_functions=activity.python_functions,
         base_ns=activity.base_ns,
         course=None if unknown else course_of(timeline.sets, window),
+        cpu=cpu_time(timeline) if _is_of_the_cpu(activity) else None,
     )
     run = metadata.own.get("run")
     return RankOutcome(
@@ -208,6 +210,11 @@ def _why_unknown(timeline: Timeline, launches: LaunchStatistics) -> str | None:
         offset=timeline.clock_offset,
     )
     return record.why_unknown
+
+
+def _is_of_the_cpu(activity: Activity) -> bool:
+    nothing = not len(activity.gpu) and not len(activity.calls)
+    return nothing and activity.metadata.maker is None
 
 
 def _device(activity: Activity, number: int | None) -> str | None:

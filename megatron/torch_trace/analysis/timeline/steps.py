@@ -83,7 +83,7 @@ def find_window(activity: Activity, launched: Ints, *, one_clock: bool = True) -
         one_clock: GPU and CPU are on one clock; else the CPU's alone bounds the window.
 
     Returns:
-        None for a trace that has neither steps nor GPU work nor launches of kernels.
+        None for a trace that has no steps, no GPU work, no launches, and no operators that count.
 
     Raises:
         MergedTraceError: the same step exists in several processes.
@@ -92,7 +92,7 @@ def find_window(activity: Activity, launched: Ints, *, one_clock: bool = True) -
     marks = _marks(activity)
     if not marks:
         if not len(gpu):
-            return _launching(activity)
+            return _launching(activity) or _of_the_cpu(activity)
         return Window(int(gpu.start.min()), int(gpu.end.max()))
     start = marks[0][1]
     end = max(mark[2] for mark in marks)
@@ -114,6 +114,15 @@ def _launching(activity: Activity) -> Window | None:
     if not mine.any():
         return None
     return Window(int(calls.start[mine].min()), int(calls.end[mine].max()))
+
+
+def _of_the_cpu(activity: Activity) -> Window | None:
+    """From the first to the last operator, where there was no GPU to use."""
+    ops = activity.ops
+    if activity.metadata.devices or len(activity.calls) or not (~ops.annotation).any():
+        return None
+    track = int(np.bincount(ops.track[~ops.annotation]).argmax())
+    return Window(int(ops.start.min()), int(ops.end.max()), track=track)
 
 
 def _marks(activity: Activity) -> list[tuple[int, int, int, int]]:

@@ -9,7 +9,8 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import findings
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.places import used_dimensions, where
+from megatron.torch_trace.report.tables import (
     PARTS,
     At,
     Cell,
@@ -66,7 +67,7 @@ def section(analysis: Analysis) -> Section:
                     strict=True,
                 )
             ),
-            "table": _table(analysis),
+            "table": None if analysis.is_of_the_cpu else _table(analysis),
             "many": many,
             "slim": [_slim(rank) for rank in ranks] if many else [],
             "coordinates": _groups("coordinates", "By place in the parallel dimensions", groups)
@@ -75,16 +76,6 @@ def section(analysis: Analysis) -> Section:
             "count": len(ranks),
         },
     )
-
-
-def used_dimensions(analysis: Analysis) -> frozenset[str]:
-    """Dimensions in which all ranks are at 0 tell nothing."""
-    return frozenset(k for rank in analysis.ranks for k, v in rank.coordinates.items() if v)
-
-
-def where(rank: RankResult, used: frozenset[str]) -> str:
-    """`tp1 pp0`."""
-    return " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in used)
 
 
 def whole(rank: RankResult) -> At | None:
@@ -184,6 +175,8 @@ def _whose(length: int, rank: int) -> Cell:
 
 def steps(analysis: Analysis) -> Section:
     """Step by step; rank by rank where ranks are few."""
+    if analysis.is_of_the_cpu:
+        return Section("steps", "Steps", "they are in the section on the time of the CPU")
     if not analysis.summary.steps:
         return Section("steps", "Steps", "the traces mark no steps (ProfilerStep)")
     if len(analysis.summary.steps) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import CommunicationSummary
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.report.html.parts import At, Section, at
+from megatron.torch_trace.report.tables import At, Section, at
 from megatron.torch_trace.wording import duration, percent
 
 _MOST_VALUES = 16

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.report.html.breakdown import FEW
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,
@@ -41,15 +43,18 @@ def section(analysis: Analysis) -> Section:
     rest = ""
     if more:
         rest = f"The least and the most idle; {more:,} ranks more are in analyze --json."
-    data = {
-        "causes": [(colour, words) for _, colour, words in _CAUSES],
-        "idle": _idle(shown, rest),
-        "launches": _launches(shown, rest),
+    gpu = not analysis.is_of_the_cpu
+    data: dict[str, Any] = {
+        "causes": [(colour, words) for _, colour, words in _CAUSES] if gpu else [],
+        "idle": _idle(shown, rest) if gpu else None,
+        "launches": _launches(shown, rest) if gpu else None,
         "syncs": _syncs(analysis),
         "loading": _loading(analysis),
         "python": _python(analysis),
         "compiled": _compiled(analysis),
     }
+    if not any(data.values()):
+        return Section("host", "CPU side", "the traces have neither stacks nor a data loader")
     return Section("host", "CPU side", data=data)
 
 
@@ -170,6 +175,7 @@ def _loading(analysis: Analysis) -> Table | None:
         Column("GPU idle ms", hint="of that"),
         *((Column("use", hint=_USE),) if with_use else ()),
     )
+    kept = 4 if analysis.is_of_the_cpu else len(columns)
     found.sort(key=lambda entry: -entry[1].time_ns)
     rows = []
     for rank, row in found[:_MOST]:
@@ -182,8 +188,8 @@ def _loading(analysis: Analysis) -> Table | None:
             ms(row.idle_ns),
             *((Cell(UNKNOWN) if supply is None else share(supply.use),) if with_use else ()),
         )
-        rows.append(Row(cells))
-    return Table("loading", "Data loader", columns, tuple(rows), _more(found))
+        rows.append(Row(cells[:kept]))
+    return Table("loading", "Data loader", columns[:kept], tuple(rows), _more(found))
 
 
 def _python(analysis: Analysis) -> Table | None:

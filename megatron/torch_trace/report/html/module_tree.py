@@ -10,7 +10,9 @@ from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.ranges import STACKS
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.report.html import stage_work
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
+from megatron.torch_trace.report.stages import first_and_last, label
+from megatron.torch_trace.report.tables import (
     At,
     Cell,
     Column,
@@ -21,8 +23,6 @@ from megatron.torch_trace.report.html.parts import (
     share,
     text,
 )
-from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
-from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.wording import count, flop_rate, milliseconds, percent
 
 _MOST = 600
@@ -70,6 +70,8 @@ class Tree:
 def section(analysis: Analysis) -> Section:
     """What the stages compute, and a tree for the first and the last of them."""
     shown = first_and_last(analysis, lambda rank: rank.modules)
+    if analysis.is_of_the_cpu:
+        return Section("modules", "Modules", "no GPU work was recorded; see the time of the CPU")
     if not shown:
         missing = (
             "the traces have neither spans of modules (--torch-profile-spans modules) nor stacks"

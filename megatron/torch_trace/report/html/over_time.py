@@ -10,8 +10,8 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
-from megatron.torch_trace.report.html.breakdown import used_dimensions, where
-from megatron.torch_trace.report.html.parts import At, Section
+from megatron.torch_trace.report.places import used_dimensions, where
+from megatron.torch_trace.report.tables import At, Section
 from megatron.torch_trace.wording import duration
 
 WIDTH, HEIGHT = 1000, 24

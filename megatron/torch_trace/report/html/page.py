@@ -31,7 +31,8 @@ from megatron.torch_trace.report.html import (
     work,
 )
 from megatron.torch_trace.report.html.links import ViewLinks
-from megatron.torch_trace.report.html.parts import Column, Section, Table
+from megatron.torch_trace.report.sections import cpu
+from megatron.torch_trace.report.tables import Column, Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _SHARE = re.compile(r"[^\d%]+[\d.]+ %")
@@ -39,6 +40,7 @@ _PACKAGE = "megatron.torch_trace.report.html"
 _SECTIONS = (
     breakdown.section,
     findings.section,
+    cpu.section,
     breakdown.steps,
     over_time.section,
     communication.section,
@@ -85,7 +87,8 @@ def render_html(
 
 def _labels(section: Section) -> list[tuple[str, tuple[Column, ...]]]:
     """Of each table its id and columns: on a narrow screen every number has its label beside it."""
-    tables = [*section.data.values(), *section.data.get("trees", ())]
+    data = section.data
+    tables = [*data.values(), *data.get("trees", ()), *data.get("tables", ())]
     return [(one.name, one.columns) for one in tables if isinstance(one, (Table, module_tree.Tree))]
 
 

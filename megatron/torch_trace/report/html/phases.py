@@ -6,7 +6,8 @@ from __future__ import annotations
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.schedule.phases import PhaseRow
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.stages import first_and_last
+from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,
@@ -18,10 +19,11 @@ from megatron.torch_trace.report.html.parts import (
     share,
     text,
 )
-from megatron.torch_trace.report.stages import first_and_last
 from megatron.torch_trace.wording import NONE, count, ranks
 
 _MOST = 300
+_OF_THE_CPU = 5
+"""Columns of phases that tell of the CPU."""
 _PASSES = ("forward", "backward")
 
 
@@ -35,16 +37,17 @@ def section(analysis: Analysis) -> Section:
             "the traces have no spans of phases (--torch-profile-spans phases)",
         )
     of = ranks(tuple(rank.rank for rank in shown))
+    gpu = not analysis.is_of_the_cpu
     data = {
-        "table": _phases(shown, of),
-        "microbatches": _microbatches(shown, of),
+        "table": _phases(shown, of, gpu),
+        "microbatches": _microbatches(shown, of, gpu),
         "one_stage_of_many": len(shown) < len(analysis.ranks),
         "of": of,
     }
     return Section("phases", "Phases", data=data)
 
 
-def _phases(shown: tuple[RankResult, ...], of: str) -> Table:
+def _phases(shown: tuple[RankResult, ...], of: str, gpu: bool) -> Table:
     columns = (
         Column("phase", number=False),
         Column("rank"),
@@ -56,8 +59,10 @@ def _phases(shown: tuple[RankResult, ...], of: str) -> Table:
         Column("exposed comm ms", hint="of the GPU work"),
     )
     rows = [(rank, row) for rank in shown for row in rank.phases]
-    cells = tuple(Row(_phase(rank, row), at(rank.rank, row.longest)) for rank, row in rows)
-    return Table("loop", f"Phases; they nest, so they do not add up; rank {of}", columns, cells)
+    kept = len(columns) if gpu else _OF_THE_CPU
+    cells = tuple(Row(_phase(rank, row)[:kept], at(rank.rank, row.longest)) for rank, row in rows)
+    caption = f"Phases; they nest, so they do not add up; rank {of}"
+    return Table("loop", caption, columns[:kept], cells)
 
 
 def _phase(rank: RankResult, row: PhaseRow) -> tuple[Cell, ...]:
@@ -73,7 +78,7 @@ def _phase(rank: RankResult, row: PhaseRow) -> tuple[Cell, ...]:
     )
 
 
-def _microbatches(shown: tuple[RankResult, ...], of: str) -> Table | None:
+def _microbatches(shown: tuple[RankResult, ...], of: str, gpu: bool) -> Table | None:
     rows = [
         _microbatch(rank, row, direction)
         for rank in shown
@@ -83,7 +88,7 @@ def _microbatches(shown: tuple[RankResult, ...], of: str) -> Table | None:
     ]
     if not rows:
         return None
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("micro-batch"),
         Column("pass", number=False),
         Column("rank"),
@@ -96,6 +101,9 @@ def _microbatches(shown: tuple[RankResult, ...], of: str) -> Table | None:
     if more > 0:
         rows = sorted(rows, key=lambda row: -(row.cells[5].sort or 0))[:_MOST]
     rest = f"The longest on the CPU; {more:,} more are in analyze --json." if more > 0 else ""
+    if not gpu:
+        columns = columns[:-1]
+        rows = [Row(row.cells[:-1], row.at) for row in rows]
     return Table("microbatches", f"Micro-batches, rank {of}", columns, tuple(rows), rest)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,

@@ -12,7 +12,7 @@ from typing import Any
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, Series
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.html.parts import Cell, Column, Row, Section, Table, number, text
+from megatron.torch_trace.report.tables import Cell, Column, Row, Section, Table, number, text
 from megatron.torch_trace.wording import number as number_in_words
 from megatron.torch_trace.wording import ranks
 
@@ -215,7 +215,9 @@ def notes(analysis: Analysis, record: RunRecord | None) -> Section:
     """What was repaired, dropped, or is unknown."""
     found = sentences.notes(analysis)
     found += [
-        f"Rank {r.rank}: utilisation is unknown: {r.unknown}" for r in analysis.ranks if r.unknown
+        f"Rank {r.rank}: utilisation is unknown: {r.unknown}"
+        for r in analysis.ranks
+        if r.unknown and not r.cpu
     ]
     if record:
         found += record.faults

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.stage_work import PartWork, StageWork
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.tables import (
     At,
     Cell,
     Column,

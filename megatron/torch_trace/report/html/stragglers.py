@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.tables import (
     At,
     Column,
     Row,

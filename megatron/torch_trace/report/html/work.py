@@ -9,7 +9,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
 from megatron.torch_trace.report.html.communication import means
-from megatron.torch_trace.report.html.parts import (
+from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,

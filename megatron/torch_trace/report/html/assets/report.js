@@ -209,8 +209,20 @@
     }
   });
 
+  // Where one is, in the list of sections.
+  const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      links.forEach((link) => link.removeAttribute("aria-current"));
+      links.get(entry.target.id)?.setAttribute("aria-current", "true");
+    }
+  }, { rootMargin: "-15% 0px -75% 0px" });
+  all("main > section").forEach((section) => watcher.observe(section));
+
   // Order and filter of the ranks, in the table and in the columns alike.
   const ranks = one("#ranks"), slim = one("#slim"), order = one(".order");
+  if (!ranks) return; // a recording of the CPU alone: this is the last of the script
   order.hidden = ranks.tBodies[0].rows.length < 2;
   // The parts stand behind the window's length, which stands behind the bar.
   const parts = [...ranks.tHead.rows[0].cells].findIndex((head) => head.textContent.trim() === "breakdown") + 2;
@@ -243,15 +255,4 @@
     one("#ranks-found").textContent = wish.length ? `${found} of ${ranks.tBodies[0].rows.length}` : "";
   });
   slim?.addEventListener("pointerover", (event) => { if (event.target.title) one("#slim-told").textContent = event.target.title; });
-
-  // Where one is, in the list of sections.
-  const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
-  const watcher = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      links.forEach((link) => link.removeAttribute("aria-current"));
-      links.get(entry.target.id)?.setAttribute("aria-current", "true");
-    }
-  }, { rootMargin: "-15% 0px -75% 0px" });
-  all("main > section").forEach((section) => watcher.observe(section));
 })();

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page is made of: sections of tables, rows and cells that only await their markup."""
+"""What a report is made of: sections of tables, rows and cells that only await their renderer.
+
+A section says once what it holds. Where a terminal has less room than a page, the table says what
+to leave out there: columns without a `brief` title, and rows beyond `most`.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +44,21 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; numbers are on the right. `hint` explains the heading."""
+    """One column.
+
+    Args:
+        title: its heading.
+        number: its cells are on the right.
+        hint: explains the heading.
+        brief: the heading on a terminal; None to leave the column out there.
+        cut: a terminal that is too narrow cuts its cells.
+    """
 
     title: str
     number: bool = True
     hint: str = ""
+    brief: str | None = ""
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +69,13 @@ class Row:
         cells: one for each column.
         at: an example of what the row sums up.
         attributes: `data-` attributes by name.
+        level: in a tree, from 1 on; the rows of a tree stand in its order.
     """
 
     cells: tuple[Cell, ...]
     at: At | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,8 @@ class Table:
     Args:
         name: its id.
         rest: what is not in it, a sentence.
+        brief: its heading on a terminal, where the caption would not do.
+        most: rows that a terminal shows; 0 for all.
     """
 
     name: str
@@ -76,6 +94,13 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     rest: str = ""
+    brief: str = ""
+    most: int = 0
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether its rows can be folded."""
+        return any(row.level for row in self.rows)
 
     @property
     def is_wide(self) -> bool:
@@ -91,7 +116,7 @@ class Section:
     Args:
         name: its id and its template.
         missing: why there is nothing to show, a sentence; then it is left out.
-        data: what the template gets.
+        data: what the template gets, or `tables`, one below the other, and `legend`.
     """
 
     name: str

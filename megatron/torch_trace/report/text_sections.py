@@ -30,6 +30,8 @@ _PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 
 def breakdown(analysis: Analysis, width: int) -> list[str]:
     """By rank, and by step where there are several."""
+    if analysis.is_of_the_cpu:
+        return []
     several = len(analysis.ranks) <= _FEW_RANKS and any(len(r.steps) > 1 for r in analysis.ranks)
     # A dimension in which all ranks are at 0 tells nothing.
     used = {k for rank in analysis.ranks for k, v in rank.coordinates.items() if v}
@@ -218,6 +220,8 @@ def _passes(counts: list[int], chunks: int | None) -> str:
 
 def host(analysis: Analysis, width: int) -> list[str]:
     """Launches, causes of idle time, the loop's thread, synchronisations."""
+    if analysis.is_of_the_cpu:
+        return _python(analysis, width)
     rows = [_host_row(rank) for rank in _shown(analysis)]
     lines = ["CPU SIDE (ms): launches | why the GPU was idle | what the loop's thread did"]
     lines += table(
@@ -263,8 +267,9 @@ def _python(analysis: Analysis, width: int) -> list[str]:
         f"{row.function.rsplit('/', 1)[-1]} {milliseconds(row.self_ns)}"
         for row in rank.host.python[:4]
     ]
+    first = "" if analysis.is_of_the_cpu else "  "
     return paragraph(
-        f"rank {rank.rank}: Python's own time, ms: {'; '.join(longest)}", width, "  ", "    "
+        f"rank {rank.rank}: Python's own time, ms: {'; '.join(longest)}", width, first, "    "
     )
 
 
