@@ -102,7 +102,8 @@ def test_the_terminal_answers_in_time_of_the_cpu_and_never_with_unknown(
         "aten::stack 5.4 %.",
         "",
         "FINDINGS",
-        "  i   finding recorded_on_the_cpu: Trained on the CPU (rank 0): there is no GPU to tell of.",
+        "  i   finding recorded_on_the_cpu: Trained on the CPU (rank 0): there is no GPU to tell "
+        "of.",
         "      > All times are of the CPU.",
         "",
     ]
