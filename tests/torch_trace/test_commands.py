@@ -314,9 +314,9 @@ def test_missing_kernels_are_a_fault(tmp_path: Path, events: list[str], sentence
 @pytest.mark.parametrize(
     ("odd", "kind"),
     [
-        (event("x", "0", "1.000"), "more than a day away from the rest"),
+        (event("x", "0", "1.000"), "far away from the rest of the trace"),
         (event("x", "1723203468000.000", "-1"), "with a negative duration"),
-        (event("x", "1723203468000.000", "9e15"), "longer than a day"),
+        (event("x", "1723203468000.000", "9e15"), "longer than the trace can be"),
         (event("x", "1723203468000.000", None), "without a duration"),
         ('{"ph": "X", "name": "x", "dur": 1, "pid": 1, "tid": 1}', "without a start"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
+from megatron.torch_trace.format.step_names import MENTION, marks_a_step
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.ledger import BlockRecord
 from megatron.torch_trace.reader import EventBlock, SlimEvent
@@ -16,11 +17,10 @@ from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
 from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.pending_events import flow_number
-from megatron.torch_trace.rewrite.slim.slim import STEP_NAME
 from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, slices_of
+from megatron.torch_trace.tracks.impossible_times import BlockTimes
 
-_FAR_NS = 86_400 * 1_000_000_000
-_LONG_NS = 86_400 * 1_000_000_000
+_MENTION = MENTION.encode()
 
 
 @dataclass(slots=True)
@@ -28,8 +28,7 @@ class SurveyPart:
     """What one block contributes."""
 
     account: Account = field(default_factory=dict)
-    low: int = 0
-    high: int = 0
+    times: BlockTimes | None = None
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     record: BlockRecord = field(default_factory=BlockRecord)
     gpu_events: int = 0
@@ -54,11 +53,11 @@ class BlockLook:
         ts, dur = block_times(block)
         kinds = BlockKinds(block.events, self.table)
         kinds.add_to(part.account, block.places.sizes)
-        for index in np.flatnonzero(kinds.where("is_annotation")).tolist():
-            match = STEP_NAME.fullmatch(block.events[index].name)
-            if match and ts[index] != NO_TIME and kinds.of(index).name == "user_annotation":
-                mark = (int(match[1]), int(ts[index]), max(0, int(dur[index])))
-                part.steps.append(mark)
+        if block.text is None or _MENTION in block.text:
+            for index, event in enumerate(block.events):
+                number = marks_a_step(event.name, event.cat) if event.ph == "X" else None
+                if number is not None and ts[index] != NO_TIME:
+                    part.steps.append((number, int(ts[index]), max(0, int(dur[index]))))
         self._arrows(part, block.events, kinds)
         calls, work = kinds.where("is_launch"), kinds.where("is_gpu")
         part.gpu_events = int(work.sum())
@@ -92,21 +91,14 @@ class BlockLook:
         index: np.ndarray,
     ) -> None:
         present = ts != NO_TIME
-        middle = int(np.median(ts[present])) if present.any() else 0
-        near = present & (np.abs(ts - middle) < _FAR_NS)
-        sane = near & (dur != NO_TIME) & (dur < _LONG_NS)
         kinds = {
             "without a start": ~present,
             "without a duration": present & (dur == NO_TIME),
             "with a negative duration": present & (dur < 0) & (dur != NO_TIME),
-            "longer than a day": present & (dur >= _LONG_NS),
-            "more than a day away from the rest": present & ~near,
         }
         for kind, odd in kinds.items():
             count = int(odd.sum())
             if count:
                 first = int(index[int(np.argmax(odd))])
                 part.odd[kind] = (count, block.event_offset(first))
-        if sane.any():
-            part.low = int(ts[sane].min())
-            part.high = int((ts + np.maximum(dur, 0))[sane].max())
+        part.times = BlockTimes.of(block.offset, ts[present], dur[present], index[present])

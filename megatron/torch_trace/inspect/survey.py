@@ -27,11 +27,15 @@ from megatron.torch_trace.reader import (
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, Track
+from megatron.torch_trace.tracks.impossible_times import BlockTimes, far_times
 from megatron.torch_trace.tracks.lanes import SliceSorter
 from megatron.torch_trace.tracks.overruns import assign_lanes
 
 OVERRUN = "on a GPU overrunning the next one of their stream by more than a second"
 """Kind of odd time that only shows when slices are sorted."""
+AWAY = "far away from the rest of the trace"
+LONG = "longer than the trace can be"
+"""Kinds that only show when all are known; analysis and timelines leave these out."""
 
 
 @dataclass(slots=True)
@@ -156,6 +160,7 @@ class _Gathered:
         self.survey = survey
         self.launches, self.calls, self.gpu = BitMap64(), BitMap64(), BitMap64()
         self.ledger = Ledger()
+        self.times: list[BlockTimes] = []
         self.flows: dict[str, tuple[BitMap64, BitMap64]] = {}
         self.tracks: dict[tuple[Track, bool], int] = {}
         self.gpu_tracks: set[Track] = set()
@@ -166,9 +171,8 @@ class _Gathered:
             entry = survey.account.setdefault(name, [0, 0])
             entry[0] += events
             entry[1] += size
-        if part.high:
-            low, high = survey.span_ns or (part.low, part.high)
-            survey.span_ns = (min(low, part.low), max(high, part.high))
+        if part.times is not None:
+            self.times.append(part.times)
         survey.steps += part.steps
         record = part.record
         survey.devices |= record.devices
@@ -225,8 +229,20 @@ class _Gathered:
         survey.launches = len(self.launches | (self.calls & self.gpu)) - survey.captured
         survey.gpu_events_without_launch = len(self.gpu - self.calls)
         survey.flows_with_one_end = sum(len(s ^ f) for s, f in self.flows.values())
+        self._look_at_times()
         if sorter is not None:
             self._look_at_tracks(sorter)
+
+    def _look_at_times(self) -> None:
+        """What analysis and timelines leave out, by the same judgement."""
+        survey, found = self.survey, far_times(self.times)
+        survey.span_ns = found.span
+        for kind, count, first in (
+            (AWAY, found.away, found.first_away),
+            (LONG, found.long, found.first_long),
+        ):
+            if first:
+                survey.odd[kind] = OddTime(count, _event_offset(survey.path, *first))
 
     def _look_at_tracks(self, sorter: SliceSorter) -> None:
         survey = self.survey

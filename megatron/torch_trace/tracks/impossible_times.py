@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +14,8 @@ from megatron.torch_trace.tracks.lanes import Ints
 
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000
+_ENOUGH = 16
+"""Events of which a single one can be said to be far from the others."""
 
 
 class Reach(NamedTuple):
@@ -30,10 +34,115 @@ class Reach(NamedTuple):
         """Twenty widths of the trace without its outermost hundredths; a minute at least is one."""
         if not len(starts):
             return cls(0.0, 0.0)
-        low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99])
+        # Of a few events, one may be a hundredth and still lie between two of these.
+        inwards = ("higher", "lower") if len(starts) >= _ENOUGH else ("linear", "linear")
+        low = np.quantile(starts, 0.01, method=inwards[0])
+        middle = np.quantile(starts, 0.5)
+        high = np.quantile(starts, 0.99, method=inwards[1])
         return cls(middle, _FAR * max(high - low, _LEAST_WIDTH_NS))
 
     def holds(self, ts: Ints, dur: Ints) -> NDArray[np.bool_]:
         """Which events are of this trace; a negative duration, which means none, is."""
         held: NDArray[np.bool_] = (np.abs(ts - self.middle) <= self.width) & (dur <= self.width)
         return held
+
+
+_SAMPLE = 256
+
+
+@dataclass(slots=True)
+class BlockTimes:
+    """What one block tells of when its slices are.
+
+    Args:
+        block: its offset.
+        sample: starts, evenly picked from the sorted ones; all of them if they are few.
+        count: how many there are.
+        near: first start and last end of the slices that can only be far if the block is.
+        doubtful: (ts, dur, index in the block) of the others, a row each.
+    """
+
+    block: int
+    sample: Ints
+    count: int
+    near: tuple[int, int] | None
+    doubtful: Ints
+
+    @classmethod
+    def of(cls, block: int, ts: Ints, dur: Ints, index: Ints) -> BlockTimes:
+        """Of slices that have a start."""
+        ordered = np.sort(ts)
+        if len(ts) > _SAMPLE:
+            sample = ordered[np.linspace(0, len(ts) - 1, _SAMPLE).astype(np.int64)]
+        else:
+            sample = ordered
+        least = _FAR * _LEAST_WIDTH_NS
+        middle = int(ordered[len(ordered) // 2]) if len(ts) else 0
+        near = (np.abs(ts - middle) <= least // 2) & (dur <= least)
+        bounds = None
+        if near.any():
+            ends = ts[near] + np.maximum(dur[near], 0)
+            bounds = (int(ts[near].min()), int(ends.max()))
+        doubtful = np.stack([ts[~near], dur[~near], index[~near]], axis=1)
+        return cls(block, sample, len(ts), bounds, doubtful)
+
+
+@dataclass(slots=True)
+class FarTimes:
+    """Slices that cannot be of a trace, and where the others are.
+
+    Args:
+        away, long: how many start too far away, last too long.
+        first_away, first_long: (block, index in it) of the first of each.
+        span: first start and last end of the others; None if there are none.
+    """
+
+    away: int = 0
+    long: int = 0
+    first_away: tuple[int, int] | None = None
+    first_long: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None
+
+
+def far_times(blocks: Sequence[BlockTimes]) -> FarTimes:
+    """What `Reach` says of slices that are looked at block by block."""
+    found = FarTimes()
+    reach = _reach(blocks)
+    for block in blocks:
+        near, ends = block.near, []
+        if near and reach.holds(np.array(near), np.zeros(2, dtype=np.int64)).all():
+            ends.append(near)
+        elif near:
+            # The block is far as a whole.
+            found.away += block.count - len(block.doubtful)
+            found.first_away = found.first_away or (block.block, 0)
+        for ts, dur, index in block.doubtful.tolist():
+            place = (block.block, index)
+            if abs(ts - reach.middle) > reach.width:
+                found.away += 1
+                found.first_away = found.first_away or place
+            elif dur > reach.width:
+                found.long += 1
+                found.first_long = found.first_long or place
+            else:
+                ends.append((ts, ts + max(dur, 0)))
+        for low, high in ends:
+            span = found.span or (low, high)
+            found.span = (min(span[0], low), max(span[1], high))
+    return found
+
+
+def _reach(blocks: Sequence[BlockTimes]) -> Reach:
+    """As of all starts; each of a sample stands for as many of its block."""
+    if not blocks:
+        return Reach(0.0, 0.0)
+    starts = np.concatenate([block.sample for block in blocks])
+    if len(starts) == sum(block.count for block in blocks):
+        return Reach.of(starts)
+    weight = np.concatenate(
+        [np.full(len(b.sample), b.count / max(1, len(b.sample))) for b in blocks]
+    )
+    order = np.argsort(starts)
+    below = np.cumsum(weight[order])
+    low, middle, high = np.interp(np.array([0.01, 0.5, 0.99]) * below[-1], below, starts[order])
+    return Reach(middle, _FAR * max(high - low, _LEAST_WIDTH_NS))

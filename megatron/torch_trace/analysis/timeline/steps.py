@@ -11,7 +11,6 @@ step 6                     [-------------)
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.categories import is_kernel_launch
-
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+from megatron.torch_trace.format.step_names import step_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +131,9 @@ def _marks(activity: Activity) -> list[tuple[int, int, int, int]]:
     """
     numbers = {}
     for code, name in enumerate(activity.names):
-        match = _STEP.fullmatch(name)
-        if match:
-            numbers[code] = int(match[1])
+        number_told = step_number(name)
+        if number_told is not None:
+            numbers[code] = number_told
     ops = activity.ops
     rows = np.flatnonzero(rows_with(ops.name, numbers, len(activity.names)))
     process: dict[int, Any] = {}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
+from megatron.torch_trace.format.step_names import MENTION, marks_a_step
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import (
     ByteStream,
@@ -32,7 +32,6 @@ from megatron.torch_trace.rewrite.slim.pending_events import Launched, Spool
 from megatron.torch_trace.rewrite.slim.second_reading import FirstReading, read_first
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, plan_tracks
 
-STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
 OnRead = Callable[[int], None]
 
 _FEW_BLOCKS = 32
@@ -243,33 +242,38 @@ class StepRange:
 def find_steps(path: Path | str) -> list[StepRange]:
     """The steps of a trace, in order. Decodes only the blocks that mention one.
 
-    Each ends where the next one starts, the last one with its annotation.
+    Each ends where the next one starts, the last one with its annotation. A number that comes again
+    is another step, as in an analysis; of a merged trace the first process counts.
     """
-    found: dict[int, StepRange] = {}
+    found: dict[Identity, list[StepRange]] = {}
     for raw in Cutter(ByteStream(path)):
-        if b"ProfilerStep#" not in raw.text:
+        if MENTION.encode() not in raw.text:
             continue
         block: EventBlock[SlimEvent] = EventBlock(raw, SlimEvent)
         ts, dur = block_times(block)
         for index, event in enumerate(block.events):
-            match = STEP_NAME.fullmatch(event.name)
-            if match and event.ph == "X" and event.cat.lower() != "gpu_user_annotation":
+            number = marks_a_step(event.name, event.cat) if event.ph == "X" else None
+            if number is not None and ts[index] != NO_TIME:
                 start = int(ts[index])
                 end = start + max(0, int(dur[index]))
-                found[int(match[1])] = StepRange(int(match[1]), start, end)
-    steps = sorted(found.values(), key=lambda step: step.start)
+                found.setdefault(event.pid, []).append(StepRange(number, start, end))
+    steps: list[StepRange] = []
+    for step in sorted(next(iter(found.values()), []), key=lambda one: (one.start, -one.end)):
+        if not steps or step.end > steps[-1].end:
+            steps.append(step)
     following = steps[1:]
     ended = [replace(step, end=after.start) for step, after in zip(steps, following)]  # noqa: B905
     return ended + steps[-1:]
 
 
 def _step_ranges(path: Path | str, wanted: frozenset[int]) -> Ranges:
-    steps = {step.number: step for step in find_steps(path)}
-    missing = sorted(wanted - set(steps))
+    steps = find_steps(path)
+    numbers = {step.number for step in steps}
+    missing = sorted(wanted - numbers)
     if missing:
-        has = f"it has {', '.join(map(str, sorted(steps)))}" if steps else "it marks none"
+        has = f"it has {', '.join(map(str, sorted(numbers)))}" if steps else "it marks none"
         raise UsageError(f"--step {missing[0]}: {path} has no ProfilerStep#{missing[0]}; {has}.")
-    return tuple((steps[number].start, steps[number].end) for number in sorted(wanted))
+    return tuple((step.start, step.end) for step in steps if step.number in wanted)
 
 
 def _first_start(block: EventBlock[SlimEvent]) -> int | None:
