@@ -82,9 +82,7 @@ def test_blocks_are_judged_as_the_whole(tmp_path: Path) -> None:
         for number, (ts, dur) in enumerate(zip(blocks, durations, strict=True))
     ]
     found = far_times(looks)
-    held = Reach.of(np.concatenate(blocks)).holds(
-        np.concatenate(blocks), np.concatenate(durations)
-    )
+    held = Reach.of(np.concatenate(blocks)).holds(np.concatenate(blocks), np.concatenate(durations))
     assert (found.away, found.long) == (50, 1)
     assert found.away + found.long == int((~held).sum())
     assert (found.first_away, found.first_long) == ((20, 0), (3, 7))
@@ -110,12 +108,14 @@ def test_steps_are_the_same_for_info_slim_and_analyze(
 
 
 @pytest.mark.parametrize(
-    ("name", "category"), [("ProfilerStep#%d", "gpu_user_annotation"), ("ProfilerStep %d", "cpu_op"),
-                           ("MyProfilerStep#%d", "user_annotation")],
-)  # fmt: skip
-def test_what_marks_no_step_marks_none_for_all(
-    tmp_path: Path, name: str, category: str
-) -> None:
+    ("name", "category"),
+    [
+        ("ProfilerStep#%d", "gpu_user_annotation"),
+        ("ProfilerStep %d", "cpu_op"),
+        ("MyProfilerStep#%d", "user_annotation"),
+    ],
+)
+def test_what_marks_no_step_marks_none_for_all(tmp_path: Path, name: str, category: str) -> None:
     path = write(tmp_path / "rank-0.json", text(*spelled(name, category)))
     assert survey(path).steps == []
     assert find_steps(path) == []
