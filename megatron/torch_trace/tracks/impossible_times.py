@@ -34,11 +34,11 @@ class Reach(NamedTuple):
         """Twenty widths of the trace without its outermost hundredths; a minute at least is one."""
         if not len(starts):
             return cls(0.0, 0.0)
-        # Of a few events, one may be a hundredth and still lie between two of these.
-        inwards = ("higher", "lower") if len(starts) >= _ENOUGH else ("linear", "linear")
-        low = np.quantile(starts, 0.01, method=inwards[0])
-        middle = np.quantile(starts, 0.5)
-        high = np.quantile(starts, 0.99, method=inwards[1])
+        low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99])
+        if len(starts) >= _ENOUGH:
+            # At least one on either side is among the outermost.
+            low = np.quantile(starts, 0.01, method="higher")
+            high = np.quantile(starts, 0.99, method="lower")
         return cls(middle, _FAR * max(high - low, _LEAST_WIDTH_NS))
 
     def holds(self, ts: Ints, dur: Ints) -> NDArray[np.bool_]:
