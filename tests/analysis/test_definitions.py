@@ -25,6 +25,8 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 
 EXACTLY = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 COMPUTE, COPY, CLEAR, TP, DP = "compute", "copy", "clear", "tp", "dp"
+LAUNCH_NS = 2
+"""How long the builder's launch calls last."""
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -182,11 +184,12 @@ def test_every_idle_nanosecond_has_one_cause(
     assert timeline is not None
     start, end = window(work, steps)
     cpu_end = steps[-1] + 7 if steps else end
-    woken = [begin + length for begin, length in syncing if start <= begin < cpu_end]
+    launch = LAUNCH_NS if any(one.known_launch >= 0 for one in work) else 0
+    waiting = [(at, length + launch) for at, length in syncing if start <= at < cpu_end]
     counted: Counter[str] = Counter()
     for time in range(start, end):
         if not running(work, time):
-            counted[_cause(work, loading, woken, time, (start, end))] += 1
+            counted[_cause(work, loading, waiting, time, (start, end))] += 1
     assert look_at_host(timeline).idle == IdleCauses(
         *(counted[cause] for cause in ("data", "sync", "cpu", "gpu", "unknown"))
     )
@@ -195,7 +198,7 @@ def test_every_idle_nanosecond_has_one_cause(
 def _cause(
     work: list[Work],
     loading: list[tuple[int, int]],
-    woken: list[int],
+    waiting: list[tuple[int, int]],
     time: int,
     bounds: tuple[int, int],
 ) -> str:
@@ -206,14 +209,13 @@ def _cause(
     while end < bounds[1] and not running(work, end):
         end += 1
     following = [one for one in work if one.start == end]
-    if end == bounds[1] or not following:
+    if end == bounds[1]:
+        if not work or any(begin <= one.known_launch < end for one in work):
+            return "unknown"
+    elif not following or min(one.known_launch for one in following) < 0:
         return "unknown"
-    launch = min(one.known_launch for one in following)
-    if launch < 0:
-        return "unknown"
-    if time >= launch:
+    elif time >= min(one.known_launch for one in following):
         return "gpu"
     if any(start <= time < start + length for start, length in loading):
         return "data"
-    launched = min(max(launch, begin), end)
-    return "sync" if any(begin <= one <= launched for one in woken) else "cpu"
+    return "sync" if any(at <= time < at + length for at, length in waiting) else "cpu"

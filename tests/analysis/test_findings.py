@@ -265,8 +265,8 @@ def test_recompilations_during_the_window_name_the_worst_rank(tmp_path: Path) ->
         busy(rank=rank, own={"compile": compiled}).write(tmp_path / f"rank-{rank}.json")
     finding = found(analyze(tmp_path))["recompilations"]
     assert finding.title == (
-        "torch.compile was at work within the window: 3 recompilation(s), 2 graph break(s), 0 "
-        "function(s) at the recompile limit (rank 1, the worst of 2)."
+        "torch.compile was at work within the window: 3 recompilations, 2 graph breaks (rank 1, "
+        "the most of 2 ranks)."
     )
     assert finding.severity == "medium"
     assert finding.evidence["recompiles"] == {0: 1, 1: 3}

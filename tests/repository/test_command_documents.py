@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -82,13 +81,7 @@ def test_links_to_sections_lead_to_a_heading(document: Path) -> None:
 
 def test_every_finding_has_its_row() -> None:
     codes = {module.SLUG for module in modules()}
-    for file in (ROOT / "megatron/torch_trace/analysis/findings").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
-                first = node.args[0]
-                if isinstance(first, ast.Constant):
-                    codes.add(first.value)
-    assert len(codes) > 10
+    assert len(codes) > 20
     rows = "\n".join(line for line in page("analyze").splitlines() if line.startswith("| `"))
     assert {code for code in codes if not re.search(rf"`{code}(_<\w+>)?`", rows)} == set()
 

@@ -19,7 +19,6 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from megatron.torch_trace.analysis.findings import gpu_record, recording
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 SEVERITIES = ("high", "medium", "low", "info")
@@ -36,11 +35,7 @@ def modules() -> tuple[ModuleType, ...]:
 
 def find(analysis: Analysis) -> tuple[Finding, ...]:
     """Every finding, the most severe first, of equal severity the one that concerns most time."""
-    rules: list[Rule] = [
-        *recording.RULES,
-        *gpu_record.RULES,
-        *(module.rule for module in modules()),
-    ]
+    rules: list[Rule] = [module.rule for module in modules()]
     found = [finding for rule in rules for finding in rule(analysis)]
     return tuple(
         sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -f.share, f.code, f.title))
