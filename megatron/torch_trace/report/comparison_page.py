@@ -12,6 +12,7 @@ from markupsafe import Markup
 from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.compare.parts import PARTS
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
     configuration,
@@ -48,6 +49,7 @@ def render_comparison_page(
     environment = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=True,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

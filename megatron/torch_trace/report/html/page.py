@@ -17,6 +17,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
 from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.html import (
     breakdown,
     communication,
@@ -33,6 +34,7 @@ from megatron.torch_trace.report.html import (
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.sections import cpu
 from megatron.torch_trace.report.tables import Column, Section, Table
+from megatron.torch_trace.wording import visible
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _SHARE = re.compile(r"[^\d%]+[\d.]+ %")
@@ -105,6 +107,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=True,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -116,9 +119,10 @@ def _environment() -> Environment:
 
 def _prose(sentence: str) -> Markup:
     """A sentence: what stands in backticks is code, a number and its unit stay together."""
-    parts = _UNIT.sub("\u00a0", sentence).split("`")
+    kept = _UNIT.sub("\u00a0", visible(sentence))
+    parts = kept.split("`")
     if len(parts) % 2 == 0:
-        return escape(_UNIT.sub("\u00a0", sentence))
+        return escape(kept)
     marked = [
         Markup("<code>{}</code>").format(p) if n % 2 else escape(p) for n, p in enumerate(parts)
     ]
