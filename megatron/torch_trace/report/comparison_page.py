@@ -12,7 +12,6 @@ from markupsafe import Markup
 from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.compare.parts import PARTS
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
     configuration,
@@ -20,6 +19,7 @@ from megatron.torch_trace.report.comparison_sections import (
     sections,
 )
 from megatron.torch_trace.report.comparison_words import part_name
+from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.sentences import head
 from megatron.torch_trace.wording import duration
 

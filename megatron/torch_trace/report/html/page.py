@@ -17,7 +17,6 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
 from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.html import (
     breakdown,
     communication,
@@ -32,6 +31,7 @@ from megatron.torch_trace.report.html import (
     work,
 )
 from megatron.torch_trace.report.html.links import ViewLinks
+from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.sections import cpu
 from megatron.torch_trace.report.tables import Column, Section, Table
 from megatron.torch_trace.wording import visible

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from traces on a page: what a browser would not show, or would turn around, is written out."""
+"""Text from traces on a page: what a browser would not show or would turn around is written out."""
 
 from __future__ import annotations
 
