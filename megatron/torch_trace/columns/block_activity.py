@@ -24,6 +24,7 @@ from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import LAUNCHES, category
 from megatron.torch_trace.format.times import NO_TIME
+from megatron.torch_trace.gpu_record.other_devices import ASCEND, ASCEND_MARK, device_of
 from megatron.torch_trace.reader import EventBlock
 
 GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
@@ -60,11 +61,13 @@ class BlockColumns:
     Args:
         tables: GPU, CALL, OP, OVERHEAD, FRAME -> column -> int64 array; a column of -1 only may be
             left out.
+        others: category -> rows, of devices that are no CUDA or ROCm GPU.
         values: "name", "track", "shape", "inputs", "collective" -> what its codes stand for.
     """
 
     tables: dict[str, dict[str, Ints]] = field(default_factory=dict)
     values: dict[str, list[Any]] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
     python_functions: int = 0
     without_start: int = 0
 
@@ -90,7 +93,7 @@ class LookForActivity:
 
     def __call__(self, block: EventBlock[SlimEventWithArgs]) -> BlockColumns:
         columns = BlockColumns()
-        chosen = self._choose(block)
+        chosen = self._choose(block, columns.others)
         start, dur = block_times(block)
         dur[dur == NO_TIME] = 0
         missing = start == NO_TIME
@@ -136,14 +139,22 @@ class LookForActivity:
         }
         return columns
 
-    def _choose(self, block: EventBlock[SlimEventWithArgs]) -> dict[str, list[int]]:
-        """Rows of the block, by table."""
+    def _choose(
+        self, block: EventBlock[SlimEventWithArgs], others: dict[str, int]
+    ) -> dict[str, list[int]]:
+        """Rows of the block, by table; rows of other devices are counted in `others`."""
         events = block.events
         categories = _Codes()
         codes = ints([categories[event.cat] for event in events])
         chosen: dict[str, list[int]] = {}
         for written, code in categories.items():
             table = _table(written)
+            if not written or device_of(category(written)):
+                some = [event for event in events if event.cat == written and event.ph == "X"]
+                if not written:
+                    some = [event for event in some if ASCEND_MARK in bytes(event.args)]
+                name = category(written) or ASCEND
+                others[name] = others.get(name, 0) + len(some)
             if table is None:
                 continue
             rows: list[int] = np.flatnonzero(codes == code).tolist()

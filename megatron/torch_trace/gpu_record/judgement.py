@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatron.torch_trace.gpu_record.clock import ClockOffset
+from megatron.torch_trace.gpu_record.other_devices import OtherDevice
 from megatron.torch_trace.wording import counted
 
 
@@ -18,21 +19,25 @@ class GpuRecord:
         kernel_launches: calls that launch kernels or graphs, without those into a graph that was
             being captured; without_kernel: those of them after which nothing ran.
         offset: by how much the GPU's clock is off; None if nothing says that it is.
+        other: the device, if it is no CUDA or ROCm GPU.
     """
 
     gpu_events: int
     kernel_launches: int
     without_kernel: int
     offset: ClockOffset | None = None
+    other: OtherDevice | None = None
 
     @property
     def is_missing(self) -> bool:
         """Kernels were launched, but nothing that ran was recorded."""
-        return self.kernel_launches > 0 and not self.gpu_events
+        return self.kernel_launches > 0 and not self.gpu_events and self.other is None
 
     @property
     def is_incomplete(self) -> bool:
         """More than one launch of kernels in twenty has nothing that ran."""
+        if self.other is not None and not self.gpu_events:
+            return False
         return self.without_kernel * 20 > self.kernel_launches > 0
 
     @property
@@ -40,6 +45,8 @@ class GpuRecord:
         """Why utilisation is unknown, a sentence; None if it is known."""
         launches = counted(self.kernel_launches, "launch", "launches")
         blank = f"{self.without_kernel:,} of {launches} have no kernel in the trace"
+        if self.other is not None and not self.gpu_events:
+            return self.other.sentence
         if self.is_missing:
             return (
                 f"{blank}: the GPU's activity was not recorded (another profiler on the GPU, or "

@@ -12,6 +12,7 @@ from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.step_names import MENTION, marks_a_step
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.ledger import BlockRecord
+from megatron.torch_trace.gpu_record.other_devices import ASCEND_MARK
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
@@ -32,6 +33,7 @@ class SurveyPart:
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     record: BlockRecord = field(default_factory=BlockRecord)
     gpu_events: int = 0
+    ascend: int = 0
     flows: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
     odd: dict[str, tuple[int, int]] = field(default_factory=dict)
     slices: BlockSlices | None = None
@@ -61,6 +63,8 @@ class BlockLook:
         self._arrows(part, block.events, kinds)
         calls, work = kinds.where("is_launch"), kinds.where("is_gpu")
         part.gpu_events = int(work.sum())
+        if "X\0" in kinds.keys and block.text:
+            part.ascend = block.text.count(ASCEND_MARK)
         part.record = BlockRecord.of(
             block.events, (ts, dur), calls, work, calls | kinds.where("is_on_cpu")
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.files.sources import rank_of
+from megatron.torch_trace.format.categories import LAUNCHES
 from megatron.torch_trace.gpu_record.captures import captured_sentence
 from megatron.torch_trace.gpu_record.restarts import again_sentence
 
@@ -99,6 +100,11 @@ def problems(one: Survey) -> list[str]:
     unknown = maker.sentence if maker else one.gpu_record.why_unknown
     if unknown and one.account:
         found.append(unknown)
+    if one.gpu_events and not any(name in LAUNCHES or name == "cpu_op" for name in one.account):
+        found.append(
+            "The trace holds no calls and operators of the CPU: compute, communication and copies "
+            "are known; what launched them, and why the GPU was idle, are not."
+        )
     if one.duplicates:
         rows = wording.counted(one.duplicates, "GPU row is", "GPU rows are")
         found.append(f"{rows} written again; each is counted once.")

@@ -15,6 +15,7 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.clock import ClockOffset
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
 from megatron.torch_trace.gpu_record.ledger import Ledger
+from megatron.torch_trace.gpu_record.other_devices import ASCEND, OtherDevice
 from megatron.torch_trace.inspect.block_survey import BlockLook, SurveyPart
 from megatron.torch_trace.reader import (
     ByteStream,
@@ -70,6 +71,7 @@ class Survey:
             they were, ns.
         clock_offset: of the GPU, if it is on another clock than the CPU.
         duplicates: GPU rows that are in the trace again.
+        ascend: rows of an Ascend NPU, which have no category.
         gpu_events: kernels, copies, memsets; gpu_events_without_launch: of unknown origin.
         odd: kind of odd time -> how many.
         flows_with_one_end: arrows that begin or end nowhere.
@@ -94,6 +96,7 @@ class Survey:
     captured_at: list[int] = field(default_factory=list)
     clock_offset: ClockOffset | None = None
     duplicates: int = 0
+    ascend: int = 0
     gpu_events: int = 0
     gpu_events_without_launch: int = 0
     odd: dict[str, OddTime] = field(default_factory=dict)
@@ -114,6 +117,9 @@ class Survey:
             kernel_launches=self.kernel_launches,
             without_kernel=self.launches_without_work,
             offset=self.clock_offset,
+            other=OtherDevice.among(
+                {name: events for name, (events, _) in self.account.items()} | {ASCEND: self.ascend}
+            ),
         )
 
     @property
@@ -181,6 +187,7 @@ class _Gathered:
         self.gpu.update(record.gpu[record.gpu[:, 0] > 0, 0].tolist())
         self.ledger.add(record)
         survey.gpu_events += part.gpu_events
+        survey.ascend += part.ascend
         for kind, (starts, ends) in part.flows.items():
             known = self.flows.setdefault(kind, (BitMap64(), BitMap64()))
             known[0].update(starts)

@@ -157,12 +157,6 @@ def notes(analysis: Analysis) -> list[str]:
         if rank.duplicates:
             rows = counted(rank.duplicates, "GPU row is", "GPU rows are")
             of_ranks.append(f"Rank {rank.rank}: {rows} written again; each is counted once.")
-        if rank.launches.work_without_link:
-            rows = counted(rank.launches.work_without_link, "GPU row")
-            of_ranks.append(
-                f"Rank {rank.rank}: nothing tells what launched {rows} (no correlation, External "
-                "id or arrow that leads to a call): their operators and launch delays are unknown."
-            )
         early = rank.launches.negative_delays
         if early:
             by = duration(-rank.launches.negative_delay_ns)

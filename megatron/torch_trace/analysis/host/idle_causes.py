@@ -169,6 +169,9 @@ def _launched(timeline: Timeline, row: Ints, call: Ints) -> Ints:
 def _nothing_pending(timeline: Timeline, gaps: Intervals) -> bool:
     """Whether the CPU launched nothing in the last gap: all that it had launched has run."""
     calls = timeline.activity.calls
+    if not (calls.correlation > 0).any():
+        # No launch is known at all.
+        return False
     late = (calls.start >= gaps.starts[-1]) & (calls.start < gaps.ends[-1])
     late &= calls.correlation > 0
     return not (late & timeline.activity.named(calls, is_kernel_launch)).any()

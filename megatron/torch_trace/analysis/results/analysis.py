@@ -47,6 +47,8 @@ class RankResult:
     Args:
         rank: global rank; a trace that tells none is given the lowest free number.
         other_maker: who else than torch.profiler wrote the trace, and the way out; None if nobody.
+        other_device: its rows and what can be said of them, if it is no CUDA or ROCm GPU.
+        is_rocm: calls of HIP are in the trace.
         is_rank_known: the trace or its name tells it; else the number only tells traces apart.
         file: path of the trace.
         coordinates: place in the parallel dimensions, as far as known.
@@ -125,6 +127,8 @@ class RankResult:
     is_rank_known: bool = True
     other_maker: str | None = None
     cpu: CpuTime | None = None
+    other_device: str | None = None
+    is_rocm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

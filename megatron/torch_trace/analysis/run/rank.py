@@ -40,6 +40,7 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
+from megatron.torch_trace.gpu_record.other_devices import OtherDevice
 from megatron.torch_trace.wording import path_text
 
 
@@ -99,7 +100,8 @@ def analyse_rank(
         maker = activity.metadata.maker
         if maker is not None:
             raise EmptyTraceError(f"{path}: {maker.sentence}")
-        raise EmptyTraceError(f"{path}: holds neither ProfilerStep marks nor GPU work.")
+        reason = _other_device(activity) or "holds neither ProfilerStep marks nor GPU work."
+        raise EmptyTraceError(f"{path}: {reason}")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)
     return _analyse(timeline, rank_of(activity.metadata, activity.path))
@@ -154,6 +156,8 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         ),
         breakdown=None if unknown else whole,
         unknown=unknown,
+        other_device=_other_device(activity),
+        is_rocm=bool(activity.named(activity.calls, _is_hip).any()),
         other_maker=activity.metadata.maker.sentence if activity.metadata.maker else None,
         steps=tuple(
             StepResult(step.number, step.start, step.end, None if unknown else parts)
@@ -208,13 +212,25 @@ def _why_unknown(timeline: Timeline, launches: LaunchStatistics) -> str | None:
         kernel_launches=launches.kernel_launches,
         without_kernel=launches.without_kernel,
         offset=timeline.clock_offset,
+        other=OtherDevice.among(timeline.activity.others),
     )
     return record.why_unknown
 
 
 def _is_of_the_cpu(activity: Activity) -> bool:
+    if _other_device(activity):
+        return True
     nothing = not len(activity.gpu) and not len(activity.calls)
     return nothing and activity.metadata.maker is None
+
+
+def _other_device(activity: Activity) -> str | None:
+    other = OtherDevice.among(activity.others)
+    return None if other is None or len(activity.gpu) else other.sentence
+
+
+def _is_hip(name: str) -> bool:
+    return name.startswith("hip")
 
 
 def _device(activity: Activity, number: int | None) -> str | None:

@@ -152,6 +152,7 @@ class Activity:
     odd_times: int = 0
     unfinished: int = 0
     duplicates: int = 0
+    others: dict[str, int] = field(default_factory=dict)
     raw_bytes: int = 0
 
     def named(self, rows: Rows, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
@@ -230,12 +231,15 @@ class GatheredActivity:
             kind: {} for kind in ("name", "track", "shape", "inputs", "collective")
         }
     )
+    others: dict[str, int] = field(default_factory=dict)
     python_functions: int = 0
     without_start: int = 0
 
     def add(self, block: BlockColumns) -> None:
         self.python_functions += block.python_functions
         self.without_start += block.without_start
+        for category, rows in block.others.items():
+            self.others[category] = self.others.get(category, 0) + rows
         maps = {}
         for kind, values in block.values.items():
             known = self.codes[kind]
@@ -286,5 +290,6 @@ class GatheredActivity:
             odd_times=odd,
             unfinished=unfinished,
             duplicates=again,
+            others=self.others,
             raw_bytes=trace.raw_bytes,
         )

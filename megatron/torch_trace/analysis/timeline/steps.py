@@ -23,6 +23,7 @@ from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.categories import is_kernel_launch
 from megatron.torch_trace.format.step_names import step_number
+from megatron.torch_trace.gpu_record.other_devices import OtherDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _launching(activity: Activity) -> Window | None:
     """From the first to the last launch of kernels, of which not one was recorded."""
     calls = activity.calls
     mine = activity.named(calls, is_kernel_launch)
-    if not mine.any():
+    if not mine.any() or OtherDevice.among(activity.others):
         return None
     return Window(int(calls.start[mine].min()), int(calls.end[mine].max()))
 
@@ -117,7 +118,9 @@ def _launching(activity: Activity) -> Window | None:
 def _of_the_cpu(activity: Activity) -> Window | None:
     """From the first to the last operator, where there was no GPU to use."""
     ops = activity.ops
-    if activity.metadata.devices or len(activity.calls) or not (~ops.annotation).any():
+    other = OtherDevice.among(activity.others)
+    gpu = activity.metadata.devices or len(activity.calls)
+    if (gpu and other is None) or not (~ops.annotation).any():
         return None
     track = int(np.bincount(ops.track[~ops.annotation]).argmax())
     return Window(int(ops.start.min()), int(ops.end.max()), track=track)

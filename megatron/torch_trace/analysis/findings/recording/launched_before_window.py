@@ -23,7 +23,10 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         rank
         for rank in ranks
         if rank.launches.work_without_launch > _LEAST * sum(row.calls for row in rank.kernels)
-        or rank.host.idle.unknown_ns > _LEAST_IDLE * rank.window_ns
+        or (
+            rank.host.idle.unknown_ns > _LEAST_IDLE * rank.window_ns
+            and not rank.launches.work_without_link
+        )
     ]
     if not early:
         return

@@ -10,6 +10,14 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.wording import counted
 
 SLUG = "missing_gpu_events"
+_AGAIN = (
+    "Record again with CPU and CUDA activities (`--torch-profile-activities cpu cuda`), without "
+    "another profiler (Nsight, DCGM) on the same GPUs, and with a shorter window."
+)
+_AGAIN_ROCM = (
+    "Record again without another profiler (rocprof, omnitrace) on the same GPUs, and with a "
+    "shorter window."
+)
 
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
@@ -21,6 +29,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         and not is_of_the_cpu(rank)
         and rank.launches.clock_offset_ns is None
         and not rank.other_maker
+        and not rank.other_device
     ]
     if not blind:
         return
@@ -41,7 +50,6 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
             "launches": launches,
             "without_kernel": without,
         },
-        "Record again with CPU and CUDA activities (`--torch-profile-activities cpu cuda`), "
-        "without another profiler (Nsight, DCGM) on the same GPUs, and with a shorter window.",
+        _AGAIN_ROCM if all(rank.is_rocm for rank in blind) else _AGAIN,
         1.0,
     )

@@ -21,7 +21,11 @@ _RECORDED = (
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
     """One for all ranks, by what the recording itself says."""
-    ranks = [rank for rank in analysis.ranks if rank.unknown and is_of_the_cpu(rank)]
+    ranks = [
+        rank
+        for rank in analysis.ranks
+        if rank.unknown and is_of_the_cpu(rank) and not rank.other_device
+    ]
     if not ranks:
         return
     trained = all(rank.device == _CPU for rank in ranks)
