@@ -141,9 +141,7 @@ def test_artifacts_that_fail_cost_only_themselves(
         raise KeyError("no such event")
 
     for module in ("trace_export", "background"):
-        monkeypatch.setattr(
-            f"megatron.torch_profile.export.trace_export.{module}.write_artifacts", fails
-        )
+        monkeypatch.setattr(f"{writers.__package__}.{module}.write_artifacts", fails)
     exporter = Exporter(mode, 60)
     hand_over(exporter, what(tmp_path, key_averages=True))
     exporter.wait()

@@ -25,6 +25,7 @@ from typing import IO
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.atomic import place
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
 
 _CHUNK = 1 << 20
@@ -106,7 +107,7 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
     """
     raw_bytes = check_whole(raw)
     if target.exists():
-        raise TorchTraceError(f"{target} exists, and traces are never overwritten; see {raw}")
+        raise _exists(target, raw)
     unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
     grown = raw if compression == "none" else raw.with_name(unfinished)
     arriving = target.with_name(unfinished)
@@ -114,19 +115,26 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
         with raw.open("rb") as source, _WRITERS[compression](grown) as sink:
             counts = _copy_and_count(source, sink)
         if grown.parent == target.parent:
-            grown.replace(target)
+            arriving = grown
         else:
             shutil.copyfile(grown, arriving)
-            arriving.replace(target)
-            grown.unlink()
+        place(arriving, target)
+    except FileExistsError as error:  # another job has written it meanwhile
+        raise _exists(target, raw) from error
     except OSError as error:
-        arriving.unlink(missing_ok=True)
-        if grown != raw:
-            grown.unlink(missing_ok=True)
         kept = raw
         if raw.parent == target.parent:
-            kept = raw.replace(target.with_name(target.name.partition(".json")[0] + ".json"))
+            kept = target.with_name(target.name.partition(".json")[0] + ".json")
+            try:
+                place(raw, kept)
+                raw.unlink()
+            except OSError:
+                kept = raw
         raise TorchTraceError(f"{error.strerror}; the raw trace is whole, in {kept}") from error
+    finally:
+        for path in {arriving, grown} - {raw}:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
     raw.unlink(missing_ok=True)
     if raw.parent != target.parent:
         with suppress(OSError):
@@ -135,6 +143,10 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
     return Written(
         path=str(target), raw_bytes=raw_bytes, file_bytes=target.stat().st_size, **counts
     )
+
+
+def _exists(target: Path, raw: Path) -> TorchTraceError:
+    return TorchTraceError(f"{target} exists, and traces are never overwritten; see {raw}")
 
 
 def _copy_and_count(source: IO[bytes], sink: IO[bytes] | None) -> dict[str, int]:

@@ -39,7 +39,7 @@ def atomic_path(target: Path, *, replace: bool = True) -> Iterator[Path]:
         if replace:
             unfinished.replace(target)
         else:
-            _place(unfinished, target)
+            place(unfinished, target)
 
 
 @contextmanager
@@ -61,7 +61,13 @@ def _beside(target: Path, number: str) -> Path:
     return target.with_name(name.decode("utf-8", "ignore") + ending)
 
 
-def _place(unfinished: Path, target: Path) -> None:
+def place(unfinished: Path, target: Path) -> None:
+    """Give a file that is whole its name too; one of that name stays.
+
+    Raises:
+        FileExistsError: there is one.
+        OSError: it cannot be put there.
+    """
     try:
         # Refuses in one step a target that is there, which a rename would replace.
         os.link(unfinished, target)

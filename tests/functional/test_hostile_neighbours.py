@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What else runs in and beside training while a window is open or its trace is written.
+
+Whatever it is: the losses to the last digit and the status of a run without us, no traceback, no
+file under its final name that is not whole, and nothing that goes on living.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from toy_runs import ended, losses, run, start, traces, until
+
+WINDOW = "iter-0000003-0000005"
+WHOLE = f"{WINDOW}/rank-0.pt.trace.json.gz"
+CHILDREN = """
+import os, signal
+from pathlib import Path
+def children():
+    tasks = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+"""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Losses of the toy when nobody profiles."""
+    status, output = run(tmp_path_factory.mktemp("plain"), "--unprofiled")
+    assert status == 0, output
+    return losses(output)
+
+
+def outlives(mark: str) -> list[str]:
+    """Command lines of processes that name a folder which only the test knows."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            line = process.read_text().replace("\0", " ")
+            if mark in line:
+                found.append(line)
+    return found
+
+
+def survives(folder: Path, plain: list[str], *options: str) -> tuple[str, list[str]]:
+    """Run the toy through something and see that training is what it was.
+
+    Returns:
+        What was printed, and the traces under their final names, each of which is whole.
+    """
+    status, output = run(folder, *options)
+    assert status == 0, output
+    assert "Traceback" not in output, output
+    assert losses(output) == plain
+    assert outlives(str(folder)) == []
+    whole = [name for name in traces(folder) if name.endswith(".json.gz")]
+    for name in whole:
+        assert json.loads(gzip.decompress((folder / name).read_bytes()))["traceEvents"]
+    return output, whole
+
+
+WORKERS = """
+import multiprocessing
+globals().pop("__file__", None)  # so that no worker runs this script again
+with multiprocessing.get_context("{method}").Pool(2) as pool:
+    assert pool.map(abs, range(-20, 0)) == list(range(20, 0, -1))
+"""
+
+
+def test_worker_processes_of_the_users(tmp_path: Path, plain: list[str]) -> None:
+    options = [
+        word
+        for iteration, method in ((2, "fork"), (3, "spawn"), (4, "fork"), (5, "forkserver"))
+        for word in ("--at", str(iteration), WORKERS.format(method=method))
+    ]
+    _, whole = survives(tmp_path, plain, "--active", "3", *options)
+    assert whole == [WHOLE]
+
+
+def test_a_data_loader_with_workers_across_the_window(tmp_path: Path, plain: list[str]) -> None:
+    begins = """
+loader = torch.utils.data.DataLoader(list(range(40)), num_workers=2, batch_size=2)
+batches = iter(loader)
+"""
+    step = "assert next(batches) is not None"
+    each = [word for n in range(2, 8) for word in ("--at", str(n), step)]
+    _, whole = survives(tmp_path, plain, "--active", "3", "--at", "2", begins, *each)
+    assert whole == [WHOLE]
+
+
+def test_hundreds_of_threads_that_compute(tmp_path: Path, plain: list[str]) -> None:
+    begins = """
+import threading
+over = threading.Event()
+def busy():
+    while not over.wait(0.01):
+        torch.zeros(8) + 1
+threads = [threading.Thread(target=busy) for _ in range(300)]
+for thread in threads: thread.start()
+"""
+    ends = "over.set()\nfor thread in threads: thread.join()"
+    options = ["--at", "2", begins, "--at", "8", ends]
+    _, whole = survives(tmp_path, plain, "--active", "3", *options)
+    assert whole == [WHOLE]
+
+
+@pytest.mark.parametrize("spare_mb", [0, 8])
+def test_hardly_any_memory_left(tmp_path: Path, plain: list[str], spare_mb: int) -> None:
+    little = f"""
+import resource
+pages = int(open("/proc/self/statm").read().split()[0])
+taken = pages * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + {spare_mb} * 2**20, resource.RLIM_INFINITY))
+"""
+    survives(tmp_path, plain, "--active", "3", "--at", "4", little)
+
+
+@pytest.mark.parametrize(
+    ("number", "mode"),
+    [
+        ("SIGKILL", "background"),
+        ("SIGSTOP", "background"),
+        ("SIGTERM", "background"),
+        ("SIGKILL", "sync"),
+        ("SIGSTOP", "sync"),
+    ],
+)
+def test_a_writer_that_is_sent_a_signal(
+    tmp_path: Path, plain: list[str], number: str, mode: str
+) -> None:
+    sends = f"""{CHILDREN}
+assert children()
+for pid in children(): os.kill(pid, signal.{number})
+"""
+    slow = ["--slow-save", "1"] if mode == "background" else []
+    flags = json.dumps({"export": mode, "exit_timeout": 4})
+    output, whole = survives(
+        tmp_path, plain, "--active", "3", *slow, "--flags", flags, "--at", "6", sends
+    )
+    if number == "SIGTERM":
+        assert whole == [WHOLE]
+    elif number == "SIGSTOP":
+        assert whole == []
+        assert "gives up on the trace of iterations 3-5 after 4 s" in output
+    elif mode == "background":
+        assert whole == [WHOLE]
+        assert "was killed by SIGKILL; saving it again from training" in output
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        'shutil.rmtree(folder / "iter-0000003-0000005")',
+        'shutil.rmtree(folder); folder.write_text("a file")',
+    ],
+)
+def test_what_happens_to_the_folder_while_a_trace_is_written(
+    tmp_path: Path, plain: list[str], happens: str
+) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    options = ["--active", "3", "--slow-save", "2", "--at", "6", f"import shutil\n{happens}"]
+    output, whole = survives(folder, plain, *options)
+    assert whole or "rank 0 could not write the trace of iterations 3-5" in output
+
+
+def test_two_jobs_in_one_folder_at_once(tmp_path: Path, plain: list[str]) -> None:
+    jobs = [start(tmp_path, "--active", "3", "--slow-save", "1") for _ in range(2)]
+    outputs = [ended(job) for job in jobs]
+    assert [status for status, _ in outputs] == [0, 0]
+    assert [losses(output) for _, output in outputs] == [plain, plain]
+    said = "".join(output for _, output in outputs)
+    assert "Traceback" not in said
+    assert said.count("rank 0 wrote ") == 1
+    assert said.count("exists, and traces are never overwritten") == 1
+    assert [name for name in traces(tmp_path) if name.endswith(".gz")] == [WHOLE]
+    assert json.loads(gzip.decompress((tmp_path / WHOLE).read_bytes()))["traceEvents"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_training_that_is_ended_while_its_trace_is_written_leaves_nothing_running(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(tmp_path, "--active", "3", "--slow-save", "2", "--seconds-per-step", "0.2")
+    until(process, "writes the trace of iterations 3-5")
+    process.send_signal(number)
+    ended(process)
+    deadline = time.monotonic() + 30
+    while outlives(str(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert outlives(str(tmp_path)) == []
+    for name in traces(tmp_path):
+        if name.endswith(".json.gz"):
+            assert json.loads(gzip.decompress((tmp_path / name).read_bytes()))["traceEvents"]
+
+
+def test_the_tests_see_what_outlives(tmp_path: Path) -> None:
+    code = "import time; time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    assert outlives(str(tmp_path))
+    process.kill()
+    process.wait()
