@@ -19,7 +19,13 @@ from megatron.torch_trace.analysis.communication.totals import (
     dimension_totals,
 )
 from megatron.torch_trace.analysis.timeline.activity import Collective
-from megatron.torch_trace.analysis.timeline.kernel_names import collective_of, is_communication
+from megatron.torch_trace.format.communication_names import (
+    collective_of,
+    ends_together,
+    is_coalesced_range,
+    is_communication,
+    is_range,
+)
 
 
 def rows(builder: TraceBuilder, folder: Path) -> list[tuple[str, str, str, int, int, int]]:
@@ -119,6 +125,7 @@ def test_kernels_of_all_libraries_are_communication(tmp_path: Path) -> None:
         "void vllm::cross_device_reduce_1stage<nv_bfloat16, 8>(RankData*)",
         "void deep_ep::internode::dispatch<false>(int)",
         "nvshmemi_transfer_rma_block",
+        "oneccl_allreduce_ring<float>",
         "void hybrid_ep::combine_kernel<hybrid_ep::inter_node_group<4>>(int)",
         "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(ncclSymkDevWorkArgs4K)",
     )
@@ -273,4 +280,33 @@ def test_sizes_of_types_and_factors_of_collectives() -> None:
 def test_a_kernel_s_name_tells_the_collective() -> None:
     assert collective_of(NCCL) == "allreduce"
     assert collective_of("nccl:_all_gather_base") == "allgather"
+    assert collective_of("nccl2:all_reduce") == "allreduce"
     assert collective_of("ncclDevKernel_Generic(x)") == "unknown"
+
+
+def test_ranges_of_every_backend_are_known_and_operators_are_none() -> None:
+    assert all(is_range(name) for name in ("nccl:all_reduce", "nccl2:send", "xccl:broadcast"))
+    assert not any(is_range(name) for name in ("c10d::allreduce_", "nccl", "ncclAllReduce"))
+    coalesced = ["nccl:coalesced", "nccl2:coalesced", "nccl:all_reduce_coalesced"]
+    assert [is_coalesced_range(name) for name in coalesced] == [True, True, False]
+
+
+def test_sends_in_a_coalesced_range_of_torch_s_newer_backend_are_attributed(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(1, 0, 200)
+    trace.op("record_param_comms", 10, 12, args=collective_args("send", "pp"))
+    trace.annotation("nccl2:coalesced", 20, 30).gpu(SENDRECV, 40, 80, launch=25, stream=9)
+    calls = attribute(trace.timeline(tmp_path))
+    assert [(kind.dimension, kind.collective) for kind in calls.kinds] == [("pp", "send")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["oneccl_allreduce_ring", "void deep_ep::internode::combine<true>(int)", "nvshmemi_barrier"],
+)
+def test_clocks_are_aligned_by_kernels_of_every_library(name: str) -> None:
+    assert is_communication(name)
+    assert ends_together(name)
+    assert not ends_together("ncclDevKernel_SendRecv")
+    assert not ends_together("nvshmemi_put_block")

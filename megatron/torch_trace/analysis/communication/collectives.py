@@ -21,9 +21,13 @@ from megatron.torch_trace.analysis.communication.bandwidth import message_bytes
 from megatron.torch_trace.analysis.communication.dimensions import UNKNOWN, dimension_of
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Collective
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
-from megatron.torch_trace.analysis.timeline.kernel_names import collective_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.communication_names import (
+    collective_of,
+    is_coalesced_range,
+    is_range,
+)
 
 _CANONICAL = {
     "allreduce": "allreduce",
@@ -180,7 +184,7 @@ def _by_launch(
     comms = ops.collective != NONE
     waits = [c for c, v in enumerate(activity.collectives) if canonical(v.name) == "wait"]
     comms &= ~rows_with(ops.collective, waits, len(activity.collectives))
-    ranges = activity.named(ops, lambda name: name.startswith("nccl:"))
+    ranges = activity.named(ops, is_range)
     track, time = launches.track[rows], launches.time[rows]
     operator = nesting_of(ops, comms).innermost(track, time) if comms.any() else _none(rows)
     around = (
@@ -196,7 +200,7 @@ def _by_launch(
             found.append(groups.call(activity.collectives[int(ops.collective[op])]))
             continue
         name = activity.names[int(ops.name[span])] if span != NONE else ""
-        if name == "nccl:coalesced":
+        if is_coalesced_range(name):
             members = coalesced.before(span)
             if members:
                 found.append(_joined(members, groups))
@@ -219,7 +223,7 @@ class _Coalesced:
     def __init__(self, activity: Activity, comms: np.ndarray) -> None:
         self.activity = activity
         ops = activity.ops
-        ranges = activity.named(ops, lambda name: name == "nccl:coalesced")
+        ranges = activity.named(ops, is_coalesced_range)
         self.ranges = np.flatnonzero(ranges & ops.annotation)
         self.comms = np.flatnonzero(comms)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
+from megatron.torch_trace.format.communication_names import ends_together, is_communication
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Args, EventBlock
 from megatron.torch_trace.reader.event import Number, decode_loosely
@@ -25,8 +26,6 @@ from megatron.torch_trace.reader.event import Number, decode_loosely
 Key = tuple[str, str, int]
 """(process group, collective, sequence number or how many-th)."""
 
-_LIBRARIES = ("nccl", "rccl", "hccl", "mscclpp")
-_POINT_TO_POINT = ("send", "recv", "wait", "coalesced")
 _LEAST_MATCHES = 3
 
 
@@ -76,7 +75,7 @@ def collective_ends(block: EventBlock[KernelEvent]) -> CollectiveEnds:
     for index, event in enumerate(block.events):
         if event.ph == "X" and category(event.cat) == "kernel":
             args = _arguments(event)
-            if args is not None and _ends_together(args.collective or event.name):
+            if args is not None and ends_together(args.collective or event.name):
                 rows.append((index, args))
     if not rows:
         return found
@@ -98,12 +97,7 @@ def _arguments(event: KernelEvent) -> Args | None:
     text = bytes(event.args)
     if b'"Collective name"' in text:
         return decode_loosely(text, Args)
-    return Args() if event.name.lower().startswith(_LIBRARIES) else None
-
-
-def _ends_together(name: str) -> bool:
-    folded = name.lower()
-    return not any(word in folded for word in _POINT_TO_POINT)
+    return Args() if is_communication(event.name) else None
 
 
 def clock_offsets(ends: Mapping[int, Mapping[Key, int]]) -> dict[int, int | None]:

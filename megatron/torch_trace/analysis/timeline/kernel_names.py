@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel's name tells: communication or not, the collective, the family.
+"""What a kernel's name tells: its family, and its name for people.
 
 Names are untrusted and long; every pattern is searched in the folded name, in order.
 """
@@ -15,33 +15,6 @@ from megatron.torch_trace.analysis.timeline.mangled_names import demangled
 COMMUNICATION = "communication"
 MEMORY = "memory"
 COMPUTE = "compute"
-
-_COMMUNICATION = re.compile(
-    "|".join(
-        (
-            r"^(?:void )?(?:nccl|rccl|hccl|mscclpp|oneccl)",
-            r"nccl(?:dev)?kernel",
-            r"nvshmem",  # NVSHMEM's own kernels
-            r"deep_?ep::|internode::(?:dispatch|combine|notify)|intranode::(?:dispatch|combine)",
-            r"hybrid_ep::(?:dispatch|combine|device_sync)",  # its scan only counts tokens
-            r"multimem_(?:all|one_shot|reduce|gather)",  # torch symmetric memory
-            r"(?:one|two)_shot_all_?_?reduce",
-            r"cross_device_reduce",  # vLLM's one-shot all-reduce
-            r"userbuffers_|tensorrt_llm.*allreduce",  # Transformer Engine
-            r"symm_mem.*(?:all_gather|all_reduce|reduce_scatter)",
-        )
-    )
-)
-
-_COLLECTIVES = (
-    ("allreduce", re.compile(r"all_?_?reduce|cross_device_reduce")),
-    ("reduce_scatter", re.compile(r"reduce_?scatter")),
-    ("allgather", re.compile(r"all_?gather")),
-    ("all_to_all", re.compile(r"all_?to_?all|dispatch|combine")),
-    ("send_recv", re.compile(r"send_?recv")),
-    ("broadcast", re.compile(r"broadcast")),
-    ("reduce", re.compile(r"reduce")),
-)
 
 _FAMILIES = (
     ("attention", r"flash|fmha|\bmha|attention|attn|softmax.*fused|fused.*softmax|sdpa"),
@@ -70,27 +43,6 @@ _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|split)[a-z]*_fused_?")
 _OPENED_BY = {">": "<", ")": "("}
 _PLAIN = ("cast or copy", "reduction", "elementwise", "embedding")
 _FUNCTOR = re.compile(r"(\w+(?:Functor\w*|_kernel_cuda|_kernel_impl|Ops|_scalar))\b")
-
-
-@lru_cache(maxsize=1 << 16)
-def is_communication(name: str) -> bool:
-    """Whether a kernel by this name moves data between ranks."""
-    return _COMMUNICATION.search(name.lower()) is not None
-
-
-@lru_cache(maxsize=1 << 16)
-def collective_of(name: str) -> str:
-    """The collective that a kernel's name, or a `nccl:` range's, tells; else `unknown`.
-
-    RCCL calls every kernel `ncclDevKernel_Generic`.
-    """
-    folded = name.lower().removeprefix("nccl:").replace("(anonymous namespace)::", "")
-    # Behind the name come the arguments.
-    folded = folded.split("(")[0]
-    for collective, pattern in _COLLECTIVES:
-        if pattern.search(folded):
-            return collective
-    return "unknown"
 
 
 @lru_cache(maxsize=1 << 16)

@@ -24,7 +24,6 @@ from megatron.torch_trace.analysis.timeline.kernel_names import (
     COMMUNICATION,
     COMPUTE,
     MEMORY,
-    is_communication,
 )
 from megatron.torch_trace.analysis.timeline.launches import (
     Launches,
@@ -36,6 +35,7 @@ from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.analysis.timeline.steps import Window, find_window
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
+from megatron.torch_trace.format.communication_names import is_coalesced_range, is_communication
 from megatron.torch_trace.gpu_record.clock import ClockOffset
 
 
@@ -112,7 +112,7 @@ class Timeline:
         """
         ops = self.activity.ops
         notes = self.activity.named(ops, lambda name: name == "record_param_comms")
-        coalesced = self.activity.named(ops, lambda name: name == "nccl:coalesced")
+        coalesced = self.activity.named(ops, is_coalesced_range)
         wanted = (~ops.annotation & ~notes) | (ops.annotation & coalesced)
         return nesting_of(ops, _around(ops, wanted, self.activity.calls))
 
