@@ -130,6 +130,23 @@ def test_a_checkout_beside_ours_in_either_order(
     assert trace_files(tmp_path / "traces") == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
+def test_a_launch_script_of_a_gpu_trains_on_the_cpu(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "1")
+    run = launch(
+        f"{MODEL} --global-batch-size 2 --train-iters 2 --tensor-model-parallel-size 2 "
+        "--sequence-parallel --num-experts 4 --disable-bias-linear --apply-layernorm-1p "
+        "--moe-token-dispatcher-type alltoall --moe-grouped-gemm --cuda-graph-impl local "
+        "--log-memory-to-tensorboard",
+        processes=2,
+    )
+    assert run.status == 0, run.output
+    assert len(run.losses) == 2
+    (line,) = [line for line in run.said if line.startswith("on the CPU: ")]
+    assert line.endswith("without NVTE_FLASH_ATTN")
+
+
 def test_yaml_configuration_keeps_our_flags(
     launch: Launch, wheel_path: Callable[[str], str], tmp_path: Path
 ) -> None:

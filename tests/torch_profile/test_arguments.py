@@ -295,12 +295,13 @@ def test_a_launchers_spelling_of_the_local_rank_is_the_parsers(
 def test_a_fork_that_parses_other_words_keeps_the_command_lines_flags(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = "train pretrain --config x.yaml --torch-profile --torch-profile-ranks 1 3"
+    # That there is such a rank shows when the fork has read its own file.
+    line = "train pretrain --config x.yaml --torch-profile --torch-profile-ranks tp=1 3"
     monkeypatch.setattr(sys, "argv", ["main.py", *line.split()])
     parsed = arguments.add_group(megatron_parser()).parse_args(words)
-    assert arguments.config_of(parsed).ranks == ["1", "3"]
+    assert arguments.config_of(parsed).ranks == ["tp=1", "3"]
     # What the fork makes of it may hold none of ours.
-    assert arguments.config_of(SimpleNamespace(train_iters=9)).ranks == ["1", "3"]
+    assert arguments.config_of(SimpleNamespace(train_iters=9)).ranks == ["tp=1", "3"]
 
 
 def test_a_fork_without_megatrons_parser_keeps_them_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,6 +250,29 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
     assert os.environ["NVTE_FLASH_ATTN"] == "1"
 
 
+def test_experts_with_tensor_parallelism_keep_the_sequence_parallelism_that_megatron_wants() -> (
+    None
+):
+    args = Namespace(num_experts=4, tensor_model_parallel_size=2, sequence_parallel=True)
+    cpu.adjust_arguments(args)
+    assert args.sequence_parallel
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_norm_of_a_part_of_the_sequence_is_marked_for_megatron(parallel: bool) -> None:
+    def norm(kind: Any, config: Any, size: int) -> Any:
+        assert not config.sequence_parallel
+        return torch.nn.LayerNorm(size)
+
+    config = Namespace(sequence_parallel=parallel)
+    wrapper = next(p.wrapper for p in cpu.PATCHES if p.name == "WrappedTorchNorm.__new__")
+    for args, kwargs in (((object, config, 4), {}), ((object,), {"config": config, "size": 4})):
+        made = wrapper(norm, None, args, kwargs)
+        marks = [getattr(p, "sequence_parallel", False) for p in made.parameters()]
+        assert marks == [parallel] * 2
+    assert config.sequence_parallel is parallel
+
+
 def test_a_dense_model_hears_nothing_of_dispatchers(capsys: pytest.CaptureFixture[str]) -> None:
     args = Namespace(moe_token_dispatcher_type="alltoall", num_experts=None)
     cpu.adjust_arguments(args)

@@ -9,6 +9,7 @@ holds inside `training()` only and is undone on the way out.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import socket
@@ -40,7 +41,7 @@ ARGUMENTS: dict[str, Any] = {
     "use_flash_attn": False,
     "tp_comm_overlap": False,
     "async_tensor_model_parallel_allreduce": False,
-    # torch's norms know neither.
+    # torch's norms know neither; with experts and tensor parallelism Megatron insists on the first.
     "sequence_parallel": False,
     "apply_layernorm_1p": False,
     "layernorm_zero_centered_gamma": False,  # its name from core 0.17 on
@@ -139,9 +140,10 @@ def adjust_arguments(args: Any) -> None:
     """Set parsed arguments to what a CPU can do, and say which ones that changed."""
     _refuse_what_no_cpu_can(args)
     experts = EXPERT_ARGUMENTS if getattr(args, "num_experts", None) else {}
+    kept = {"sequence_parallel"} if experts and _splits_tensors(args) else set()
     changed: list[str] = []
     for name, value in (ARGUMENTS | experts).items():
-        if not hasattr(args, name):
+        if not hasattr(args, name) or name in kept:
             continue
         old = getattr(args, name)
         if name == "attention_backend" and not isinstance(old, str):
@@ -154,6 +156,11 @@ def adjust_arguments(args: Any) -> None:
     if changed and not _said and environment_rank() == 0:
         _said[:] = changed
         logger.info("on the CPU: %s", ", ".join(changed))
+
+
+def _splits_tensors(args: Any) -> bool:
+    """Whether Megatron insists on sequence parallelism where there are experts."""
+    return (getattr(args, "tensor_model_parallel_size", None) or 1) > 1
 
 
 def _refuse_what_no_cpu_can(args: Any) -> None:
@@ -184,6 +191,19 @@ def _compile_if_missing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
     return None
 
 
+def _norm_of_a_part_of_the_sequence(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # torch's norms need not know: Megatron adds up the gradients of what is marked so.
+    kind, config, *rest = args if len(args) > 1 else (*args, kwargs.pop("config"))
+    if not config.sequence_parallel:
+        return wrapped(kind, config, *rest, **kwargs)
+    whole = copy.copy(config)
+    whole.sequence_parallel = False
+    norm = wrapped(kind, whole, *rest, **kwargs)
+    for parameter in norm.parameters():
+        parameter.sequence_parallel = True
+    return norm
+
+
 def _get_rng_state(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     import torch
 
@@ -200,11 +220,14 @@ COMPILED_HELPERS = Patch(
     "megatron.core.datasets.utils", "compile_helpers", _compile_if_missing, since=(0, 7)
 )
 
+_NORM = "megatron.core.transformer.torch_norm"
+
 PATCHES = (
     Patch("megatron.training.training", "initialize_megatron", _no_cuda_needed),
     # Compiles fused kernels by running them on a GPU.
     Patch("megatron.training.training", "set_jit_fusion_options", _nothing),
     COMPILED_HELPERS,
+    Patch(_NORM, "WrappedTorchNorm.__new__", _norm_of_a_part_of_the_sequence, (0, 10)),
     Patch("megatron.core.tensor_parallel.random", "_get_cuda_rng_state", _get_rng_state, (0, 9)),
     Patch("megatron.core.tensor_parallel.random", "_set_cuda_rng_state", _set_rng_state),
 )

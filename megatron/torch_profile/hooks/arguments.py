@@ -165,9 +165,8 @@ def _watch(
         elif words is None:
             kwargs["args"] = _respelt_local_rank(parser, sys.argv[1:])
         namespace, rest = parse(*args, **kwargs)
-        if words is not None and list(words) != sys.argv[1:]:
-            _add_command_line(namespace)
-        _check(namespace)
+        if words is None or list(words) == sys.argv[1:] or not _add_command_line(namespace):
+            _check(namespace)
         _check_metrics(namespace, ours)
         for callback in after_parsing:
             callback(namespace)
@@ -201,12 +200,21 @@ def _respelt_local_rank(parser: argparse.ArgumentParser, words: Sequence[str]) -
     return [_LOCAL_RANK.sub(known[0], word, count=1) for word in words]
 
 
-def _add_command_line(namespace: argparse.Namespace) -> None:
-    """A fork's launcher that parses words of its own keeps ours from the command line."""
-    if not getattr(namespace, argument_of("enabled"), False):
-        config = of_command_line()
-        for field in _FIELDS:
-            setattr(namespace, argument_of(field.name), getattr(config, field.name))
+def _add_command_line(namespace: argparse.Namespace) -> bool:
+    """A fork's launcher that parses words of its own keeps our flags from the command line.
+
+    Returns:
+        Whether there were any. The fork may still change what they are checked with, so that is
+        done when training begins.
+    """
+    global _parsed
+    config = of_command_line()
+    if getattr(namespace, argument_of("enabled"), False) or not config.enabled:
+        return False
+    _parsed = config
+    for field in _FIELDS:
+        setattr(namespace, argument_of(field.name), getattr(config, field.name))
+    return True
 
 
 def _escape_bare_percent(action: argparse.Action) -> None:
