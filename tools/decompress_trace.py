@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from megatron.torch_trace.commands import main
+from megatron_torch_profile import torch_trace
 
 if __name__ == "__main__":
     sys.argv.insert(1, "decompress")
-    main()
+    torch_trace()

@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_the_wheel_holds_our_two_packages_and_nothing_of_megatrons(wheel: list[str]) -> None:
     top = {"/".join(name.split("/")[:2]) for name in wheel if ".dist-info/" not in name}
-    assert top == {"megatron/torch_profile", "megatron/torch_trace"}
+    assert top == {"megatron/torch_profile", "megatron/torch_trace", "megatron_torch_profile.py"}
     assert "megatron/__init__.py" not in wheel
     assert "megatron/torch_trace/py.typed" in wheel
 

@@ -118,9 +118,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         leftovers.forget_process(process.pid)
 
 
+_PACKAGE = str(Path(__file__).parents[2])
 _PROGRAM = """
-import os
+import os, sys, types
 try:
+    # As in this process, whatever hides `megatron` on the path (megatron_torch_profile.py).
+    sys.modules["megatron"] = types.ModuleType("megatron")
+    sys.modules["megatron"].__path__ = [{package!r}]
     {first}
     from {module} import main
 except BaseException:
@@ -132,7 +136,7 @@ main()
 
 def _start(first: str = "pass") -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM.format(first=first, module=__name__)],
+        [sys.executable, "-c", _PROGRAM.format(first=first, module=__name__, package=_PACKAGE)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
