@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Megatron with `megatron/__init__.py` on the path hides this package; both programs still run."""
+"""Beside a Megatron whose `megatron/__init__.py` hides this package, both programs still run."""
 
 from __future__ import annotations
 
