@@ -44,6 +44,15 @@ def test_it_writes_a_page_and_says_so(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "rank-0.json"]
 
 
+def test_a_page_is_not_refused_for_want_of_the_room_of_a_trace(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("usage", (), {"free": 1_000_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    run(trace, "-o", tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 1_000_000
+
+
 def test_without_a_name_it_is_report_html_here(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,8 @@ class OutputFile:
     Args:
         path: where the finished file shall be; `.gz` and `.zst` are compressed.
         force: replace an existing file.
-        expected_bytes: refuse at once if the disk has less room than this.
+        expected_bytes: refuse at once if the disk has less room than this; 0 for a page or
+            a table, which needs less than what is asked of a disk for a trace.
         compressed: what will be written is compressed already, as the name says.
         named: the file that errors name instead, if this one is only a part of it.
 
@@ -74,10 +75,11 @@ class OutputFile:
         import shutil
 
         free = shutil.disk_usage(folder).free
-        if expected_bytes + _HEADROOM_BYTES > free:
+        needed = expected_bytes + _HEADROOM_BYTES
+        if expected_bytes and needed > free:
             raise TorchTraceError(
                 f"{folder}: has {size(free)} free, but {self.path.name} needs about "
-                f"{size(expected_bytes + _HEADROOM_BYTES)}; write it to another disk."
+                f"{size(needed)}; write it to another disk."
             )
 
     def __enter__(self) -> OutputFile:
