@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders what `analysis` returns; computes nothing.
 
-table           aligned columns of a given width
-text            the report on a terminal           sections, work   its parts
+tables          the model: sections of tables, columns, rows and cells
+sections        what a report holds, one module a section, written once for all renderers
+table, text     a table and the whole report on a terminal
+html            the page
 sentences       what every report says in words
 json_document   `--json`, schema 1
 """

@@ -17,7 +17,7 @@ from megatron.torch_trace.report.comparison_words import (
     relative,
     significant,
 )
-from megatron.torch_trace.report.work import shape_in_words
+from megatron.torch_trace.report.shapes import shape_in_words
 from megatron.torch_trace.wording import NONE, count, milliseconds, percent
 
 _MOST_RANKS = 16

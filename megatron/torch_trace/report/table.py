@@ -11,6 +11,7 @@ from megatron.torch_trace.report.tables import Column, Row, Section, Table
 _GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
 _LEAST = 8
+_WIDE = 96
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -45,7 +46,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 def render(one: Table, width: int) -> list[str]:
     """A table as lines: its heading, as many rows as it shows on a terminal, how many more."""
-    kept = [n for n, column in enumerate(one.columns) if column.brief is not None]
+    kept = [
+        n
+        for n, column in enumerate(one.columns)
+        if column.brief is not None and not (column.spare and width < _WIDE)
+    ]
     rows = one.rows[: one.most] if one.most else one.rows
     lines = [one.brief or one.caption.upper()]
     lines += table(
@@ -54,7 +59,7 @@ def render(one: Table, width: int) -> list[str]:
         width,
     )
     more = len(one.rows) - len(rows)
-    return [*lines, f"  {more:,} rows more: --json has them."] if more else lines
+    return [*lines, f"  {more:,} rows more: --json has them."] if more and one.told else lines
 
 
 def render_section(section: Section, width: int) -> list[str]:
@@ -65,7 +70,9 @@ def render_section(section: Section, width: int) -> list[str]:
 
 
 def _indented(row: Row, n: int) -> str:
-    return ("" if n else "  " * (row.level - 1)) + row.cells[n].text
+    cell = row.cells[n]
+    shown = cell.text if cell.brief is None else cell.brief
+    return ("" if n else "  " * (row.level - 1)) + shown
 
 
 def _heading(column: Column) -> str:

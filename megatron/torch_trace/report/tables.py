@@ -34,12 +34,14 @@ class Cell:
         sort: what it is sorted by, where that is not the text.
         full: the whole of a text that is shortened.
         bar: parts of a bar beside a share, (colour, 0 to 1).
+        brief: what is read on a terminal, where that is not the text.
     """
 
     text: str
     sort: float | None = None
     full: str | None = None
     bar: tuple[tuple[str, float], ...] = ()
+    brief: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Column:
         hint: explains the heading.
         brief: the heading on a terminal; None to leave the column out there.
         cut: a terminal that is too narrow cuts its cells.
+        spare: a terminal of less than 96 columns leaves it out.
     """
 
     title: str
@@ -59,6 +62,7 @@ class Column:
     hint: str = ""
     brief: str | None = ""
     cut: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,9 @@ class Table:
         rest: what is not in it, a sentence.
         brief: its heading on a terminal, where the caption would not do.
         most: rows that a terminal shows; 0 for all.
+        told: a terminal says how many more there are; not where the heading says TOP.
+        limit: rows that a page shows before it is asked for all.
+        note: what is to be known to read it, a sentence that pages and documents show.
     """
 
     name: str
@@ -96,6 +103,9 @@ class Table:
     rest: str = ""
     brief: str = ""
     most: int = 0
+    told: bool = True
+    limit: int = 12
+    note: str = ""
 
     @property
     def is_tree(self) -> bool:
@@ -131,9 +141,9 @@ PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 """Names of the breakdown's parts, which are names of colours too."""
 
 
-def text(value: object, full: str | None = None) -> Cell:
-    """A word; `full` if it is a shortened one."""
-    return Cell(str(value), full=None if full == value else full)
+def text(value: object, full: str | None = None, brief: str | None = None) -> Cell:
+    """A word; `full` if it is a shortened one, `brief` if a terminal has another."""
+    return Cell(str(value), full=None if full == value else full, brief=brief)
 
 
 def ms(ns: float | None) -> Cell:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.report import modules, phases, sentences, text_sections, work
-from megatron.torch_trace.report.sections import cpu
+from megatron.torch_trace.report import modules, phases, sentences, text_sections
+from megatron.torch_trace.report.sections import communication, cpu, work
 from megatron.torch_trace.report.table import paragraph, render_section
 
 LEAST_WIDTH, MOST_WIDTH = 80, 100
@@ -31,11 +31,11 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         _findings(analysis.findings, width),
         render_section(cpu.section(analysis, top), width),
         text_sections.breakdown(analysis, width),
-        text_sections.communication(analysis, width),
+        render_section(communication.section(analysis), width),
         text_sections.stragglers(analysis, width),
         text_sections.pipeline(analysis, width),
         phases.tables(analysis, width, top),
-        work.tables(analysis, width, top),
+        render_section(work.section(analysis, top), width),
         modules.tree(analysis, width, top),
         text_sections.host(analysis, width),
         _notes(analysis, width),

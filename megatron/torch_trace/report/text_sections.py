@@ -12,13 +12,10 @@ from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.wording import (
     NONE,
     UNKNOWN,
-    count,
     duration,
     milliseconds,
     percent,
     ranks,
-    size,
-    speed,
 )
 
 _MOST_RANKS = 16
@@ -73,51 +70,6 @@ def _not_shown(analysis: Analysis) -> list[str]:
     if not more:
         return []
     return [f"  The least and the most idle; {more:,} ranks more: --rank R or --json shows them."]
-
-
-def communication(analysis: Analysis, width: int) -> list[str]:
-    """By dimension, group and collective."""
-    rows = [
-        [
-            row.dimension,
-            row.collective,
-            row.group.replace("_GROUP", "").replace("_MODEL_PARALLEL", "_PARALLEL"),
-            count(row.calls),
-            milliseconds(row.time_ns),
-            percent(row.share),
-            milliseconds(row.exposed_ns) if analysis.summary.shares else UNKNOWN,
-            milliseconds(row.wait_ns),
-            NONE if row.collective == "barrier" else size(row.bytes),
-            speed(row.busbw_gbps, with_waiting=row.wait_ns is None),
-        ]
-        for row in analysis.summary.communication
-    ]
-    if not rows:
-        return []
-    columns: tuple[str, ...] = (
-        "<dim",
-        "<collective",
-        "<~group",
-        "calls",
-        "ms",
-        "share",
-        "exposed",
-        "wait",
-        "bytes",
-        "busbw",
-    )
-    if width < _WIDE:
-        # Dimension and collective nearly always tell the group.
-        columns = tuple(name for name in columns if name != "<~group")
-        rows = [[*row[:2], *row[3:]] for row in rows]
-    unknown = any(row.wait_ns is None and row.busbw_gbps for row in analysis.summary.communication)
-    note = ", > with waiting in it" if unknown else ""
-    return [f"COMMUNICATION ({means(analysis)}; busbw GB/s{note})", *table(columns, rows, width)]
-
-
-def means(analysis: Analysis) -> str:
-    """What the numbers of a table are, for its title."""
-    return "ms" if len(analysis.ranks) == 1 else f"ms, mean of {len(analysis.ranks)} ranks"
 
 
 def stragglers(analysis: Analysis, width: int) -> list[str]:

@@ -19,7 +19,6 @@ from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import (
     breakdown,
-    communication,
     findings,
     host,
     module_tree,
@@ -28,11 +27,10 @@ from megatron.torch_trace.report.html import (
     pipeline,
     run,
     stragglers,
-    work,
 )
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.page_text import shown
-from megatron.torch_trace.report.sections import cpu
+from megatron.torch_trace.report.sections import communication, cpu, work
 from megatron.torch_trace.report.tables import Column, Section, Table
 from megatron.torch_trace.wording import visible
 

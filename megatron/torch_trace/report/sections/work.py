@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
-from megatron.torch_trace.report.html.communication import means
+from megatron.torch_trace.report.means import of_ranks, over_ranks
+from megatron.torch_trace.report.shapes import shape_in_words
 from megatron.torch_trace.report.tables import (
     Cell,
     Column,
@@ -21,7 +23,6 @@ from megatron.torch_trace.report.tables import (
     share,
     text,
 )
-from megatron.torch_trace.report.work import shape_in_words
 from megatron.torch_trace.wording import count, duration
 
 _LEAST, _MOST = 50, 400
@@ -29,39 +30,58 @@ _MOST_CHARACTERS = 150_000
 _LONGEST = 72
 
 
-def section(analysis: Analysis) -> Section:
-    """Four tables."""
+def section(analysis: Analysis, top: int = 5) -> Section:
+    """Four tables; of each a terminal shows `top` rows, of the families at least eight."""
     summary = analysis.summary
     if not summary.kernels:
         return Section("work", "Kernels", "no GPU work was recorded")
-    what = means(analysis)
-    data = {
-        "families": _table("families", f"GPU work by family, {what}", summary.families, "family"),
-        "kernels": _table("kernels", f"Kernels, {what}", summary.kernels, "kernel"),
-        "operators": _table(
-            "operators",
-            f"Operators, by the GPU work they launched, {what}",
+    over, of = over_ranks(analysis), of_ranks(analysis)
+    tables = [
+        _table(_Kind("families", "family", f"GPU work by family, {over}"), summary.families),
+        _table(_Kind("kernels", "kernel", f"Kernels, {over}"), summary.kernels),
+        _table(
+            _Kind("operators", "operator", f"Operators, by the GPU work they launched, {over}"),
             summary.operators,
-            "operator",
         ),
-        "shapes": _table(
-            "shapes", f"Operators and their input shapes, {what}", summary.shapes, "shape"
+        _table(
+            _Kind("shapes", "shape", f"Operators and their input shapes, {over}"), summary.shapes
         ),
-    }
-    return Section("work", "Kernels", data=data)
+    ]
+    headings = (
+        f"GPU WORK BY FAMILY ({of})",
+        f"TOP KERNELS ({of})",
+        f"TOP OPERATORS by the GPU work they launched ({of})",
+        f"TOP SHAPES ({of})",
+    )
+    most = (max(top, 8), top, top, top)
+    shown = [
+        replace(table, brief=heading, most=rows, told=False)
+        for table, heading, rows in zip(tables, headings, most, strict=True)
+        if table is not None
+    ]
+    return Section("work", "Kernels", data={"tables": shown})
 
 
-def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> Table | None:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    name: str
+    first: str
+    caption: str
+
+
+def _table(kind: _Kind, rows: Sequence[WorkSummary]) -> Table | None:
     if not rows:
         return None
+    first = kind.first
     titles = {"kernel": ("kernel", "family"), "shape": ("shape", "operator")}.get(first, (first,))
+    may_be_cut = len(titles) > 1
     columns = (
-        *(Column(title, number=False) for title in titles),
+        *(Column(title, number=False, cut=may_be_cut and not n) for n, title in enumerate(titles)),
         Column("calls" if first in ("kernel", "family") else "kernels"),
         Column("ms"),
-        Column("of window"),
-        Column("mean us"),
-        *((Column("longest us"),) if first != "family" else ()),
+        Column("of window", brief="share"),
+        Column("mean us", brief=None if first == "family" else ""),
+        *((Column("longest us", brief=None),) if first != "family" else ()),
     )
     count_ = _fitting(rows)
     shown = rows[:count_]
@@ -72,7 +92,7 @@ def _table(name: str, caption: str, rows: Sequence[WorkSummary], first: str) -> 
     if left:
         time = sum(row.time_ns for row in left)
         rest = f"{len(left):,} more with {duration(time)} together are in analyze --json."
-    return Table(name, caption, columns, lines, rest)
+    return Table(kind.name, kind.caption, columns, lines, rest)
 
 
 def _fitting(rows: Sequence[WorkSummary]) -> int:
@@ -88,11 +108,12 @@ def _fitting(rows: Sequence[WorkSummary]) -> int:
 def _row(row: WorkSummary, first: str, short: str) -> Row:
     names: tuple[Cell, ...]
     if first == "kernel":
-        names = (text(_cut(short), row.name), text(row.detail))
+        names = (text(_cut(short), row.name, short), text(row.detail))
     elif first == "shape":
-        names = (text(_cut(shape_in_words(row.detail)), row.detail), text(row.name))
+        words = shape_in_words(row.detail)
+        names = (text(_cut(words), row.detail, words), text(row.name))
     else:
-        names = (text(_cut(row.name), row.name),)
+        names = (text(_cut(row.name), row.name, row.name),)
     longest = None if row.longest is None else row.longest.duration_ns
     cells = (
         *names,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import CommunicationSummary
+from megatron.torch_trace.report.means import of_ranks, over_ranks
 from megatron.torch_trace.report.tables import (
     Cell,
     Column,
@@ -16,13 +17,10 @@ from megatron.torch_trace.report.tables import (
     number,
     text,
 )
-from megatron.torch_trace.wording import NONE, count, percent, size, speed
+from megatron.torch_trace.wording import NONE, UNKNOWN, count, percent, size, speed
 
-
-def means(analysis: Analysis) -> str:
-    """What the numbers of a table are."""
-    ranks = len(analysis.ranks)
-    return "of one rank" if ranks == 1 else f"means over {ranks:,} ranks"
+_NOTE = "Rows of one dimension may overlap rows of another."
+_LEGEND = (("exposed_communication", "exposed"), ("hidden", "beside compute"))
 
 
 def section(analysis: Analysis) -> Section:
@@ -33,39 +31,48 @@ def section(analysis: Analysis) -> Section:
     columns = (
         Column("dim", number=False),
         Column("collective", number=False),
-        Column("group", number=False),
+        Column("group", number=False, cut=True, spare=True),
         Column("calls"),
         Column("ms"),
-        Column("of window"),
-        Column("exposed ms", hint="nothing computes beside it"),
-        Column("wait ms", hint="beyond the shortest call over the ranks"),
+        Column("of window", brief="share"),
+        Column("exposed ms", brief="exposed", hint="nothing computes beside it"),
+        Column("wait ms", brief="wait", hint="beyond the shortest call over the ranks"),
         Column("bytes", hint="nccl-tests' S, of a rank"),
-        Column("busbw GB/s", hint="nccl-tests', decimal; > where waiting is unknown"),
-        Column("ranks"),
+        Column(
+            "busbw GB/s",
+            brief="busbw",
+            hint="nccl-tests', decimal; > where waiting is unknown",
+        ),
+        Column("ranks", brief=None),
     )
     window = analysis.summary.window_ns
+    unknown = any(row.wait_ns is None and row.busbw_gbps for row in rows)
+    with_waiting = ", > with waiting in it" if unknown else ""
     table = Table(
         "collectives",
-        f"By dimension and collective, {means(analysis)}",
+        f"By dimension and collective, {over_ranks(analysis)}",
         columns,
-        tuple(_row(row, window) for row in rows),
+        tuple(_row(row, window, known=analysis.summary.shares is not None) for row in rows),
+        brief=f"COMMUNICATION ({of_ranks(analysis)}; busbw GB/s{with_waiting})",
+        limit=40,
+        note=_NOTE,
     )
-    return Section("communication", "Communication", data={"table": table})
+    return Section("communication", "Communication", data={"legend": _LEGEND, "tables": [table]})
 
 
-def _row(row: CommunicationSummary, window: float) -> Row:
+def _row(row: CommunicationSummary, window: float, *, known: bool) -> Row:
     exposed = min(row.exposed_ns / window, row.share) if window else 0.0
     bar = (("exposed_communication", exposed), ("hidden", row.share - exposed))
     short = row.group.replace("_GROUP", "").replace("_MODEL_PARALLEL", "_PARALLEL")
     barrier = row.collective == "barrier"
     cells = (
         text(row.dimension),
-        text(row.collective.replace("_", " ")),
-        text(short.replace("_", " ").lower(), row.group),
+        text(row.collective.replace("_", " "), brief=row.collective),
+        text(short.replace("_", " ").lower(), row.group, short),
         number(row.calls, count(row.calls)),
         ms(row.time_ns),
         Cell(percent(row.share), sort=row.share, bar=bar),
-        ms(row.exposed_ns),
+        ms(row.exposed_ns) if known else Cell(UNKNOWN),
         ms(row.wait_ns),
         Cell(NONE if barrier else size(row.bytes), sort=row.bytes),
         Cell(speed(row.busbw_gbps, with_waiting=row.wait_ns is None), sort=row.busbw_gbps),
