@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in processes of their own that are stopped at a moment told by number, not by a clock.
 
-A moment is an event of Python's audit hooks that changes files or processes: it is the same one in
-every run. What a run must not leave is looked for afterwards.
+A moment is an event of Python's audit hooks that opens a trace or changes files or processes: it is
+the same one in every run. What a run must not leave is looked for afterwards.
 """
 
 from __future__ import annotations
@@ -19,24 +19,36 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _MARK = "TORCH_TRACE_TEST_RUN"
 _PROGRAM = """
-import os, sys
-moment, number, log = int(os.environ["MOMENT"]), int(os.environ["SIGNAL"]), os.environ["LOG"]
-me, seen = os.getpid(), 0
-fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+import os, shutil, signal, sys
+me, seen, moment = os.getpid(), 0, int(os.environ["MOMENT"])
+what, target = os.environ["WHAT"], os.environ["TARGET"]
+log = os.open(os.environ["LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 CHANGES = ("os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir", "subprocess.Popen")
 
-def changes(event, args):
+def counts(event, args):
     if event == "open":
-        return isinstance(args[2], int) and args[2] & os.O_CREAT
+        makes = isinstance(args[2], int) and args[2] & os.O_CREAT
+        return makes or str(args[0]).endswith((".json", ".json.gz"))
     return event in CHANGES
+
+def happens():
+    if what == "truncate":
+        os.truncate(target, os.stat(target).st_size // 2)
+    elif what == "grow":
+        with open(target, "ab") as file:
+            file.write(b"more" * 1000)
+    elif what == "remove":
+        shutil.rmtree(target) if os.path.isdir(target) else os.unlink(target)
+    elif what:
+        os.kill(me, getattr(signal, what))
 
 def hook(event, args):
     global seen
-    if os.getpid() == me and changes(event, args):
+    if os.getpid() == me and counts(event, args):
         seen += 1
-        os.write(fd, f"{event} {args[0]}\\n".encode("utf-8", "replace"))
+        os.write(log, f"{event} {args[0]!r}\\n".encode())
         if seen == moment:
-            os.kill(me, number)
+            happens()
 
 sys.addaudithook(hook)
 from megatron.torch_trace.commands import main
@@ -49,7 +61,7 @@ class Ended:
     """How a run ended.
 
     Args:
-        events: what changed files or processes, in order.
+        events: the moments that there were.
         children: processes of the run that live on.
     """
 
@@ -65,14 +77,17 @@ def run(
     folder: Path,
     *,
     moment: int = 0,
-    number: int = 0,
+    what: str = "",
+    target: Path | None = None,
     wrapper: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     timeout: float = 120,
 ) -> Ended:
-    """`torch-trace ARGUMENTS`, sent signal `number` at its `moment`-th change; 0 for none.
+    """`torch-trace ARGUMENTS`, to which something happens at a moment.
 
     Args:
+        moment: counted from 1; 0 for none.
+        what: name of a signal, or what happens to `target`: `truncate`, `grow`, `remove`.
         folder: for the log of events, and the folder in which it runs.
         wrapper: put before the command, such as `("prlimit", "--nofile=20")`.
     """
@@ -89,7 +104,8 @@ def run(
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "MOMENT": str(moment),
-            "SIGNAL": str(int(number)),
+            "WHAT": what,
+            "TARGET": str(target or ""),
             "LOG": str(log),
             _MARK: mark,
             **(environment or {}),

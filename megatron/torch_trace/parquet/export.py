@@ -29,6 +29,7 @@ from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.files.selection import one_window
 from megatron.torch_trace.files.sources import RankedTrace, find_traces, ranked, skipped_lines
+from megatron.torch_trace.files.unchanged import Unchanged
 from megatron.torch_trace.parquet.rank_tables import (
     COLLECTIVES,
     KERNELS,
@@ -117,7 +118,7 @@ def export(
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
     traces = ranked(one_window(sources.traces))
-    with _new_tables(target) as work:
+    with _new_tables(target) as work, Unchanged(trace.path for trace in traces):
         parts = []
         for part in _read(traces, work, strict, jobs or available_cores()):
             parts.append(part)

@@ -23,6 +23,7 @@ from megatron.torch_trace.analysis.communication.merge_clocks import (
 )
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.sources import RankedTrace
+from megatron.torch_trace.files.unchanged import Unchanged
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
 from megatron.torch_trace.reader import Damage, Trace
 from megatron.torch_trace.reader.event import ProcessEvent
@@ -86,6 +87,7 @@ def merge(
     if Path(output).suffix in (".gz", ".zst"):
         expected //= 12
     sink = OutputFile(output, force=force, expected_bytes=expected)
+    unchanged = Unchanged(trace.path for trace in traces)
     folder = None if Path(output) == STDOUT else Path(output).absolute().parent
     result = MergeResult(ranks=[trace.rank for trace in traces])
     plans = [
@@ -95,7 +97,7 @@ def merge(
     base = _common_base(plans, result)
     if align:
         _align(traces, plans, result, workers, on_read)
-    with sink:
+    with sink, unchanged:
         writer = TraceWriter(sink)
         own = {"merged": {"ranks": [plan.record(base) for plan in plans], "aligned": align}}
         entries = {

@@ -11,6 +11,7 @@ from typing import Any
 
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.unchanged import Unchanged
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
 from megatron.torch_trace.format.step_names import MENTION, marks_a_step
 from megatron.torch_trace.format.times import NO_TIME
@@ -90,6 +91,7 @@ def slim(
     """
     folder = None if Path(output) == STDOUT else Path(output).absolute().parent
     sink = OutputFile(output, force=force, expected_bytes=_least_size(path))
+    unchanged = Unchanged([path])
     trace = Trace(path, strict=strict, on_read=on_read)
     metadata = trace.read_header()
     record = metadata.own.get("slim")
@@ -105,7 +107,7 @@ def slim(
         result.moved_annotations = slimmer.plan.annotations
         result.moved_crossing = slimmer.plan.crossing
         result.clipped = sum(map(len, slimmer.plan.clipped.values()))
-    with sink:
+    with sink, unchanged:
         _write(trace, sink, slimmer, first, selection, result, workers, folder)
         result.absent = absent_categories(selection.named, result.before, path)
     result.raw_bytes = trace.raw_bytes
