@@ -15,9 +15,9 @@ import pytest
 from logging_megatron import Arguments, Follow, Loop, Timers, Writer
 
 from megatron.torch_profile.config import MetricsConfig
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.log import logger
-from megatron.torch_profile.metrics import lifetime
 from megatron.torch_profile.metrics.run_metrics import Metrics
 from megatron.torch_profile.metrics.step_times import StepClock
 from megatron.torch_profile.patching import PatchSet
@@ -73,7 +73,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Follow]:
             ),
             **options,
         )
-        monkeypatch.setattr(lifetime, "current", followed)
+        monkeypatch.setattr(followers, "metrics", followed)
         followed.start()
         try:
             loop.run()

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import megatron_names
 from megatron.torch_profile.patching import Patch, PatchSet, version_in
-from megatron.torch_profile.publish import window_results
 from megatron.torch_profile.record import session
 
 SOURCE = """
@@ -156,8 +156,8 @@ def test_a_version_is_read_without_importing(tmp_path: Path) -> None:
 def test_a_fork_that_counts_iterations_elsewhere_trains_without_a_profile(
     monkeypatch: pytest.MonkeyPatch, warned: list[str]
 ) -> None:
-    monkeypatch.setattr(session, "planned", "a plan")
-    monkeypatch.setattr(window_results, "current", "somebody")
+    monkeypatch.setattr(followers, "plan", "a plan")
+    monkeypatch.setattr(followers, "results", "somebody")
     monkeypatch.setattr(megatron_names, "_megatron_args", lambda: SimpleNamespace())
     for name in ("_steps", "_windows"):
         monkeypatch.setattr(megatron_names, name, Guard("no more of it"))

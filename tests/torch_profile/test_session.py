@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from megatron.torch_profile.followers import Idle, followers
 from megatron.torch_profile.record import session
 from megatron.torch_profile.record.recorder import Recorder
-from megatron.torch_profile.record.session import Idle, training
+from megatron.torch_profile.record.session import training
 
 
 @pytest.fixture
@@ -26,10 +27,10 @@ def args(tmp_path: Path) -> SimpleNamespace:
 
 def test_a_training_is_followed_and_described(args: Any, tmp_path: Path) -> None:
     with training(args, [], lambda: 7):
-        assert not isinstance(session.current, Idle)
-        assert session.planned is not None
-    assert isinstance(session.current, Idle)
-    assert session.planned is None
+        assert not isinstance(followers.steps, Idle)
+        assert followers.plan is not None
+    assert isinstance(followers.steps, Idle)
+    assert followers.plan is None
     (run_file,) = tmp_path.rglob("run.json")
     assert json.loads(run_file.read_text())["model_flops_per_iteration"] == 7
 
@@ -40,7 +41,7 @@ def test_a_training_that_starts_again_in_the_same_process_is_a_run_of_its_own(
     """As in-process restarts do, which come back after an exception."""
     for _ in range(2):
         with suppress(RuntimeError), training(args, [], lambda: 7):
-            recorder = session.current
+            recorder = followers.steps
             for iteration in range(1, 4):
                 recorder.begin_step(iteration)
             raise RuntimeError("a peer is gone")
@@ -53,7 +54,7 @@ def test_a_training_that_starts_again_in_the_same_process_is_a_run_of_its_own(
 def test_without_the_flag_nothing_follows(args: Any, tmp_path: Path) -> None:
     args.torch_profile = False
     with training(args, [], lambda: 7):
-        assert isinstance(session.current, Idle)
+        assert isinstance(followers.steps, Idle)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,7 +91,7 @@ def test_ranks_that_cannot_agree_train_without_a_profile(
 def test_the_trainings_own_exception_comes_through(args: Any) -> None:
     with pytest.raises(ZeroDivisionError), training(args, [], lambda: None):
         raise ZeroDivisionError
-    assert isinstance(session.current, Idle)
+    assert isinstance(followers.steps, Idle)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks import arguments
-from megatron.torch_profile.record import session
 from megatron.torch_profile.record.unrecorded import why_nothing
 
 INSTEAD = (
@@ -22,8 +22,8 @@ INSTEAD = (
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "parser_seen", True)
-    monkeypatch.setattr(session, "followed", False)
-    monkeypatch.setattr(session, "stepped", False)
+    monkeypatch.setattr(followers, "followed", False)
+    monkeypatch.setattr(followers, "stepped", False)
 
 
 def test_a_script_that_never_trains_by_megatrons_loop(state: None) -> None:
@@ -34,7 +34,7 @@ def test_a_script_that_never_trains_by_megatrons_loop(state: None) -> None:
 
 
 def test_a_training_that_never_takes_a_step(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "followed", True)
+    monkeypatch.setattr(followers, "followed", True)
     why = why_nothing(["--torch-profile"], 0)
     assert why is not None
     assert "never called train_step" in why
@@ -50,7 +50,7 @@ def test_an_error_speaks_for_itself_and_so_does_a_step(
 ) -> None:
     assert why_nothing(["--torch-profile"], 2) is None
     for name in ("followed", "stepped"):
-        monkeypatch.setattr(session, name, True)
+        monkeypatch.setattr(followers, name, True)
     assert why_nothing(["--torch-profile"], 0) is None
 
 

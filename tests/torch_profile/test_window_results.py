@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from window_stand_ins import Program, Run, TextWriter, capture
 
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks import megatron_names
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.publish import window_results
 from megatron.torch_profile.publish.window_results import WindowResults, training
-from megatron.torch_profile.record import session
 
 
 @pytest.fixture(autouse=True)
 def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
     Program.started = []
     monkeypatch.setattr(window_results, "Program", Program)
-    monkeypatch.setattr(window_results, "current", None)
+    monkeypatch.setattr(followers, "results", None)
     yield Program.started
-    if window_results.current is not None:
-        window_results.current.abandon()
+    if followers.results is not None:
+        followers.results.abandon()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def begin(tmp_path: Path, writers: dict[str, Any]) -> Callable[..., Any]:
     def start(**options: Any) -> WindowResults | None:
         args = SimpleNamespace(wandb_project="p", tensorboard_dir=None)
         with training(capture(tmp_path, **options), args):
-            return window_results.current
+            return followers.results
 
     return start
 
@@ -113,7 +113,7 @@ def test_the_end_of_training_waits_for_what_is_under_way(
     results.finish()
     assert [values["profile/iteration"] for _, values in writers["wandb"].logged] == [4, 7]
     assert waited < 5.0
-    assert window_results.current is None
+    assert followers.results is None
 
 
 def test_the_wait_has_a_bound(
@@ -150,14 +150,14 @@ def test_nobody_waits_after_an_exception(
     args = SimpleNamespace(wandb_project="", tensorboard_dir="t")
 
     def explode() -> None:
-        assert window_results.current is not None
-        window_results.current.end_iteration(4, logs=False)
+        assert followers.results is not None
+        followers.results.end_iteration(4, logs=False)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), training(capture(tmp_path), args):
         explode()
     assert programs[0].killed
-    assert window_results.current is None
+    assert followers.results is None
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_rank_with_a_sink_tells_and_without_any_rank_0_where_asked(
     nobody = SimpleNamespace(wandb_project="", tensorboard_dir=None)
     for rank, summary, tells in [(0, "auto", False), (0, "always", True), (1, "always", False)]:
         with training(capture(tmp_path, rank=rank, summary=summary), nobody):
-            assert (window_results.current is not None) == tells
+            assert (followers.results is not None) == tells
     writers["wandb"] = Run()
     assert begin() is not None
     assert begin(summary="never") is None
@@ -243,8 +243,8 @@ def test_an_end_that_may_come_from_the_scheduler_waits_only_briefly(
     args = SimpleNamespace(wandb_project="", tensorboard_dir="t")
 
     def leave() -> None:
-        assert window_results.current is not None
-        window_results.current.end_iteration(4, logs=False)
+        assert followers.results is not None
+        followers.results.end_iteration(4, logs=False)
         raise SystemExit
 
     with pytest.raises(SystemExit), training(capture(tmp_path, exit_timeout=600), args):
@@ -256,8 +256,8 @@ def test_an_end_that_may_come_from_the_scheduler_waits_only_briefly(
         now += seconds
 
     monkeypatch.setattr(window_results, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
-    assert window_results.current is not None
-    window_results.current.finish()
+    assert followers.results is not None
+    followers.results.finish()
     assert now == pytest.approx(15.0, abs=0.2)
     assert programs[0].killed
 
@@ -282,13 +282,13 @@ def test_a_wandb_run_does_not_end_before_what_traces_say_is_in_it(
     planned: str | None, before: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(session, "planned", planned)
-    monkeypatch.setattr(session, "current", Told("recorder", order))
-    monkeypatch.setattr(window_results, "current", Told("results", order))
+    monkeypatch.setattr(followers, "plan", planned)
+    monkeypatch.setattr(followers, "steps", Told("recorder", order))
+    monkeypatch.setattr(followers, "results", Told("results", order))
     (finish,) = (patch for patch in PATCHES if patch.name == "finish")
     finish.wrapper(lambda: order.append("finished"), None, (), {})
     assert order == [*before, "results.finish", "finished"]
-    monkeypatch.setattr(window_results, "current", None)
+    monkeypatch.setattr(followers, "results", None)
     finish.wrapper(lambda: order.append("finished again"), None, (), {})
     assert order[-1] == "finished again"
 
@@ -296,11 +296,11 @@ def test_a_wandb_run_does_not_end_before_what_traces_say_is_in_it(
 def test_windows_are_followed_by_the_global_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     results = SimpleNamespace(end_iteration=lambda *args, **kwargs: told.append((args, kwargs)))
-    monkeypatch.setattr(window_results, "current", results)
+    monkeypatch.setattr(followers, "results", results)
     monkeypatch.setattr(
         megatron_names, "_megatron_args", lambda: SimpleNamespace(curr_iteration=9, log_interval=5)
     )
     (training_log,) = (patch for patch in PATCHES if patch.name == "training_log")
     assert training_log.wrapper(lambda: "flag", None, (), {}) == "flag"
     assert told == [((10,), {"logs": True})]
-    monkeypatch.setattr(window_results, "current", None)
+    monkeypatch.setattr(followers, "results", None)

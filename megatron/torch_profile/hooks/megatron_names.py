@@ -9,11 +9,11 @@ results through untouched: signatures drift with the version, so nothing here co
 from __future__ import annotations
 
 import inspect
-import sys
 from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, Wrapper
@@ -45,7 +45,7 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         if profiles and (session := _follower("session")):
             model = Guard("no spans of modules, training goes on")(_model_of, wrapped, args, kwargs)
             stack.enter_context(session.training(megatron_args, model, count_flops))
-            capture = session.planned
+            capture = followers.plan
         if capture and (window_results := _follower("window_results")):
             stack.enter_context(window_results.training(capture, megatron_args))
         if metrics_config.wanted and (metrics := _follower("metrics")):
@@ -77,37 +77,32 @@ def _follower(module: str) -> Any:
         return None
 
 
-def _following(module: str, name: str) -> Any:
-    """What follows the training that runs now, in a module that nobody need have imported."""
-    return getattr(sys.modules.get(_FOLLOWERS[module]), name, None)
-
-
 def _metrics(method: str) -> Wrapper:
     """Hands a call to this method of the metrics of the training that runs, if it has any."""
 
     def hand_over(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        metrics = _following("metrics", "current")
-        if metrics is None:
+        if followers.metrics is None:
             return wrapped(*args, **kwargs)
-        return getattr(metrics, method)(wrapped, args, kwargs)
+        return getattr(followers.metrics, method)(wrapped, args, kwargs)
 
     return hand_over
 
 
 def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if _following("session", "planned"):
-        _steps(lambda: _following("session", "begin_step")(_iteration()))
+    if followers.plan:
+        followers.stepped = True
+        _steps(lambda: followers.steps.begin_step(_iteration()))
     return _metrics("train_step")(wrapped, instance, args, kwargs)
 
 
 def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if _following("session", "planned"):
-        _following("session", "current").begin_pause()
+    if followers.plan:
+        followers.steps.begin_pause()
     return _metrics("pause")(wrapped, instance, args, kwargs)
 
 
 def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    results = _following("window_results", "current")
+    results = followers.results
     if results is not None:
         _windows(_end_iteration, results)
     return _metrics("training_log")(wrapped, instance, args, kwargs)
@@ -121,11 +116,11 @@ def _end_iteration(results: Any) -> None:
 
 
 def _finish_wandb(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    results = _following("window_results", "current")
+    results = followers.results
     if results is not None:
-        if _following("session", "planned"):
+        if followers.plan:
             # Inside `train`, at an exit interval or after a signal; a window may still be open.
-            _following("session", "current").close()
+            followers.steps.close()
             results.hurry()
         results.finish()
     return wrapped(*args, **kwargs)

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatron.torch_profile.config import MetricsConfig
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.metrics import across_ranks, data_iterators, telemetry
 from megatron.torch_profile.metrics.nvml import Gpu
 from megatron.torch_profile.metrics.run_metrics import Metrics
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.publish import sinks
-
-current: Metrics | None = None
-"""Of the training that runs now; None where nobody asked."""
 
 
 @contextmanager
@@ -34,17 +32,16 @@ def training(
         capture: what is recorded, if anything.
         count_flops: Megatron's formula for one iteration, None if unknown.
     """
-    global current
     try:
-        current = _make(config, args, capture, count_flops)
-        current.start()
+        followers.metrics = _make(config, args, capture, count_flops)
+        followers.metrics.start()
     except Exception as error:
         # The same on every rank, since it is installed so: nobody waits for this one.
         logger.warning("training goes on without metrics: %s: %s", type(error).__name__, error)
     try:
         yield
     finally:
-        metrics, current = current, None
+        metrics, followers.metrics = followers.metrics, None
         if metrics is not None:
             metrics.stop()
 
@@ -52,8 +49,8 @@ def training(
 def with_timed_data(train: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Arguments for `train` that tell how long it waits for data, where nothing else does."""
     try:
-        if current is not None:
-            return data_iterators.with_timed_data(train, args, kwargs, current.next_batch)
+        if followers.metrics is not None:
+            return data_iterators.with_timed_data(train, args, kwargs, followers.metrics.next_batch)
     except Exception as error:
         logger.warning("the wait for data is unknown: %s: %s", type(error).__name__, error)
     return args, kwargs

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_profile.export.writers import Program
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan.capture_plan import CapturePlan
@@ -43,9 +44,6 @@ _POLL_SECONDS = 0.1
 _PROGRESS_SECONDS = 10.0
 _BRIEF_SECONDS = 15.0
 """How long an end waits that may come from a scheduler, which sends SIGKILL soon after."""
-
-current: WindowResults | None = None
-"""Of the training that runs now or has just ended; None on a rank that tells of no window."""
 
 
 class WindowResults:
@@ -106,9 +104,8 @@ class WindowResults:
 
     def abandon(self) -> None:
         """Training has ended otherwise: nobody waits for ranks that may be gone."""
-        global current
-        if current is self:
-            current = None
+        if followers.results is self:
+            followers.results = None
         atexit.unregister(self.finish)
         self._guard.failed = True
         if self._running is not None and os.getpid() == self._pid:
@@ -200,12 +197,11 @@ def training(capture: CapturePlan, args: Any) -> Iterator[None]:
         capture: what is recorded.
         args: Megatron's arguments.
     """
-    global current
-    if current is not None:  # training starts again in the same process
-        current.abandon()
-        current = None
+    if followers.results is not None:  # training starts again in the same process
+        followers.results.abandon()
+        followers.results = None
     try:
-        results = current = _make(capture, args)
+        results = followers.results = _make(capture, args)
     except Exception as error:
         logger.warning("nobody tells what traces say: %s: %s", type(error).__name__, error)
         results = None

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata as packages
-from typing import Any, Protocol
+from typing import Any
 
+from megatron.torch_profile.followers import Idle, StepFollower, followers
 from megatron.torch_profile.hooks import arguments
 from megatron.torch_profile.log import exit_with, logger
 from megatron.torch_profile.plan import capture_plan
@@ -39,52 +40,6 @@ _PACKAGES = (
 _ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS")
 
 
-class StepFollower(Protocol):
-    """What the training loop tells: a recorder, or a rank that records nothing."""
-
-    def begin_step(self, iteration: int) -> None:
-        """`train_step` of this global iteration is about to run."""
-
-    def begin_pause(self) -> None:
-        """Evaluation or a checkpoint is about to run."""
-
-    def close(self, *, after_failure: bool = False) -> None:
-        """Training ends, however it ends; after a failure of its own other ranks may be gone."""
-
-
-class Idle:
-    """A rank that records nothing."""
-
-    def begin_step(self, iteration: int) -> None:
-        """Nothing."""
-
-    def begin_pause(self) -> None:
-        """Nothing."""
-
-    def close(self, *, after_failure: bool = False) -> None:
-        """Nothing."""
-
-
-planned: CapturePlan | None = None
-"""What the training that runs now records, on every rank; None when nobody asked."""
-
-current: StepFollower = Idle()
-"""Who follows the steps of the training that runs now; `Idle` when nobody records."""
-
-
-followed = False
-"""Whether a training has been followed in this process, recording or not."""
-stepped = False
-"""Whether it had an iteration."""
-
-
-def begin_step(iteration: int) -> None:
-    """`train_step` of this global iteration is about to run."""
-    global stepped
-    stepped = True
-    current.begin_step(iteration)
-
-
 @contextmanager
 def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> Iterator[None]:
     """Around one call of `train`: record what the flags in `args` ask for.
@@ -94,12 +49,11 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         model: Megatron's list of model chunks.
         count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
     """
-    global current, planned, followed
     config = arguments.config_of(args)
     if not config.enabled:
         yield
         return
-    followed = True
+    followers.followed = True
     capture: CapturePlan | None = None
     try:
         # Flags from YAML or from a program have not passed the parser's check.
@@ -113,9 +67,9 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
     if capture is None:
         yield
         return
-    planned = capture
+    followers.plan = capture
     try:
-        current = _begin(capture, args, model, count_flops)
+        followers.steps = _begin(capture, args, model, count_flops)
     except Exception as error:
         # All that ranks do together is behind us, so this one may go its own way.
         logger.warning(
@@ -131,7 +85,7 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         failed = not isinstance(error, SystemExit)  # how Megatron ends, on all ranks alike
         raise
     finally:
-        follower, current, planned = current, Idle(), None
+        follower, followers.steps, followers.plan = followers.steps, Idle(), None
         follower.close(after_failure=failed)
 
 

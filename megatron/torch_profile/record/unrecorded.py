@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatron.torch_profile.config import FLAG
+from megatron.torch_profile.followers import followers
 
 _ARGUMENTS = "megatron.torch_profile.hooks.arguments"
-_SESSION = "megatron.torch_profile.record.session"
 _INSTEAD = (
     "call megatron.training.pretrain, or train of megatron.training.training for a loop around it; "
     "a loop of your own takes torch.profiler.profile itself"
@@ -32,7 +32,7 @@ def why_nothing(words: Sequence[str], status: int) -> str | None:
     """
     if FLAG not in words or {"-h", "--help", f"{FLAG}-help"} & {*words}:
         return None
-    if not _was(_ARGUMENTS, "parser_seen") and not _was(_SESSION, "followed"):
+    if not _was(_ARGUMENTS, "parser_seen") and not followers.followed:
         return (
             f"{FLAG} recorded nothing: this script never asked Megatron's own parser for its "
             f"arguments and never called Megatron's train(), whose iterations are followed; "
@@ -40,12 +40,12 @@ def why_nothing(words: Sequence[str], status: int) -> str | None:
         )
     if status:
         return None
-    if not _was(_SESSION, "followed"):
+    if not followers.followed:
         return (
             f"{FLAG} recorded nothing: this script never called Megatron's train(), whose "
             f"iterations are followed; {_INSTEAD}"
         )
-    if not _was(_SESSION, "stepped"):
+    if not followers.stepped:
         return (
             f"{FLAG} recorded nothing: this Megatron's train() never called train_step of "
             "megatron.training.training, which begins an iteration; call it there, once an "
