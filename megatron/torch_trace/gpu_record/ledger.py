@@ -66,41 +66,51 @@ class BlockRecord:
         there = ts != NO_TIME
         length = np.where(dur == NO_TIME, 0, np.maximum(dur, 0))
         own = cls()
-        linked, begins, ends, waits = [], [], [], []
-        for index in np.flatnonzero(calls & there).tolist():
-            event, start = events[index], int(ts[index])
-            number = _id(event)
-            if number:
-                linked.append((number, start, is_kernel_launch(event.name)))
-            if begins_capture(event.name):
-                begins.append((start, _checksum((event.pid, event.tid))))
-            elif ends_capture(event.name):
-                ends.append((start, _checksum((event.pid, event.tid))))
-            elif awaits_device(event.name):
-                waits.append((start, start + int(length[index])))
-        rows = []
-        streams, names = _Checksums(), _Checksums()
-        for index in np.flatnonzero(gpu & there).tolist():
-            event = events[index]
-            args = event.args
-            stream = event.tid if args is None or args.stream is None else args.stream
-            rows.append(
-                (
-                    _id(event),
-                    int(ts[index]),
-                    int(length[index]),
-                    streams[event.pid, stream],
-                    names[event.name],
-                )
-            )
-            if args is not None and args.stream is not None and type(event.pid) is int:
-                own.devices.add(event.pid)
-        own.calls, own.gpu = _table(linked, 3), _table(rows, 5)
-        own.begins, own.ends, own.waits = (_table(one, 2) for one in (begins, ends, waits))
+        own._take_calls(events, np.flatnonzero(calls & there), ts, length)
+        own._take_gpu(events, np.flatnonzero(gpu & there), ts, length)
         on_cpu = cpu & there
         if on_cpu.any():
             own.cpu_end = int((ts + length)[on_cpu].max())
         return own
+
+    def _take_calls(self, events: Sequence[SlimEvent], rows: Ints, ts: Ints, length: Ints) -> None:
+        roles = _Roles()
+        some = [events[row] for row in rows.tolist()]
+        codes = np.array([roles[event.name] for event in some], dtype=np.int64)
+        ids = np.array([_id(event) for event in some], dtype=np.int64)
+        starts = ts[rows]
+        table = np.stack((ids, starts, codes == _LAUNCH), axis=1)
+        self.calls = table[ids > 0]
+        begin, end, wait = (np.flatnonzero(codes == role) for role in (_BEGIN, _END, _WAIT))
+        self.begins, self.ends = (
+            _table(
+                [(int(starts[row]), _checksum((some[row].pid, some[row].tid))) for row in mine], 2
+            )
+            for mine in (begin.tolist(), end.tolist())
+        )
+        self.waits = np.stack((starts[wait], starts[wait] + length[rows[wait]]), axis=1)
+
+    def _take_gpu(self, events: Sequence[SlimEvent], rows: Ints, ts: Ints, length: Ints) -> None:
+        streams, names = _Checksums(), _Checksums()
+        some = [events[row] for row in rows.tolist()]
+        own = [None if event.args is None else event.args.stream for event in some]
+        tracks = [
+            (event.pid, event.tid if stream is None else stream)
+            for event, stream in zip(some, own, strict=True)
+        ]
+        columns = (
+            [_id(event) for event in some],
+            ts[rows],
+            length[rows],
+            [streams[track] for track in tracks],
+            [names[event.name] for event in some],
+        )
+        self.gpu = np.stack([np.array(column, dtype=np.int64) for column in columns], axis=1)
+        self.devices = {
+            event.pid
+            for event, stream in zip(some, own, strict=True)
+            if stream is not None and type(event.pid) is int
+        }
 
 
 class Ledger:
@@ -161,6 +171,26 @@ class Ledger:
 
     def _all(self, name: str, columns: int) -> Ints:
         return np.concatenate([_NOTHING.reshape(0, columns), *self._parts[name]])
+
+
+_LAUNCH, _BEGIN, _END, _WAIT, _OTHER = range(5)
+
+
+class _Roles(dict[str, int]):
+    """Name of a call -> what it means here, asked once a block."""
+
+    def __missing__(self, name: str) -> int:
+        role = _OTHER
+        for code, means in (
+            (_LAUNCH, is_kernel_launch),
+            (_BEGIN, begins_capture),
+            (_END, ends_capture),
+            (_WAIT, awaits_device),
+        ):
+            if means(name):
+                role = code
+        self[name] = role
+        return role
 
 
 def _table(rows: Sequence[tuple[int, ...]], columns: int) -> Ints:
