@@ -82,6 +82,35 @@ def test_allocations_between_launches_are_named(tmp_path: Path) -> None:
     assert finding.advice.startswith("Call cudaMalloc less often")
 
 
+def far_apart() -> TraceBuilder:
+    """Work of 0.1 ms every 2 ms, launched when it starts."""
+    trace = TraceBuilder().step(3, 0, 10 * MS)
+    for start in range(0, 10 * MS, 2 * MS):
+        trace.gpu(GEMM, start + 5 * US, start + 100 * US, launch=start)
+    return trace
+
+
+def test_long_gaps_without_stacks_are_not_called_launch_bound(tmp_path: Path) -> None:
+    finding = findings(tmp_path, far_apart())["launch_bound"]
+    assert "is in 5 gaps of 0.5 ms and more (the longest 1.9 ms)" in finding.title
+    assert "--torch-profile-with-stack" in finding.advice
+    assert "graph" not in finding.advice
+
+
+def test_the_innermost_function_that_is_in_the_long_gaps_is_named(tmp_path: Path) -> None:
+    trace = far_apart().add("python_function", "train.py(1): main", 0, 10 * MS)
+    for start in range(0, 10 * MS, 2 * MS):
+        trace.add("python_function", "log.py(2): log_metrics", start + 200 * US, 1_700 * US)
+        for part, at in enumerate((300, 800, 1_300)):
+            name = f"log.py({part}): part"
+            trace.add("python_function", name, start + at * US, 450 * US)
+    finding = findings(tmp_path, trace)["launch_bound"]
+    assert finding.title.endswith(
+        "there the CPU does something else than launching, for 8.5 ms in log.py(2): log_metrics."
+    )
+    assert finding.advice.startswith("Make log.py(2): log_metrics faster")
+
+
 def waiting(*, event: bool) -> TraceBuilder:
     """Work that is launched at once, and starts 0.5 ms later."""
     trace = TraceBuilder().step(3, 0, MS).gpu(GEMM, 8 * US, 100 * US, launch=0)
@@ -139,6 +168,9 @@ def test_a_group_that_the_trace_names_is_never_called_unknown(tmp_path: Path) ->
     odd = findings(tmp_path / "odd", meshed("mesh_zebra"))["exposed_communication_unknown"]
     assert odd.title.startswith("Communication of the process group mesh_zebra is exposed")
     assert odd.advice.startswith("Look in the timeline what exchanges over this group")
+    nameless = findings(tmp_path / "nameless", meshed("undefined"))["exposed_communication_unknown"]
+    assert nameless.title.startswith("Communication of an unknown process group is exposed")
+    assert "`group_desc`" in nameless.advice
 
 
 def test_megatron_s_flags_are_examples_to_who_trains_with_something_else(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from megatron.torch_trace.analysis.host.data_loader import (
 )
 from megatron.torch_trace.analysis.host.idle_causes import IdleCauses, idle_of
 from megatron.torch_trace.analysis.host.idle_holders import IdleHolder
+from megatron.torch_trace.analysis.host.long_gaps import LongGaps
 from megatron.torch_trace.analysis.host.not_started import NotStarted
 from megatron.torch_trace.analysis.host.python_frames import PythonRow, python_rows
 from megatron.torch_trace.analysis.timeline.activity import NONE
@@ -74,6 +75,7 @@ class Host:
     Args:
         idle: why the GPU was idle.
         idle_holders: what the CPU did in `idle.cpu_ns`, the longest first.
+        long_gaps: the long pieces of `idle.cpu_ns`; None if there are none.
         not_started: more about `idle.gpu_ns`; None if that is nothing.
         syncs: synchronisations by caller, by time.
         data_loading: by step; empty when no data loader is in the trace.
@@ -94,6 +96,7 @@ class Host:
     tiny_kernels_ns: int
     overhead_ns: int
     idle_holders: tuple[IdleHolder, ...] = ()
+    long_gaps: LongGaps | None = None
     not_started: NotStarted | None = None
 
 
@@ -111,6 +114,7 @@ def look_at_host(timeline: Timeline) -> Host:
     return Host(
         idle=idle.causes,
         idle_holders=idle.holders,
+        long_gaps=idle.long_gaps,
         not_started=idle.not_started,
         syncs=_syncs(timeline, syncing),
         data_loading=data_loading(timeline, gaps, loader),

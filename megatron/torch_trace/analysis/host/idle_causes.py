@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.host.idle_holders import IdleHolder, idle_holders
+from megatron.torch_trace.analysis.host.long_gaps import LongGaps, long_gaps
 from megatron.torch_trace.analysis.host.not_started import NotStarted, not_started
 from megatron.torch_trace.analysis.host.threads import Threads, threads_of
 from megatron.torch_trace.analysis.timeline.activity import NONE
@@ -72,11 +73,13 @@ class Idle:
         causes: the split.
         holders: what the CPU did in `causes.cpu_ns`, the longest first: Python functions, where
             the trace has stacks, and calls of the runtime. They overlap.
+        long_gaps: the long pieces of `causes.cpu_ns`; None if there are none.
         not_started: more about `causes.gpu_ns`; None if that is nothing.
     """
 
     causes: IdleCauses
     holders: tuple[IdleHolder, ...]
+    long_gaps: LongGaps | None
     not_started: NotStarted | None
 
 
@@ -90,7 +93,7 @@ def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Int
     """
     ends = _Ends.of(timeline, gaps)
     if ends is None:
-        return Idle(IdleCauses(0, 0, 0, 0, gaps.total), (), None)
+        return Idle(IdleCauses(0, 0, 0, 0, gaps.total), (), None, None)
     data = sync = 0
     held: list[tuple[Threads, Intervals]] = []
     for group in threads_of(timeline):
@@ -111,6 +114,7 @@ def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Int
             unknown_ns=gaps.total - int((ends.ends - ends.starts).sum()),
         ),
         idle_holders(timeline, held),
+        long_gaps(timeline, held),
         not_started(timeline, ends.row, ends.launched, ends.ends),
     )
 

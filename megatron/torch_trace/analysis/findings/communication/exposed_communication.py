@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, UNKNOWN
-from megatron.torch_trace.analysis.findings.communication.hiding import for_exposed
+from megatron.torch_trace.analysis.findings.communication.hiding import UNDESCRIBED, for_exposed
 from megatron.torch_trace.analysis.findings.examples import of_communication
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
@@ -68,7 +68,8 @@ def _name(dimension: str, ranks: list[RankResult]) -> str:
     if not groups:
         return "Communication of an unknown process group"
     more = len(groups) - 1
-    return f"Communication of the process group {groups[0]}" + (f" and {more} more" if more else "")
+    first = groups[0].removeprefix("group ")
+    return f"Communication of the process group {first}" + (f" and {more} more" if more else "")
 
 
 def named_groups(ranks: list[RankResult]) -> list[str]:
@@ -76,7 +77,7 @@ def named_groups(ranks: list[RankResult]) -> list[str]:
     exposed: dict[str, int] = {}
     for rank in ranks:
         for row in rank.communication:
-            if row.dimension == UNKNOWN and row.group != UNKNOWN:
+            if row.dimension == UNKNOWN and row.group not in (UNKNOWN, UNDESCRIBED):
                 exposed[row.group] = exposed.get(row.group, 0) + row.exposed_ns
     return sorted(exposed, key=lambda group: (-exposed[group], group))
 

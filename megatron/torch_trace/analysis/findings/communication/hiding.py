@@ -15,6 +15,9 @@ from megatron.torch_trace.analysis.findings.megatron_flags import (
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.command_line import LAYOUT
 
+UNDESCRIBED = "undefined"
+"""What torch writes for a process group that nobody described."""
+
 _ONE_GROUP = (
     "Exchange less often and more at once (gradient accumulation, `bucket_cap_mb` of DDP), so that "
     "compute has more time to hide it: the job has one process group for everything."
@@ -23,6 +26,10 @@ _NO_FLAG = (
     "Look in the timeline what exchanges over this group, and whether its ranks arrive together."
 )
 _NO_GROUP = "Record with torch 2.4 or newer, which writes the process group into the trace."
+_NO_DESCRIPTION = (
+    "Give process groups a description (`group_desc` of `torch.distributed.new_group`), so that "
+    "the trace tells what they are for, and look in the timeline what exchanges over this one."
+)
 _EARLIER = (
     "Record more iterations (`--torch-profile-active`): the trace does not tell the process group "
     "of what was launched before it began."
@@ -59,8 +66,9 @@ def for_exposed(dimension: str, ranks: Sequence[RankResult]) -> str:
 
 def _unknown(ranks: Sequence[RankResult]) -> str:
     rows = [row for rank in ranks for row in rank.communication]
-    if any(row.dimension == UNKNOWN and row.group != UNKNOWN for row in rows):
-        return _NO_FLAG
+    groups = {row.group for row in rows if row.dimension == UNKNOWN} - {UNKNOWN}
+    if groups:
+        return _NO_DESCRIPTION if groups == {UNDESCRIBED} else _NO_FLAG
     return _EARLIER if any(row.dimension != UNKNOWN for row in rows) else _NO_GROUP
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.findings.shares import milliseconds
 from megatron.torch_trace.analysis.host.idle_holders import PYTHON, IdleHolder
+from megatron.torch_trace.analysis.host.long_gaps import LongGaps
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.format.categories import is_kernel_launch
@@ -18,6 +19,12 @@ _MOSTLY = 0.5
 """Of the idle time that the CPU makes: then ending this one thing ends most of it."""
 _LONG_NS = 50_000
 """Of each call, on average: ordinary launches and Python between them are shorter."""
+
+_UNNAMED = (
+    "Look in the timeline at what the CPU does in these gaps (data, logging, checkpoints, garbage "
+    "collection, waiting for a file or another process); with stacks in the trace "
+    "(`--torch-profile-with-stack`) the Python function is named here."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,29 @@ def held_by(ranks: Sequence[RankResult]) -> Held | None:
                 {"held_by": one.name, "held_ns": one.time_ns, "held_times": one.times},
                 (rank.rank, one.longest) if one.longest else None,
             )
-    return None
+    gaps = rank.host.long_gaps
+    return _in_gaps(rank, gaps) if gaps and gaps.time_ns >= _MOSTLY * idle else None
+
+
+def _in_gaps(rank: RankResult, gaps: LongGaps) -> Held:
+    """The CPU does something else than launching, now and then and for long."""
+    longest = duration(gaps.longest.duration_ns) if gaps.longest else "long"
+    text = (
+        f"On rank {rank.rank}, {percent(gaps.time_ns / rank.host.idle.cpu_ns)} of that time is in "
+        f"{counted(gaps.pieces, 'gap')} of 0.5 ms and more (the longest {longest}): there the CPU "
+        "does something else than launching"
+    )
+    inside = f", for {milliseconds(gaps.function_ns)} in {gaps.function}" if gaps.function else ""
+    return Held(
+        f"{text}{inside}.",
+        python_advice(gaps.function) if gaps.function else _UNNAMED,
+        {
+            "held_by": gaps.function,
+            "held_ns": gaps.function_ns if gaps.function else gaps.time_ns,
+            "held_times": gaps.pieces,
+        },
+        (rank.rank, gaps.longest) if gaps.longest else None,
+    )
 
 
 def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
@@ -65,10 +94,7 @@ def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
 
 def _advice(one: IdleHolder) -> str:
     if one.kind == PYTHON:
-        return (
-            f"Make {one.name} faster, call it less often, or move it out of the training loop "
-            "(into a worker of the data loader, another thread or process)."
-        )
+        return python_advice(one.name)
     if is_kernel_launch(one.name):
         return (
             "Find out why the launch call lasts so long; a launch takes about 5 us. Common "
@@ -84,4 +110,12 @@ def _advice(one: IdleHolder) -> str:
     return (
         f"Call {one.name} less often in the training loop: calls that allocate, free or register "
         "memory hold up all launches (keep buffers, pin memory once, let torch's allocator cache)."
+    )
+
+
+def python_advice(function: str) -> str:
+    """How to keep a Python function from holding up the launches."""
+    return (
+        f"Make {function} faster, call it less often, or move it out of the training loop (into a "
+        "worker of the data loader, another thread or process)."
     )
