@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison, RankDifference
 from megatron.torch_trace.analysis.compare.statistics import Difference
@@ -18,6 +17,7 @@ from megatron.torch_trace.report.comparison_words import (
     significant,
 )
 from megatron.torch_trace.report.shapes import shape_in_words
+from megatron.torch_trace.report.tables import Cell, Column, Row, Table
 from megatron.torch_trace.wording import NONE, count, milliseconds, percent
 
 _MOST_RANKS = 16
@@ -25,27 +25,7 @@ _LEAST_NS = 1_000
 _MEANS = "ms an iteration, mean of the ranks"
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One table.
-
-    Args:
-        heading: what it is about; note: units, in parentheses behind it.
-        columns: as `table.table` takes them: `<` is aligned left, `<~` may be cut.
-        rows: cells.
-        full: for each row its whole name, where the cell holds a short one; () if none does.
-        more: rows that are not shown.
-    """
-
-    heading: str
-    note: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    full: tuple[str, ...] = ()
-    more: int = 0
-
-
-def sections(comparison: Comparison, *, top: int, ranks: int = _MOST_RANKS) -> list[Section]:
+def sections(comparison: Comparison, *, top: int, ranks: int = _MOST_RANKS) -> list[Table]:
     """Every table that has rows; `top` rows of work, `ranks` ranks."""
     found = [
         _breakdown(comparison),
@@ -60,17 +40,15 @@ def sections(comparison: Comparison, *, top: int, ranks: int = _MOST_RANKS) -> l
         _work("Classes of modules", "class", comparison.module_classes, top),
         _work("Modules", "module", comparison.modules, top),
     ]
-    return [section for section in found if section.rows]
+    return [table for table in found if table.rows]
 
 
-def configuration(comparison: Comparison, *, top: int) -> Section:
+def configuration(comparison: Comparison, *, top: int) -> Table:
     """What differed before anything ran; three times `top` rows."""
     changes, most = comparison.configuration.changes, 3 * top
-    rows = tuple(
-        (one.kind, one.name, _given(one.before), _given(one.after)) for one in changes[:most]
-    )
-    columns = ("<kind", "<~what", "<~A", "<~B")
-    return Section("Configured otherwise", "", columns, rows, more=max(0, len(changes) - most))
+    rows = [(one.kind, one.name, _given(one.before), _given(one.after)) for one in changes[:most]]
+    columns = (_word("kind"), *(_word(title, cut=True) for title in ("what", "A", "B")))
+    return _table("Configured otherwise", "", columns, rows, more=max(0, len(changes) - most))
 
 
 def configuration_sentence(comparison: Comparison) -> str | None:
@@ -88,11 +66,45 @@ def configuration_sentence(comparison: Comparison) -> str | None:
     return None if configuration.changes else "Nothing that is recorded was configured otherwise."
 
 
+def _table(
+    heading: str,
+    note: str,
+    columns: Sequence[Column],
+    rows: Iterable[tuple[str, ...]],
+    *,
+    full: Sequence[str] = (),
+    more: int = 0,
+) -> Table:
+    """A table whose first cell is a short name of what `full` names, for each row."""
+    lines = tuple(
+        Row((Cell(first, full=full[n] if full else None), *map(Cell, others)))
+        for n, (first, *others) in enumerate(rows)
+    )
+    return Table(
+        heading.lower().replace(" ", "-"),
+        heading,
+        tuple(columns),
+        lines,
+        f"{more:,} more rows: torch-trace compare --json has all of them." if more else "",
+        more,
+        brief=f"{heading.upper()} ({note})" if note else heading.upper(),
+        note=note,
+    )
+
+
+def _word(title: str, *, cut: bool = False) -> Column:
+    return Column(title, number=False, cut=cut)
+
+
+def _numbers(*titles: str) -> tuple[Column, ...]:
+    return tuple(Column(title) for title in titles)
+
+
 def _given(text: str | None) -> str:
     return NONE if text is None else text or "given"
 
 
-def _breakdown(comparison: Comparison) -> Section:
+def _breakdown(comparison: Comparison) -> Table:
     rows = [_row("iteration", comparison.iteration)]
     rows += [
         _row(part_name(name), part) for name, part in comparison.breakdown.items() if _matters(part)
@@ -102,11 +114,11 @@ def _breakdown(comparison: Comparison) -> Section:
         for name, part in comparison.dimensions.items()
         if _matters(part)
     ]
-    return Section(
+    return _table(
         "Where the time went",
         _MEANS,
-        ("<part", "A", "B", "change", "", "95 % interval", "sure", "<over"),
-        tuple(rows),
+        (_word("part"), *_numbers("A", "B", "change", "", "95 % interval", "sure"), _word("over")),
+        rows,
     )
 
 
@@ -130,15 +142,15 @@ def _matters(part: Difference) -> bool:
 _OF_RANKS = ("iteration", "compute", "exposed_communication", "idle")
 
 
-def _ranks(comparison: Comparison, most: int) -> Section:
+def _ranks(comparison: Comparison, most: int) -> Table:
     """Of more than `most` ranks those that changed most, in their order."""
     ranks = comparison.ranks if len(comparison.ranks) > 1 else ()
     if len(ranks) > most:
         ranks = tuple(sorted(sorted(ranks, key=_most_change)[-most:], key=lambda one: one.rank))
-    return Section(
+    return _table(
         "Ranks",
         "ms an iteration, A > B",
-        ("rank", "iteration", "", "compute", "", "exposed comm", "", "idle", ""),
+        _numbers("rank", "iteration", "", "compute", "", "exposed comm", "", "idle", ""),
         tuple(_rank(one) for one in ranks),
         more=len(comparison.ranks) - len(ranks) if ranks else 0,
     )
@@ -157,7 +169,7 @@ def _most_change(one: RankDifference) -> float:
     return max(abs(one.after.get(name, 0.0) - one.before.get(name, 0.0)) for name in _OF_RANKS)
 
 
-def _stragglers(comparison: Comparison, most: int) -> Section:
+def _stragglers(comparison: Comparison, most: int) -> Table:
     rows = tuple(
         (
             str(one.rank),
@@ -169,23 +181,24 @@ def _stragglers(comparison: Comparison, most: int) -> Section:
         )
         for one in comparison.stragglers
     )
-    return Section(
+    return _table(
         "Stragglers",
         "ms an iteration that each other rank waits; how often it is last",
-        ("rank", "A", "B", "last in A", "last in B", "<mostly in"),
+        (*_numbers("rank", "A", "B", "last in A", "last in B"), _word("mostly in")),
         rows[:most],
         more=max(0, len(rows) - most),
     )
 
 
-def _communication(rows: Iterable[CommunicationDifference]) -> Section:
+def _communication(rows: Iterable[CommunicationDifference]) -> Table:
     shown = [row for row in rows if _matters(row.time)]
-    return Section(
+    return _table(
         "Communication",
         f"{_MEANS}; busbw GB/s",
         (
-            "<dim", "<collective", "calls", "A", "B", "change", "exposed", "wait", "busbw",
-            "sure",
+            _word("dim"),
+            _word("collective"),
+            *_numbers("calls", "A", "B", "change", "exposed", "wait", "busbw", "sure"),
         ),
         tuple(
             (
@@ -203,7 +216,7 @@ def _communication(rows: Iterable[CommunicationDifference]) -> Section:
             for row in shown
         ),
         full=tuple(row.group for row in shown),
-    )  # fmt: skip
+    )
 
 
 def _speed(number: float | None) -> str:
@@ -217,13 +230,13 @@ def _both(calls: Difference) -> str:
 
 def _work(
     heading: str, column: str, rows: Sequence[WorkDifference], top: int, note: str = _MEANS
-) -> Section:
+) -> Table:
     both = [row for row in rows if row.time.before is not None and row.time.after is not None]
     shown = [row for row in both if _matters(row.time)][:top]
-    return Section(
+    return _table(
         heading,
         f"{note}; by the size of the change",
-        (f"<~{column}", "calls", "A", "B", "change", "", "sure"),
+        (_word(column, cut=True), *_numbers("calls", "A", "B", "change", "", "sure")),
         tuple(
             (
                 _name(row),
@@ -241,13 +254,13 @@ def _work(
     )
 
 
-def _one_sided(letter: str, column: str, rows: Sequence[WorkDifference], top: int) -> Section:
+def _one_sided(letter: str, column: str, rows: Sequence[WorkDifference], top: int) -> Table:
     mine, other = ("after", "before") if letter == "B" else ("before", "after")
     only = [row for row in rows if getattr(row.time, other) is None]
-    return Section(
+    return _table(
         f"{column.capitalize()}s that only {letter} has",
         _MEANS,
-        (f"<~{column}", "<family", "calls", "ms"),
+        (_word(column, cut=True), _word("family"), *_numbers("calls", "ms")),
         tuple(
             (
                 _name(row),

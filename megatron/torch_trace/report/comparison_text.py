@@ -9,13 +9,13 @@ from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
-    Section,
     configuration,
     configuration_sentence,
     sections,
 )
 from megatron.torch_trace.report.sentences import head
-from megatron.torch_trace.report.table import paragraph, table
+from megatron.torch_trace.report.table import paragraph, render
+from megatron.torch_trace.report.tables import Table
 from megatron.torch_trace.report.text import LEAST_WIDTH, MOST_WIDTH
 
 
@@ -57,9 +57,5 @@ def _findings(heading: str, findings: Iterable[Finding], width: int) -> list[str
     return [heading, *lines] if lines else []
 
 
-def _table(section: Section, width: int) -> list[str]:
-    if not section.rows:
-        return []
-    note = f" ({section.note})" if section.note else ""
-    lines = [f"{section.heading.upper()}{note}", *table(section.columns, section.rows, width)]
-    return [*lines, f"  ... and {section.more:,} more."] if section.more else lines
+def _table(table: Table, width: int) -> list[str]:
+    return render(table, width) if table.rows else []

@@ -58,7 +58,7 @@ def render(one: Table, width: int) -> list[str]:
         [[_indented(row, n) for n in kept] for row in rows],
         width,
     )
-    more = len(one.rows) - len(rows)
+    more = len(one.rows) - len(rows) + one.more
     return [*lines, f"  {more:,} rows more: --json has them."] if more and one.told else lines
 
 

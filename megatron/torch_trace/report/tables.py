@@ -88,7 +88,7 @@ class Table:
 
     Args:
         name: its id.
-        rest: what is not in it, a sentence.
+        rest: what is not in it, a sentence for a page; more: how many rows, for a terminal.
         brief: its heading on a terminal, where the caption would not do.
         most: rows that a terminal shows; 0 for all.
         told: a terminal says how many more there are; not where the heading says TOP.
@@ -101,6 +101,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     rest: str = ""
+    more: int = 0
     brief: str = ""
     most: int = 0
     told: bool = True
