@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -35,3 +37,19 @@ def test_stacks_that_would_end_training_are_not_recorded(
     assert python_stacks.crash(python, torch_version) == crashes
     trouble = python_stacks.trouble(python, torch_version)
     assert trouble == said or str(trouble).startswith(str(said))
+
+
+@pytest.mark.parametrize(
+    ("result", "has"),
+    [
+        (None, False),
+        (SimpleNamespace(trace_start_ns=lambda: 0), False),
+        (SimpleNamespace(trace_start_ns=lambda: 7), True),
+        (SimpleNamespace(trace_start_us=lambda: 7), True),
+        (SimpleNamespace(trace_start_us=lambda: 0), False),
+        (SimpleNamespace(), True),
+    ],
+)
+def test_a_result_without_a_start_was_cancelled(result: Any, has: bool) -> None:
+    profiler = SimpleNamespace(profiler=SimpleNamespace(kineto_results=result))
+    assert kineto.has_result(profiler) == has

@@ -103,7 +103,11 @@ def gpu_is_done(seconds: float) -> bool:
 def has_result(profiler: Any) -> bool:
     """Whether a stopped one has something to save: saving a cancelled one ends the process."""
     result = getattr(profiler.profiler, "kineto_results", None)
-    return result is not None and result.trace_start_ns() > 0
+    if result is None:
+        return False
+    # Microseconds before torch 2.3.
+    start = getattr(result, "trace_start_ns", None) or getattr(result, "trace_start_us", None)
+    return start is None or start() > 0
 
 
 def discard(profiler: Any, *, started: bool) -> None:
