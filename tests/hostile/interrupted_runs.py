@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parents[2]
 _MARK = "TORCH_TRACE_TEST_RUN"
@@ -81,6 +82,7 @@ def run(
     target: Path | None = None,
     wrapper: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    source: IO[bytes] | None = None,
     timeout: float = 120,
 ) -> Ended:
     """`torch-trace ARGUMENTS`, to which something happens at a moment.
@@ -89,6 +91,7 @@ def run(
         moment: counted from 1; 0 for none.
         what: name of a signal, or what happens to `target`: `truncate`, `grow`, `remove`.
         folder: for the log of events, and the folder in which it runs.
+        source: standard input.
         wrapper: put before the command, such as `("prlimit", "--nofile=20")`.
     """
     mark = uuid.uuid4().hex
@@ -96,7 +99,7 @@ def run(
     process = subprocess.run(
         [*wrapper, sys.executable, "-c", _PROGRAM, *map(str, arguments)],
         cwd=folder,
-        stdin=subprocess.DEVNULL,
+        stdin=source or subprocess.DEVNULL,
         capture_output=True,
         timeout=timeout,
         check=False,

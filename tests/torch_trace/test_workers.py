@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +120,54 @@ def test_whoever_stops_early_ends_the_thread_that_makes_pieces() -> None:
     assert next(iter(found)) == b"x"
     found.close()  # type: ignore[attr-defined]
     assert "ahead" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_process_that_dies_in_the_middle_of_an_answer_is_the_same_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_an_answer.py").write_text(
+        "import os\n"
+        "def answer(job):\n"
+        "    os.write(1, b'\\x80\\x05\\x95\\xff\\0\\0\\0\\0\\0\\0\\0')\n"
+        "    os._exit(9)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import half_an_answer  # type: ignore[import-not-found]
+
+    with pytest.raises(ReaderDiedError, match="died"):
+        list(Workers(1, half_an_answer.answer).map([1]))
+
+
+def test_a_process_that_works_for_a_parent_that_was_killed_ends_too() -> None:
+    root = Path(__file__).parents[2]
+    code = (
+        "import time\n"
+        "from megatron.torch_trace.reader.workers import Child\n"
+        "child = Child(time.sleep)\n"
+        "child.send(0)\n"
+        "child.receive()\n"
+        "child.send(600)\n"
+        "print(child.process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while lives(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not lives(child)
+
+
+def lives(pid: int) -> bool:
+    """Whether it runs; one that has ended and that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
