@@ -74,3 +74,17 @@ def test_the_fault_of_issue_14_shows_no_escape(tmp_path: Path) -> None:
     run("report", str(BASE), "-o", str(page))
     assert not set(page.read_text(encoding="utf-8")) & set(RAW)
     assert "op\\x1b]0;title\\x07" in run("analyze", str(BASE))
+
+
+def test_a_name_of_a_million_characters_fills_no_page(tmp_path: Path) -> None:
+    document = json.loads(BASE.read_text())
+    for number, event in enumerate(document["traceEvents"]):
+        if event.get("cat") == "cpu_op":
+            event["name"] = "x" * 1_000_000 + "ab"[number % 2]
+    trace, page = tmp_path / "rank-0.json", tmp_path / "report.html"
+    trace.write_text(json.dumps(document))
+    run("report", str(trace), "-o", str(page))
+    assert page.stat().st_size < 300_000
+    assert max(map(len, run("analyze", str(trace)).splitlines())) < 400
+    operators = json.loads(run("analyze", "--json", str(trace)))["ranks"][0]["operators"]
+    assert sorted(len(one["name"]) for one in operators) == [10_000, 10_000]

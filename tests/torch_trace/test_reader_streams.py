@@ -248,3 +248,24 @@ def test_no_text_whatsoever_makes_the_reader_fail(tmp_path: Path, data: list[byt
     path.write_bytes(HEADER.encode() + b"".join(data))
     found, _ = read(path)
     assert len(found) <= len(data) + 1
+
+
+def test_zstd_of_zeros_is_handed_out_in_bounded_pieces(tmp_path: Path) -> None:
+    """Four bytes stand for 128 KiB: a bomb of 120 kB would fill 4 GB."""
+    path = tmp_path / "zeros.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(bytes(1 << 27)))
+    sizes = [len(piece) for piece in ByteStream(path)]
+    assert (sum(sizes), max(sizes) <= 1 << 23) == (1 << 27, True)
+    assert len(path.read_bytes()) < 1 << 14
+
+
+def test_rubbish_of_more_than_a_block_costs_no_event_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megatron.torch_trace.reader.cutter._LARGEST", 1 << 21)
+    events = [event("a"), event("x" * 5_000_000), *[event(f"b{i}") for i in range(100)]]
+    trace = Trace(write(tmp_path / "t.json", text(*events)))
+    found = [e.name for block in trace.blocks(SlimEvent) for e in block.events]
+    assert found == ["a", *[f"b{i}" for i in range(100)]]
+    assert set(trace.damage.counts) == {"lost_event", "stray_text"}
+    assert trace.metadata.get("traceName") == "trace.json"

@@ -23,6 +23,7 @@ from megatron.torch_trace.columns.arguments import (
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import LAUNCHES, category
+from megatron.torch_trace.format.long_names import analysed
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.other_devices import ASCEND, ASCEND_MARK, device_of
 from megatron.torch_trace.reader import EventBlock
@@ -131,7 +132,7 @@ class LookForActivity:
                     found |= _operators(some, shapes, inputs)
             columns.tables[table] = found
         columns.values = {
-            "name": list(names),
+            "name": [analysed(name) for name in names],
             "track": list(tracks),
             "shape": list(shapes),
             "inputs": list(inputs),

@@ -70,7 +70,8 @@ class EventBlock(Generic[EventT]):
     def _salvage(self, raw: RawBlock, kind: type[EventT]) -> list[EventT]:
         saved = salvage(raw.text, raw.offset)
         self.damage = saved.damage
-        self.end = saved.end
+        # Rubbish in the middle of a file ends nothing: later blocks hold events again.
+        self.end = None if saved.is_end_guessed and not raw.is_last else saved.end
         self.unfinished = saved.unfinished
         self._text = None
         self._offsets = [raw.offset + offset for offset in saved.offsets]

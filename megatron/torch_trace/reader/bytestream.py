@@ -25,6 +25,8 @@ PASSING_PIECE = 120 << 10
 """For bytes that are only passed on. Below malloc's threshold for mapping: larger pieces cost as
 much in page faults as to unpack."""
 _LARGEST_PIECE = 1 << 23
+_ZSTD_BITE = 1 << 10
+"""Four bytes of zstd can stand for 128 KiB, and its library hands out all that a bite holds."""
 
 
 class ByteStream:
@@ -160,21 +162,32 @@ class ByteStream:
             if not piece:
                 return
             frame = zstandard.ZstdDecompressor().decompressobj()
+            outputs: list[bytes] = []
+            gathered = 0
             while not frame.eof:
                 if not piece:
                     piece = self._read(file)
                     if not piece:
+                        if gathered:
+                            yield b"".join(outputs)
                         self.damage.add("truncated_stream", self.produced)
                         return
                 try:
-                    output = frame.decompress(piece)
+                    output = frame.decompress(piece[:_ZSTD_BITE])
                 except zstandard.ZstdError:
+                    if gathered:
+                        yield b"".join(outputs)
                     self.damage.add("corrupt_stream", self.produced)
                     return
-                piece = b""
-                for start in range(0, len(output), _LARGEST_PIECE):
-                    yield output[start : start + _LARGEST_PIECE]
-            piece = frame.unused_data
+                piece = piece[_ZSTD_BITE:]
+                outputs.append(output)
+                gathered += len(output)
+                if gathered >= self._piece_bytes or frame.eof:
+                    joined = b"".join(outputs)
+                    outputs, gathered = [], 0
+                    for start in range(0, len(joined), _LARGEST_PIECE):
+                        yield joined[start : start + _LARGEST_PIECE]
+            piece = frame.unused_data + piece
 
 
 def _may_be_gzip(piece: bytes) -> bool:

@@ -61,6 +61,7 @@ class Salvage:
         damage: what had to be done, with offsets from the start of the file.
         end: position behind the `]` that closes traceEvents, in bytes from the start of the
             block; None if the block does not hold it.
+        is_end_guessed: no such `]` was seen, only text behind which the block holds no event.
         unfinished: where an event begins that the block does not finish, or None.
     """
 
@@ -68,6 +69,7 @@ class Salvage:
     offsets: list[int] = field(default_factory=list)
     damage: Damage = field(default_factory=Damage)
     end: int | None = None
+    is_end_guessed: bool = False
     unfinished: int | None = None
 
 
@@ -136,6 +138,7 @@ class _Salvager:
         if start < 0:
             # No more events: either the rest of the file's end, or rubbish. The caller knows.
             self.result.end = self._bytes(behind)
+            self.result.is_end_guessed = True
             return -1
         return start
 

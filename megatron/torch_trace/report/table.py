@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -12,6 +13,10 @@ _GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
 _LEAST = 8
 _WIDE = 96
+
+_MOST_OF_A_WORD = 300
+_LONG_WORD = re.compile(rf"\S{{{_MOST_OF_A_WORD + 3},}}")
+"""A name, which can be as long as its writer liked."""
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -100,7 +105,7 @@ def _cut(cell: str, width: int) -> str:
 def paragraph(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """`text` in lines of at most `width`, the first after `first`, the others after `rest`."""
     return textwrap.wrap(
-        text,
+        _LONG_WORD.sub(lambda word: f"{word[0][:_MOST_OF_A_WORD]}...", text),
         width,
         initial_indent=first,
         subsequent_indent=rest,

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 
 import msgspec
 
+from megatron.torch_trace.format.long_names import shortened
 from megatron.torch_trace.format.times import text_of_ns
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.selection import WRITTEN_DURATION, join_object
@@ -46,13 +46,4 @@ def clipped(inner: bytes, ns: int) -> bytes:
 
 def renamed(inner: bytes, name: str, most: int) -> bytes:
     """The event with its name cut to `most` characters."""
-    return replaced(inner, {"name": json.dumps(short_name(name, most)).encode()})
-
-
-@lru_cache(maxsize=1 << 16)
-def short_name(name: str, most: int) -> str:
-    """A name's beginning and a number made of all of it: different names stay different."""
-    from hashlib import blake2b
-
-    number = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
-    return f"{name[: most - len(number) - 1]}#{number}"
+    return replaced(inner, {"name": json.dumps(shortened(name, most)).encode()})

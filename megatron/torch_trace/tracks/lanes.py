@@ -177,6 +177,10 @@ class LaneFinder:
             ts, dur: sorted by (ts, -dur), following what was given before.
         """
         ends = ts + np.maximum(dur, 0)
+        if len(ts) == 1 and not self._stacks[0]:
+            # Of a hundred thousand threads most have one slice, and the search below takes longer.
+            self._stacks[0] = ends[ends > ts].tolist()
+            return {}
         if not len(ts) or self._all_nest(ts, ends):
             return {}
         first = self._stacks[0]
