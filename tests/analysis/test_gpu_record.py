@@ -301,3 +301,16 @@ def test_without_steps_the_work_and_the_window_are_two_numbers(tmp_path: Path) -
 def test_one_short_kernel_is_no_finding(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, MS).gpu(GEMM, 10 * US, 12 * US, launch=0)
     assert "tiny_kernels" not in [finding.code for finding in whole(trace, tmp_path).findings]
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_few_kernels_hours_away_from_thousands_of_operators_are_on_another_clock(
+    tmp_path: Path, hours: int
+) -> None:
+    trace = work(hours * 3_600_000 * MS)
+    for number in range(5_000):
+        trace.op("aten::view", number * 100, number * 100 + 50)
+    result, seen = both(trace, tmp_path)
+    assert result.odd_times == 0
+    assert "on another clock than the CPU, 18,000 s or more" in str(result.unknown)
+    assert result.unknown in problems(seen)

@@ -27,6 +27,10 @@ def take_out_duplicates(tables: dict[str, dict[str, Ints]]) -> int:
     return counts[0]
 
 
+_LEAST_ROWS = 3
+"""Fewer rows of a GPU far away from the rest are damage."""
+
+
 def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
     """Durations to ends, absurd times out, rows sorted; how many were absurd, how many unfinished.
 
@@ -37,13 +41,17 @@ def mend(tables: dict[str, dict[str, Ints]]) -> tuple[int, int]:
     reach = Reach.of(np.concatenate([t["start"] for t in tables.values()]))
     odd = unfinished = 0
     last = 0
-    for table in tables.values():
+    for name, table in tables.items():
         keep = reach.holds(table["start"], table["dur"])
+        apart = name == GPU and len(keep) >= _LEAST_ROWS and int((~keep).sum()) * 2 > len(keep)
+        if apart:
+            # No damage: most of the GPU's rows together are on another clock, which is said.
+            keep = Reach.of(table["start"]).holds(table["start"], table["dur"])
         if not keep.all():
             odd += int((~keep).sum())
             for column in table:
                 table[column] = table[column][keep]
-        if len(keep) and keep.any():
+        if keep.any() and not apart:
             last = max(last, int((table["start"] + np.maximum(table["dur"], 0)).max()))
     work = tables[GPU]
     odd += cut_overruns(work["track"], work["start"], work["dur"])
