@@ -273,6 +273,16 @@ def test_a_norm_of_a_part_of_the_sequence_is_marked_for_megatron(parallel: bool)
     assert config.sequence_parallel is parallel
 
 
+def test_a_router_that_asks_for_transformer_engine_is_told_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    utils: Any = ModuleType("moe_utils")
+    exec("def gate(x):\n    return x if te_general_gemm is None else None", utils.__dict__)
+    monkeypatch.setitem(sys.modules, "moe_utils", utils)
+    wrapper = next(p.wrapper for p in cpu.PATCHES if p.name == "router_gating_linear")
+    assert wrapper(utils.gate, None, (3,), {}) == 3
+
+
 def test_a_dense_model_hears_nothing_of_dispatchers(capsys: pytest.CaptureFixture[str]) -> None:
     args = Namespace(moe_token_dispatcher_type="alltoall", num_experts=None)
     cpu.adjust_arguments(args)

@@ -13,6 +13,7 @@ import copy
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -191,6 +192,12 @@ def _compile_if_missing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> 
     return None
 
 
+def _without_engine(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # Core 0.13 and 0.14 ask whether this is None, and have no such name without Transformer Engine.
+    vars(sys.modules[wrapped.__module__]).setdefault("te_general_gemm", None)
+    return wrapped(*args, **kwargs)
+
+
 def _norm_of_a_part_of_the_sequence(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     # torch's norms need not know: Megatron adds up the gradients of what is marked so.
     kind, config, *rest = args if len(args) > 1 else (*args, kwargs.pop("config"))
@@ -220,6 +227,7 @@ COMPILED_HELPERS = Patch(
     "megatron.core.datasets.utils", "compile_helpers", _compile_if_missing, since=(0, 7)
 )
 
+_ROUTER = "megatron.core.transformer.moe.router"
 _NORM = "megatron.core.transformer.torch_norm"
 
 PATCHES = (
@@ -227,6 +235,7 @@ PATCHES = (
     # Compiles fused kernels by running them on a GPU.
     Patch("megatron.training.training", "set_jit_fusion_options", _nothing),
     COMPILED_HELPERS,
+    Patch(_ROUTER, "router_gating_linear", _without_engine, (0, 13)),
     Patch(_NORM, "WrappedTorchNorm.__new__", _norm_of_a_part_of_the_sequence, (0, 10)),
     Patch("megatron.core.tensor_parallel.random", "_get_cuda_rng_state", _get_rng_state, (0, 9)),
     Patch("megatron.core.tensor_parallel.random", "_set_cuda_rng_state", _set_rng_state),
