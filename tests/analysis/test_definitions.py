@@ -210,7 +210,8 @@ def _cause(
         end += 1
     following = [one for one in work if one.start == end]
     if end == bounds[1]:
-        if not work or any(begin <= one.known_launch < end for one in work):
+        launches = [one.known_launch for one in work if one.known_launch >= 0]
+        if not launches or any(begin <= launch < end for launch in launches):
             return "unknown"
     elif not following or min(one.known_launch for one in following) < 0:
         return "unknown"
