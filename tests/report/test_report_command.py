@@ -84,3 +84,23 @@ def test_what_cannot_be_analysed_leaves_no_page(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         run(tmp_path / "no-trace.json", "-o", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_name_that_ends_in_md_gets_the_tables_of_the_page_as_markdown(
+    trace: Path, tmp_path: Path
+) -> None:
+    written = json.loads(trace.read_text())
+    operator = {"ph": "X", "cat": "cpu_op", "name": "a|<b>", "pid": 1, "tid": 1, "ts": 4, "dur": 9}
+    written["traceEvents"].append(operator)
+    trace.write_text(json.dumps(written))
+    run(trace, "-o", tmp_path / "report.md")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert lines[0] == "# Where the time went"
+    assert lines[2].startswith("rank 0; ")
+    assert "## Kernels" in lines
+    at = lines.index("**Kernels, of one rank**")
+    assert lines[at + 2] == "| kernel | family | calls | ms | of window | mean us | longest us |"
+    assert lines[at + 3] == "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    assert lines[at + 4].startswith("| kernel | other | 1 | ")
+    # A name is text: it ends no cell and is no markup.
+    assert any(line.startswith(r"| a\|\<b\> | 1 | ") for line in lines)

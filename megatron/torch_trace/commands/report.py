@@ -19,7 +19,7 @@ from megatron.torch_trace.files.writer import OutputFile
     default="report.html",
     show_default=True,
     metavar="OUT",
-    help="The page to write; - for stdout.",
+    help="The page to write; Markdown if it ends in .md; - for stdout.",
     callback=options.replaceable,
 )
 @options.ranks()
@@ -43,6 +43,7 @@ def command(
     \b
     torch-trace report iter-0000005/
     torch-trace report iter-0000005/ -o step6.html --step 6
+    torch-trace report iter-0000005/ -o report.md
 
     PATH is a trace, or the folder of a window with the traces of its ranks. The page loads nothing
     from anywhere; run.json and metrics.jsonl beside the window's folder are part of it.
@@ -51,6 +52,7 @@ def command(
     with OutputFile(output, force=force) as file:
         from megatron.torch_trace.analysis.run.analyse import analyze
         from megatron.torch_trace.report.html import render_html
+        from megatron.torch_trace.report.markdown import render_markdown
 
         with Progress("report") as progress:
             analysis = analyze(
@@ -63,7 +65,8 @@ def command(
                 on_start=progress.start,
                 on_done=progress.done,
             )
-        page = render_html(analysis).encode()
+        render = render_markdown if output.endswith(".md") else render_html
+        page = render(analysis).encode()
         file.write(page)
     if output != "-":
         terminal.say(f"Wrote {output}: {wording.size(len(page))}.")

@@ -37,7 +37,7 @@ from megatron.torch_trace.wording import visible
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _SHARE = re.compile(r"[^\d%]+[\d.]+ %")
 _PACKAGE = "megatron.torch_trace.report.html"
-_SECTIONS = (
+SECTIONS = (
     breakdown.section,
     findings.section,
     cpu.section,
@@ -65,7 +65,7 @@ def render_html(
         record: run.json and metrics of the run; looked for beside the traces if not given.
     """
     record = record or find_run(analysis)
-    sections = [make(analysis) for make in _SECTIONS]
+    sections = [make(analysis) for make in SECTIONS]
     sections += [run.telemetry(record), run.section(analysis, record), run.notes(analysis, record)]
     shown = [section for section in sections if section.missing is None]
     scripts = [_asset("report.js")]
