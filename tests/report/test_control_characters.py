@@ -87,4 +87,4 @@ def test_a_name_of_a_million_characters_fills_no_page(tmp_path: Path) -> None:
     assert page.stat().st_size < 300_000
     assert max(map(len, run("analyze", str(trace)).splitlines())) < 400
     operators = json.loads(run("analyze", "--json", str(trace)))["ranks"][0]["operators"]
-    assert sorted(len(one["name"]) for one in operators) == [10_000, 10_000]
+    assert sorted(len(one["operator"]) for one in operators) == [10_000, 10_000]
