@@ -111,15 +111,19 @@ for thread in threads: thread.start()
     assert whole == [WHOLE]
 
 
-@pytest.mark.parametrize("spare_mb", [0, 8])
-def test_hardly_any_memory_left(tmp_path: Path, plain: list[str], spare_mb: int) -> None:
+@pytest.mark.parametrize(("iteration", "spare_mb"), [("1", 0), ("4", 64)])
+def test_hardly_any_memory_left(
+    tmp_path: Path, plain: list[str], iteration: str, spare_mb: int
+) -> None:
     little = f"""
 import resource
 pages = int(open("/proc/self/statm").read().split()[0])
 taken = pages * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + {spare_mb} * 2**20, resource.RLIM_INFINITY))
 """
-    survives(tmp_path, plain, "--active", "3", "--at", "4", little)
+    output, whole = survives(tmp_path, plain, "--active", "3", "--at", iteration, little)
+    assert bool(whole) == (spare_mb > 0)
+    assert ("rank 0 leaves out iterations 3-5: " in output) == (spare_mb == 0)
 
 
 @pytest.mark.parametrize(

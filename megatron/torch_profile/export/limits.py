@@ -9,17 +9,19 @@ After the stop, Kineto holds about five bytes for each byte of the raw trace (73
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from megatron.torch_profile.export.process_memory import resident_bytes
+from megatron.torch_profile.export.process_memory import address_space_bytes, resident_bytes
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
 from megatron.torch_trace.system.memory import host_memory
 from megatron.torch_trace.wording import counted, megabytes, size
 
 MB = 1_000_000
 TRACE_BYTES_PER_GROWN_BYTE = 2.0
+_ADDRESS_SPACE = 64 * MB
 _RESERVE = 0.05
 """Share of the memory limit that a window leaves free."""
 
@@ -69,6 +71,24 @@ class WindowLimits:
                 f"left, and closing the window needs about {megabytes(needed)}"
             )
         return None
+
+
+def short_of_address_space() -> str | None:
+    """Why no window may begin, or None.
+
+    A limit such as `ulimit -v` is reached in the middle of an allocation, and where that is the C
+    library's own, for a thread of the profiler's, the process is aborted.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    left = limit - address_space_bytes()
+    if left >= _ADDRESS_SPACE:
+        return None
+    return (
+        f"{size(max(0, left))} of address space are left of its limit of "
+        f"{size(limit)} (ulimit -v), and a window needs {size(_ADDRESS_SPACE)}"
+    )
 
 
 def short_of_space(folder: Path, raw_mb: float, writers: int) -> str | None:

@@ -13,11 +13,19 @@ from pathlib import Path
 
 def resident_bytes() -> int:
     """Memory that this process holds; 0 on systems that do not tell (macOS)."""
+    return _pages(1) * os.sysconf("SC_PAGE_SIZE")
+
+
+def address_space_bytes() -> int:
+    """What counts against `ulimit -v`; 0 on systems that do not tell (macOS)."""
+    return _pages(0) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _pages(field: int) -> int:
     try:
-        fields = Path("/proc/self/statm").read_text().split()
+        return int(Path("/proc/self/statm").read_text().split()[field])
     except OSError:
         return 0
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def be_killed_first(proc: Path = Path("/proc")) -> None:

@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.limits import short_of_address_space
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import logger
@@ -124,11 +125,12 @@ class Recorder:
             self._open.record(iteration)
 
     def _prepare(self, window: Window, iteration: int) -> bool:
-        """Have the profiler of a window warm up; False if another one runs."""
+        """Have the profiler of a window warm up; False if that cannot be now."""
         self._discard_lost()
-        if self._others.running:
+        why_not = _ANOTHER if self._others.running else short_of_address_space()
+        if why_not:
             if iteration >= window.first:
-                logger.warning("rank %d leaves out iterations %s: %s", self.rank, window, _ANOTHER)
+                logger.warning("rank %d leaves out iterations %s: %s", self.rank, window, why_not)
                 self._next = next(self._windows, None)
             return False
         self.exporter.make_room(lambda: self.signals.pending)
