@@ -4,13 +4,19 @@
 # and as root with apt-get.
 #
 #   scripts/test.sh                          everything
+#   scripts/test.sh fast                     without the tests marked torchrun, slurm, browser or slow
 #   scripts/test.sh tests/torch_trace        further arguments go to pytest
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 install_into_venv train,view,dev
-install_test_programs
+if [[ ${1:-} == fast ]]; then
+  shift
+  set -- -m "not torchrun and not slurm and not browser and not slow" "$@"
+else
+  install_test_programs
+fi
 
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The browser of the tests that look at pages."""
+"""The browser of the tests that look at pages, and marks of what a test starts."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,19 @@ _FLAGS = [
     # Proof that nothing leaves: there is nowhere to go.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
 ]
+
+
+_OF_FOLDERS = {"functional": pytest.mark.torchrun, "slurm": pytest.mark.slurm}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by what they start, so that a new one is never forgotten."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in _OF_FOLDERS:
+            item.add_marker(_OF_FOLDERS[folder])
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
 
 
 @pytest.fixture(scope="module")
