@@ -3,7 +3,7 @@
 # The read side with the lowest versions that pyproject.toml allows, on Python 3.10: an install moves
 # nothing that these bounds allow, so they are worth what this script finds.
 #
-#   scripts/test_lowest.sh                        what touches every dependency, about a minute
+#   scripts/test_lowest.sh                        what touches every dependency, about a minute of computing
 #   scripts/test_lowest.sh tests/analysis         further arguments go to pytest
 #   PYTHON=/opt/python3.10/bin/python scripts/test_lowest.sh
 #
@@ -40,6 +40,7 @@ END
 )
 echo "${LOWEST[*]}"
 $VENV/bin/python -m pip install --quiet "${LOWEST[@]}" hypothesis pytest pytest-timeout pyyaml
+$VENV/bin/python -m pip install --quiet --no-deps --editable .
 
 if (($# == 0)); then
   set -- tests/torch_trace/test_{commands,fault_list,merge,reader_faults,slim,workers,writer}.py \

@@ -53,12 +53,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pip_would_add_packages_and_move_none(container: Path, tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     report = tmp_path / "report.json"
-    done = subprocess.run(
-        [container, "-m", "pip", "install", "--quiet", "--dry-run"]
-        + ["--report", report, *project["dependencies"]],
-        capture_output=True,
-        text=True,
-    )
+    pip = [container, "-m", "pip", "install", "--quiet", "--dry-run", "--report", report]
+    done = subprocess.run([*pip, *project["dependencies"]], capture_output=True, text=True)
     if done.returncode and "Retrying (" in done.stderr:
         pytest.skip("no package index can be reached")
     assert done.returncode == 0, done.stderr
