@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events whose arguments are still text, and the few arguments that the analysis decodes."""
+"""Events whose arguments are still text, and the arguments that readers of columns decode."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from megatron.torch_trace.reader.event import decode_loosely
 
@@ -70,3 +72,24 @@ def arguments(events: Sequence[SlimEventWithArgs], kind: type[Any]) -> list[Any]
         return decoded
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return [decode_loosely(text if text[:1] == b"{" else b"{}", kind) for text in texts]
+
+
+def integer(value: Any) -> int | None:
+    """An id or a size that may be written as text; None if it is neither."""
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def numbers(values: Sequence[int | None], nothing: int) -> NDArray[np.int64]:
+    """A column of numbers, with `nothing` where there is none."""
+    try:
+        return np.array([nothing if v is None else v for v in values], dtype=np.int64)
+    except OverflowError:
+        # No id of torch is that large; whatever it is, it links nothing.
+        limit = 1 << 63
+        return np.array(
+            [nothing if v is None or not -limit <= v < limit else v for v in values],
+            dtype=np.int64,
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from megatron.torch_trace.columns.intervals import Ints
 
@@ -38,7 +39,7 @@ class GrowingColumn:
         """Whether every row, of at least one, has none."""
         return self._values is None and self._length > 0
 
-    def add(self, values: Ints) -> None:
+    def add(self, values: npt.NDArray[Any]) -> None:
         """Append `values`."""
         if self._values is None:
             self._values = np.full(self._length, self._nothing, dtype=self._dtype)
@@ -77,3 +78,12 @@ def nothing_of(dtype: Any, nothing: int, count: int) -> Ints:
     none: Ints = np.ndarray((count,), dtype=one.dtype, buffer=one, strides=(0,))
     none.flags.writeable = False
     return none
+
+
+def taken(column: Ints, rows: Any) -> Ints:
+    """Some rows of a column, or all in another order; nothing in every row stays one value."""
+    if column.strides == (0,) and len(column):
+        count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
+        return nothing_of(column.dtype, column[0], count)
+    chosen: Ints = column[rows]
+    return chosen

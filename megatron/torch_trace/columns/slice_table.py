@@ -23,51 +23,29 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from megatron.torch_trace.columns.block_slices import (
+from megatron.torch_trace.columns import slice_columns
+from megatron.torch_trace.columns.builder import BlockColumns
+from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.columns.joined_columns import JoinedColumns
+from megatron.torch_trace.columns.slice_columns import (
     COLLECTIVE_ARGS,
     COLLECTIVE_NUMBERS,
-    INTEGER_ARGS,
     MISSING,
-    BlockColumns,
-    Codes,
-    Track,
-    columns_of,
+    SLICE,
+    SliceBuilder,
 )
+from megatron.torch_trace.columns.true_times import OddTimes, mend
 from megatron.torch_trace.format.categories import GPU_WORK
-from megatron.torch_trace.reader import Damage, Event, Metadata, Trace
-from megatron.torch_trace.tracks.impossible_times import Reach
-from megatron.torch_trace.tracks.overruns import cut_overruns
+from megatron.torch_trace.format.tracks import Track
+from megatron.torch_trace.reader import Damage, Metadata, Trace
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-@dataclass(slots=True)
-class OddTimes:
-    """Events whose times cannot be true, and what was done about them.
-
-    Attributes:
-        missing: without a start, dropped.
-        far: starting, or lasting, absurdly far outside the trace, dropped.
-        unfinished: negative duration; on the CPU taken to last to the end of the trace (torch
-            writes -1 for what was still running), on the GPU set to 0.
-        overrunning: GPU work that went on long after the next one of its stream, cut there.
-    """
-
-    missing: int = 0
-    far: int = 0
-    unfinished: int = 0
-    overrunning: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.missing or self.far or self.unfinished or self.overrunning)
 
 
 @dataclass(slots=True)
@@ -106,61 +84,36 @@ def read_table(
         strict: raise StrictError at the first fault.
     """
     trace = Trace(path, strict=strict)
-    gathered = _Gathered()
-    look = partial(columns_of, frozenset(without))
-    for columns in trace.map(look, Event, workers=workers, small_results=True):
-        gathered.add(columns)
-    return gathered.table(trace)
+    slices = JoinedSlices()
+    look = SliceBuilder(without)
+    for block in trace.map(look, slice_columns.EVENT, workers=workers, small_results=True):
+        slices.add(block)
+    return slices.finish(trace)
 
 
-class _Gathered:
+class JoinedSlices:
+    """Blocks of slices joined to a table."""
+
     def __init__(self) -> None:
-        self.parts: dict[str, list[NDArray[np.int64]]] = {}
-        self.names, self.categories, self.tracks = Codes(), Codes(), Codes()
-        self.collectives: list[tuple[Any, ...]] = []
-        self.track_names: dict[Track, str] = {}
-        self.odd = OddTimes()
+        self._joined = JoinedColumns(
+            {SLICE: slice_columns.COLUMNS}, slice_columns.CODES, nothing=MISSING
+        )
+        self._track_names: dict[Track, str] = {}
 
-    def add(self, columns: BlockColumns) -> None:
-        numbers = columns.numbers
-        for key, codes, values in (
-            ("name", self.names, columns.names),
-            ("category", self.categories, columns.categories),
-            ("track", self.tracks, columns.tracks),
-        ):
-            numbers[key] = codes.of(values)[numbers[key]] if values else numbers[key]
-        rows = numbers["args"]
-        rows[rows != MISSING] += len(self.collectives)
-        for key, array in numbers.items():
-            self.parts.setdefault(key, []).append(array)
-        self.collectives.extend(columns.collectives)
-        self.track_names.update(columns.track_names)
-        self.odd.missing += columns.missing
+    def add(self, block: BlockColumns) -> None:
+        """Append the slices of a block."""
+        self._joined.add(block)
+        self._track_names |= block.rest
 
-    def table(self, trace: Trace) -> EventTable:
+    def finish(self, trace: Trace) -> EventTable:
+        """The table of a trace that has been read to its end."""
         import polars as pl
 
-        numbers = {key: np.concatenate(parts) for key, parts in self.parts.items()}
-        if not numbers:
-            keys = ("ts", "dur", "name", "category", "track", *INTEGER_ARGS, "bytes", "args")
-            numbers = {key: np.empty(0, dtype=np.int64) for key in keys}
-        categories = list(self.categories.codes)
-        on_gpu = np.array([c in GPU_WORK for c in categories], dtype=bool)
-        keep = self._mend_times(numbers, on_gpu)
-        columns: list[pl.Series] = []
-        for key, array in numbers.items():
-            series = pl.Series(key, array[keep])
-            if key == "category":
-                names = pl.Series("category", categories, dtype=pl.String)
-                series = names.gather(series).cast(pl.Categorical)
-            elif key in ("name", "track"):
-                series = series.cast(pl.UInt32)
-            elif key not in ("ts", "dur"):
-                series = series.to_frame().select(
-                    pl.when(pl.col(key) != MISSING).then(pl.col(key))
-                )[key]
-            columns.append(series)
-        slices = pl.DataFrame(columns).with_columns(pl.col("args").cast(pl.UInt32))
+        joined = self._joined
+        tables, codes = joined.finish(), joined.codes
+        on_gpu = np.array([c in GPU_WORK for c in codes["category"]], dtype=bool)
+        odd = mend(tables, lambda _, columns: on_gpu[columns["category"]])
+        odd.missing = joined.without_start[SLICE]
         schema: dict[str, Any] = {
             key: pl.Int64 if key in COLLECTIVE_NUMBERS else pl.String for key in COLLECTIVE_ARGS
         }
@@ -169,31 +122,29 @@ class _Gathered:
             metadata=trace.metadata,
             damage=trace.damage,
             base_ns=trace.metadata.base_time_ns,
-            slices=slices,
-            collectives=pl.DataFrame(self.collectives, schema=schema, orient="row"),
-            names=list(self.names.codes),
-            tracks=list(self.tracks.codes),
-            odd_times=self.odd,
-            track_names=self.track_names,
+            slices=_frame(tables[SLICE], list(codes["category"])),
+            collectives=pl.DataFrame(list(codes["args"]), schema=schema, orient="row"),
+            names=list(codes["name"]),
+            tracks=list(codes["track"]),
+            odd_times=odd,
+            track_names=self._track_names,
         )
 
-    def _mend_times(
-        self, numbers: dict[str, NDArray[np.int64]], on_gpu: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Mend durations in place; which rows to keep."""
-        ts, dur = numbers["ts"], numbers["dur"]
-        if not len(ts):
-            return np.ones(0, dtype=bool)
-        keep = Reach.of(ts).holds(ts, dur)
-        self.odd.far = int((~keep).sum())
-        unfinished = keep & (dur < 0)
-        self.odd.unfinished = int(unfinished.sum())
-        if self.odd.unfinished:
-            end = int((ts + np.maximum(dur, 0))[keep].max())
-            gpu = on_gpu[numbers["category"]]
-            dur[unfinished] = np.where(gpu, 0, end - ts)[unfinished]
-        work = np.flatnonzero(keep & on_gpu[numbers["category"]])
-        lengths = dur[work]
-        self.odd.overrunning = cut_overruns(numbers["track"][work], ts[work], lengths)
-        dur[work] = lengths
-        return keep
+
+def _frame(table: dict[str, Ints], categories: list[str]) -> pl.DataFrame:
+    import polars as pl
+
+    columns: list[pl.Series] = []
+    for key, array in table.items():
+        series = pl.Series({"start": "ts"}.get(key, key), np.ascontiguousarray(array))
+        if key == "category":
+            names = pl.Series("category", categories, dtype=pl.String)
+            series = names.gather(series.cast(pl.UInt32)).cast(pl.Categorical)
+        elif key in ("name", "track"):
+            series = series.cast(pl.UInt32)
+        elif key not in ("start", "dur"):
+            series = series.to_frame().select(pl.when(pl.col(key) != MISSING).then(pl.col(key)))[
+                key
+            ]
+        columns.append(series)
+    return pl.DataFrame(columns).with_columns(pl.col("args").cast(pl.UInt32))

@@ -20,10 +20,14 @@ from megatron.torch_trace.analysis.communication.common_timebase import (
 )
 from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
 from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
-from megatron.torch_trace.analysis.timeline.activity import read_activity
+from megatron.torch_trace.analysis.timeline.activity import activity_of, tables_of
 from megatron.torch_trace.analysis.timeline.timeline import place
+from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
+from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.intervals import ints
-from megatron.torch_trace.columns.slice_table import read_table
+from megatron.torch_trace.columns.joined_columns import JoinedColumns
+from megatron.torch_trace.columns.slice_columns import SliceBuilder
+from megatron.torch_trace.columns.slice_table import JoinedSlices
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.files.parquet import write_parquet
@@ -42,7 +46,7 @@ from megatron.torch_trace.parquet.rank_tables import (
     shaped,
     step_table,
 )
-from megatron.torch_trace.reader import Damage, Metadata, available_cores
+from megatron.torch_trace.reader import Damage, Metadata, Trace, available_cores
 from megatron.torch_trace.reader.workers import Workers
 from megatron.torch_trace.wording import path_text
 
@@ -200,11 +204,17 @@ def _read(traces: list[RankedTrace], folder: Path, strict: bool, count: int) -> 
 
 def _export_rank(job: _Job) -> _Part:
     rank, path = job.trace.rank, job.trace.path
-    table = read_table(path, without=(), workers=job.workers, strict=job.strict)
+    trace = Trace(path, strict=job.strict)
+    slices, joined = JoinedSlices(), JoinedColumns(COLUMNS, CODES)
+    look = SliceBuilder((), tables_of(trace))
+    for block in trace.map(look, SlimEventWithArgs, workers=job.workers, small_results=True):
+        slices.add(block)
+        joined.add(block)
+    table = slices.finish(trace)
     write_parquet(event_table(rank, table), job.part("events"))
     damage, first = table.damage, table.slices["ts"].min()
-    del table
-    activity = read_activity(path, workers=job.workers)
+    del table, slices
+    activity = activity_of(trace, joined)
     metadata, base_ns = activity.metadata, activity.base_ns
     timeline = place(activity, workers=job.workers)
     calls: RankCalls | None = None

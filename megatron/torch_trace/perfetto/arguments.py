@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
-from megatron.torch_trace.columns.block_slices import Codes
+from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.format.categories import LAUNCHES
 from megatron.torch_trace.rewrite.event_kinds import coded
 

@@ -58,7 +58,7 @@ class Emitter:
         self._write, self._sequence = write, sequence
         self._found, self._arrows, self._zero = found, arrows, found.first_ns
         events, values = found.events, found.values
-        last = int((events["ts"] + events["dur"]).max(initial=self._zero)) - self._zero
+        last = int((events["start"] + events["dur"]).max(initial=self._zero)) - self._zero
         keys = [key for schema in found.schemas for key, _ in schema]
         self._keys = {key: iid for iid, key in enumerate(dict.fromkeys(keys), 1)}
         self._widths = Widths(
@@ -90,7 +90,7 @@ class Emitter:
             self._arrows.finishes.count,
         )
         # One number each: sorting rows would take many times as long.
-        code = np.zeros(len(events["ts"]), dtype=np.int64)
+        code = np.zeros(len(events["start"]), dtype=np.int64)
         for key in keys:
             code *= int(key.max(initial=0)) + 2
             code += key + 1
@@ -154,7 +154,7 @@ class Emitter:
 
     def _write_forms(self, forms: NDArray[np.intp], rows: Ints, uuid: int) -> None:
         events = self._found.events
-        time = events["ts"][rows] - self._zero
+        time = events["start"][rows] - self._zero
         ends = forms == len(self._forms) - 1
         time[ends] += events["dur"][rows[ends]]
 

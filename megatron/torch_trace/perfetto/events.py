@@ -4,36 +4,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.columns.block_slices import Codes, Track
+from megatron.torch_trace.columns.activity_tables import CODES as ACTIVITY_CODES
+from megatron.torch_trace.columns.activity_tables import COLUMNS as ACTIVITY_COLUMNS
+from megatron.torch_trace.columns.builder import BlockColumns
+from megatron.torch_trace.columns.codes import Codes
+from megatron.torch_trace.columns.growing_column import GrowingColumn
+from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.columns.joined_columns import JoinedColumns
+from megatron.torch_trace.columns.true_times import mend
+from megatron.torch_trace.format.categories import GPU_WORK
+from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.perfetto.arguments import ArgumentRows, Schema
-from megatron.torch_trace.perfetto.blocks import BlockEvents, Ints
-from megatron.torch_trace.tracks.impossible_times import Reach
-from megatron.torch_trace.tracks.overruns import cut_overruns
+from megatron.torch_trace.perfetto.blocks import ARROW, CODES, COLUMNS, EVENT, TimelineRest
 
 NO_ARGUMENTS = -1
 
-_COLUMNS = {
-    "events": ("ts", "dur", "name", "track", "category", "instant", "schema", "schema_row"),
-    "arrows": ("ts", "track", "category", "id", "end"),
-    "memory": ("ts", "device", "allocated", "reserved"),
-}
-# There are millions of them.
-_NARROW: dict[str, Any] = {
-    "name": np.int32,
-    "track": np.int32,
-    "category": np.int32,
-    "instant": np.int8,
-    "end": np.int8,
-    "schema": np.int32,
-    "schema_row": np.int32,
-    "device": np.int32,
-}
+_MEMORY = ("start", "device", "allocated", "reserved")
 
 
 @dataclass(slots=True)
@@ -41,9 +33,9 @@ class RankEvents:
     """Slices, instants, arrows and memory of one rank; times in ns as in its file.
 
     Args:
-        events: ts, dur, name, track, category, instant, schema, schema_row.
-        arrows: ts, track, category, id, end.
-        memory: ts, device, allocated, reserved.
+        events: start, dur, name, track, category, instant, schema, schema_row.
+        arrows: start, track, category, id, end.
+        memory: start, device, allocated, reserved.
         values: "name", "track", "category", "text" -> what codes stand for.
         schemas: of arguments; `events["schema"]` is a place here, or NO_ARGUMENTS.
         columns: of each schema, its arguments; `events["schema_row"]` is a place in them.
@@ -68,94 +60,93 @@ class RankEvents:
     @property
     def first_ns(self) -> int:
         """Start of the first event, 0 if there is none."""
-        ts = self.events["ts"]
-        return int(ts.min()) if len(ts) else 0
+        start = self.events["start"]
+        return int(start.min()) if len(start) else 0
 
 
-@dataclass(slots=True)
-class Gathered:
-    """Blocks joined: codes of a block become codes of the file."""
+class JoinedTimeline:
+    """Blocks joined to what is shown of one rank.
 
-    parts: dict[str, dict[str, list[NDArray[Any]]]] = field(
-        default_factory=lambda: {"events": {}, "arrows": {}, "memory": {}}
-    )
-    codes: dict[str, Codes] = field(
-        default_factory=lambda: {
-            key: Codes() for key in ("name", "track", "category", "text", "id")
-        }
-    )
-    schemas: dict[Schema, int] = field(default_factory=dict)
-    columns: list[list[list[NDArray[Any]]]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    thread_names: dict[Track, str] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-    without_start: int = 0
+    Attributes:
+        activity: the analysis' own tables of the same blocks.
+    """
 
-    def add(self, block: BlockEvents) -> None:
-        maps = {key: self.codes[key].of(values) for key, values in block.values.items()}
-        count = len(block.events["ts"])
+    def __init__(self) -> None:
+        self.activity = JoinedColumns(ACTIVITY_COLUMNS, ACTIVITY_CODES)
+        self._shown = JoinedColumns(COLUMNS, CODES)
+        self._schema = GrowingColumn(np.int32, NO_ARGUMENTS)
+        self._schema_row = GrowingColumn(np.int32, 0)
+        self._texts, self._ids = Codes(), Codes()
+        self._schemas: dict[Schema, int] = {}
+        self._arguments: list[list[list[NDArray[Any]]]] = []
+        self._sizes: list[int] = []
+        self._memory: dict[str, list[Ints]] = {column: [] for column in _MEMORY}
+        self._thread_names: dict[Track, str] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def add(self, block: BlockColumns) -> None:
+        """Append what a block has."""
+        rest: TimelineRest = block.rest
+        arrows = block.tables.get(ARROW)
+        if arrows is not None and rest.ids:
+            odd = arrows["id"] < 0
+            arrows["id"][odd] = -1 - self._ids.of(rest.ids)[-1 - arrows["id"][odd]]
+        if EVENT in block.tables:
+            self._add_arguments(rest, len(block.tables[EVENT]["start"]))
+        for column in _MEMORY:
+            self._memory[column].append(rest.memory[column])
+        self._shown.add(block)
+        self.activity.add(block)
+        self._thread_names |= rest.thread_names
+        self._left_out += rest.left_out
+
+    def _add_arguments(self, rest: TimelineRest, count: int) -> None:
+        texts = self._texts.of(rest.texts)
         schema = np.full(count, NO_ARGUMENTS, dtype=np.int32)
         schema_row = np.zeros(count, dtype=np.int32)
-        for rows in block.arguments:
-            self._add_arguments(rows, maps["text"], schema, schema_row)
-        arrows = block.arrows
-        odd = arrows["id"] < 0
-        if odd.any():
-            arrows["id"][odd] = -1 - maps["id"][-1 - arrows["id"][odd]]
-        for table, columns in (
-            ("events", block.events | {"schema": schema, "schema_row": schema_row}),
-            ("arrows", arrows),
-            ("memory", block.memory),
-        ):
-            for column, array in columns.items():
-                coded = maps[column][array] if column in ("name", "track", "category") else array
-                narrow = coded.astype(_NARROW.get(column, np.int64), copy=False)
-                self.parts[table].setdefault(column, []).append(narrow)
-        self.thread_names |= block.thread_names
-        self.left_out += block.left_out
-        self.without_start += block.without_start
+        for part in rest.arguments:
+            self._add_schema(part, texts, schema, schema_row)
+        self._schema.add(schema)
+        self._schema_row.add(schema_row)
 
-    def _add_arguments(
-        self, part: ArgumentRows, strings: Ints, schema: NDArray[Any], schema_row: NDArray[Any]
+    def _add_schema(
+        self, part: ArgumentRows, texts: Ints, schema: NDArray[Any], schema_row: NDArray[Any]
     ) -> None:
-        code = self.schemas.setdefault(part.schema, len(self.schemas))
-        if code == len(self.columns):
-            self.columns.append([[] for _ in part.schema])
-            self.sizes.append(0)
+        code = self._schemas.setdefault(part.schema, len(self._schemas))
+        if code == len(self._arguments):
+            self._arguments.append([[] for _ in part.schema])
+            self._sizes.append(0)
         schema[part.rows] = code
-        schema_row[part.rows] = self.sizes[code] + np.arange(len(part.rows))
-        self.sizes[code] += len(part.rows)
+        schema_row[part.rows] = self._sizes[code] + np.arange(len(part.rows))
+        self._sizes[code] += len(part.rows)
         for (_, kind), array, parts in zip(
-            part.schema, part.columns, self.columns[code], strict=True
+            part.schema, part.columns, self._arguments[code], strict=True
         ):
-            parts.append(_narrow(strings[array] if kind == "text" else array))
+            parts.append(_narrow(texts[array] if kind == "text" else array))
 
-    def finish(self, on_gpu: frozenset[str]) -> RankEvents:
-        """Join.
-
-        Args:
-            on_gpu: categories of GPU work, which has no end if it is unknown.
-        """
-        tables: dict[str, dict[str, NDArray[Any]]] = {}
-        for table, columns in self.parts.items():
-            tables[table] = {}
-            for column in _COLUMNS[table]:
-                parts = columns.pop(column, [np.empty(0, dtype=np.int64)])
-                tables[table][column] = np.concatenate(parts)
-        values = {key: list(codes.codes) for key, codes in self.codes.items()}
-        found = RankEvents(
-            events=tables["events"],
-            arrows=tables["arrows"],
-            memory=tables["memory"],
-            values=values,
-            schemas=list(self.schemas),
-            columns=[_joined(schema) for schema in self.columns],
-            thread_names=self.thread_names,
-            left_out=self.left_out,
-            without_start=self.without_start,
+    def finish(self) -> RankEvents:
+        """All of it; what was joined is let go."""
+        tables, codes = self._shown.finish(), self._shown.codes
+        events = tables[EVENT]
+        events["schema"], events["schema_row"] = self._schema.finish(), self._schema_row.finish()
+        on_gpu = np.array([c in GPU_WORK for c in codes["category"]], dtype=bool)
+        odd = mend({EVENT: events}, lambda _, columns: on_gpu[columns["category"]])
+        return RankEvents(
+            events=events,
+            arrows=tables[ARROW],
+            memory={name: np.concatenate(parts) for name, parts in self._memory.items()}
+            if self._memory["start"]
+            else {name: np.empty(0, dtype=np.int64) for name in _MEMORY},
+            values={what: list(of) for what, of in codes.items()} | {"text": list(self._texts)},
+            schemas=list(self._schemas),
+            columns=[_joined(schema) for schema in self._arguments],
+            thread_names=self._thread_names,
+            left_out=self._left_out,
+            without_start=self._shown.without_start[EVENT],
+            odd=odd.far,
+            unfinished=odd.unfinished,
+            overrunning=odd.overrunning,
         )
-        _mend(found, np.array([c in on_gpu for c in values["category"]], dtype=bool))
-        return found
 
 
 def _joined(columns: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
@@ -172,26 +163,3 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype == np.int64 and (not len(array) or np.abs(array).max() < 1 << 31):
         return array.astype(np.int32)
     return array
-
-
-def _mend(found: RankEvents, on_gpu: NDArray[np.bool_]) -> None:
-    """As the analysis does: absurd times out, ends for what has none, overruns cut."""
-    ts, dur = found.events["ts"], found.events["dur"]
-    if not len(ts):
-        return
-    keep = Reach.of(ts).holds(ts, dur)
-    found.odd = int((~keep).sum())
-    if found.odd:
-        for column, array in found.events.items():
-            found.events[column] = array[keep]
-        ts, dur = found.events["ts"], found.events["dur"]
-    open_ = dur < 0
-    found.unfinished = int(open_.sum())
-    if found.unfinished:
-        end = int((ts + np.maximum(dur, 0)).max())
-        gpu = on_gpu[found.events["category"]]
-        dur[open_] = np.where(gpu, 0, end - ts)[open_]
-    work = np.flatnonzero(on_gpu[found.events["category"]])
-    lengths = dur[work]
-    found.overrunning = cut_overruns(found.events["track"][work], ts[work], lengths)
-    dur[work] = lengths

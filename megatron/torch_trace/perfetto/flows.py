@@ -75,8 +75,8 @@ def connect(
     rows = np.flatnonzero(may_hold)
     index = _Index(track[rows], ts[rows], end[rows])
     arrows = found.arrows
-    source = index.find(of_arrows[starts], arrows["ts"][starts])
-    target = index.find(of_arrows[finishes], arrows["ts"][finishes])
+    source = index.find(of_arrows[starts], arrows["start"][starts])
+    target = index.find(of_arrows[finishes], arrows["start"][finishes])
     whole = (source >= 0) & (target >= 0)
     source, target = rows[source[whole]], rows[target[whole]]
     # Clocks of CPU and GPU differ by microseconds: what Perfetto sees first must begin the arrow.

@@ -65,14 +65,14 @@ class PartWriter:
         is_mark = np.array([c == GPU_ANNOTATIONS for c in found.values["category"]], dtype=bool)
         mark = is_mark[events["category"]]
         rows = plan.row_of[events["track"], mark.astype(np.int64)]
-        order = order_of(rows, events["ts"], events["dur"])
+        order = order_of(rows, events["start"], events["dur"])
         for column in list(events):
             events[column] = events[column][order]
         rows = rows[order]
         may_hold = ~mark[order] & (events["instant"] == 0)
         own = plan.row_of[found.arrows["track"], 0]
-        ends = events["ts"] + events["dur"]
-        return connect(found, own, rows, events["ts"], ends, may_hold), rows
+        ends = events["start"] + events["dur"]
+        return connect(found, own, rows, events["start"], ends, may_hold), rows
 
     def _write_words(self, write: Callable[[bytes], None], emitter: Emitter) -> None:
         values = self._found.values
@@ -88,7 +88,7 @@ class PartWriter:
     def _write_slices(
         self, write: Callable[[bytes], None], emitter: Emitter, plan: TrackPlan, rows: Ints
     ) -> None:
-        ts, dur = self._found.events["ts"], self._found.events["dur"]
+        ts, dur = self._found.events["start"], self._found.events["dur"]
         bounds = np.searchsorted(rows, np.arange(len(plan.rows) + 1)).tolist()
         for shown, start, stop in zip(plan.rows, bounds, bounds[1:], strict=False):
             lanes = lanes_of(ts[start:stop], ts[start:stop] + dur[start:stop])
@@ -109,10 +109,10 @@ class PartWriter:
         rank, memory, timeline = self._planner.title.short, self._found.memory, self._timeline
         for device, root in plan.roots.items():
             mine = np.flatnonzero(memory["device"] == device)
-            mine = mine[np.argsort(memory["ts"][mine], kind="stable")]
+            mine = mine[np.argsort(memory["start"][mine], kind="stable")]
             for what in ("allocated", "reserved") if len(mine) else ():
                 row = self._counter(root, f"{rank} memory {what}", descriptors.BYTES)
-                yield memory["ts"][mine], memory[what][mine], *row
+                yield memory["start"][mine], memory[what][mine], *row
             if timeline is not None and timeline.devices.analysed == device:
                 ts, depth = queue_depth(timeline)
                 if len(ts):

@@ -14,16 +14,15 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
-from megatron.torch_trace.analysis.timeline.activity import NONE, GatheredActivity
+from megatron.torch_trace.analysis.timeline.activity import NONE, activity_of
 from megatron.torch_trace.analysis.timeline.steps import MergedTraceError
 from megatron.torch_trace.analysis.timeline.timeline import place
-from megatron.torch_trace.columns.block_slices import Track
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.files.writer import OutputFile
-from megatron.torch_trace.format.categories import GPU_WORK
-from megatron.torch_trace.perfetto.blocks import LookForTimeline, TimelineEvent
-from megatron.torch_trace.perfetto.events import Gathered, RankEvents
+from megatron.torch_trace.format.tracks import Track
+from megatron.torch_trace.perfetto.blocks import TimelineBuilder, TimelineEvent
+from megatron.torch_trace.perfetto.events import JoinedTimeline, RankEvents
 from megatron.torch_trace.perfetto.part import PartWriter
 from megatron.torch_trace.perfetto.streams import StreamLabel, label_streams
 from megatron.torch_trace.perfetto.tracks import Planner, RankTitle
@@ -91,13 +90,12 @@ class RankPart:
 def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> RankPart:
     """Read a trace and write its part."""
     trace = Trace(job.path, strict=job.strict, on_read=on_read)
-    gathered, activity = Gathered(), GatheredActivity()
-    look = LookForTimeline(job.args)
+    joined = JoinedTimeline()
+    look = TimelineBuilder(job.args)
     for block in trace.map(look, TimelineEvent, workers=job.workers, small_results=True):
-        gathered.add(block)
-        activity.add(block.activity)
-    found = gathered.finish(GPU_WORK)
-    timeline = place(activity.finish(trace))
+        joined.add(block)
+    found = joined.finish()
+    timeline = place(activity_of(trace, joined.activity))
     calls = None
     labels: Mapping[Track, StreamLabel] = {}
     main = None
@@ -124,7 +122,7 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
         first_ns=found.first_ns,
         base_ns=metadata.base_time_ns,
         calls=calls,
-        slices=len(found.events["ts"]),
+        slices=len(found.events["start"]),
         arrows=writer.arrows,
         crossing=writer.crossing,
         packets=writer.packets,

@@ -12,8 +12,8 @@ from megatron.torch_trace.analysis.communication.collectives import CollectiveCa
 from megatron.torch_trace.analysis.communication.dimensions import UNKNOWN, order_of
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
-from megatron.torch_trace.columns.block_slices import Track
 from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.format.tracks import Track
 
 _POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
 _COPY_ORDER = 100

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.columns.block_slices import Track
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.format.categories import GPU_WORK
+from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.events import RankEvents
 from megatron.torch_trace.perfetto.streams import StreamLabel
@@ -151,7 +151,7 @@ class Planner:
     def _time_by_track(self, categories: set[str]) -> dict[int, int]:
         events = self.found.events
         known = np.array([c in categories for c in self.found.values["category"]], dtype=bool)
-        if not len(events["ts"]):
+        if not len(events["start"]):
             return {}
         mine = known[events["category"]] & (events["instant"] == 0)
         track = events["track"][mine]

@@ -14,8 +14,9 @@ import msgspec
 import msgspec.structs
 from msgspec import UNSET, Struct, UnsetType, field
 
+from megatron.torch_trace.format.tracks import Identity as Identity
+
 Number = int | float | str | None
-Identity = int | str | None
 
 
 class SlimArgs(Struct, gc=False):

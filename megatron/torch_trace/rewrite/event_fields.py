@@ -12,10 +12,8 @@ import msgspec
 
 from megatron.torch_trace.format.long_names import shortened
 from megatron.torch_trace.format.times import text_of_ns
-from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.rewrite.selection import WRITTEN_DURATION, join_object
-
-Track = tuple[Identity, Identity]
 
 
 def entries_of(inner: bytes) -> dict[str, bytes]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.columns.codes import coded as coded
 from megatron.torch_trace.format.categories import (
     ANNOTATIONS,
     FLOW_PHASES,
@@ -77,13 +76,6 @@ class KindTable:
         if phase in FLOW_PHASES:
             return Kind(name, selection.keeps_flow(name), is_flow=True)
         return Kind(name, not name or selection.keeps_category(name))
-
-
-def coded(values: Iterable[Value]) -> tuple[list[Value], NDArray[np.intp]]:
-    """The different values, and for each value its place among them."""
-    codes: defaultdict[Value, int] = defaultdict(itertools.count().__next__)
-    code = np.fromiter(map(codes.__getitem__, values), np.intp)
-    return list(codes), code
 
 
 class BlockKinds:

@@ -18,7 +18,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
-from megatron.torch_trace.columns.block_activity import LEAST_FRAME_NS
+from megatron.torch_trace.columns.activity_tables import LEAST_FRAME_NS
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 
 _OBJECT = re.compile(r" of \S+ object at 0x[0-9a-f]+")

@@ -29,7 +29,7 @@ from megatron.torch_trace.analysis.timeline.span_names import (
     module_span,
 )
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
-from megatron.torch_trace.columns.block_activity import MODULE_FRAME
+from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 SPANS, STACKS = "spans", "stacks"

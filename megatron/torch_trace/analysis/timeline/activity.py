@@ -22,24 +22,27 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.code_columns import codes_of, rows_with
-from megatron.torch_trace.columns.arguments import SlimEventWithArgs
-from megatron.torch_trace.columns.block_activity import (
+from megatron.torch_trace.columns.activity_tables import (
     CALL,
+    CODES,
     COLLECTIVE_FIELDS,
+    COLUMNS,
     FRAME,
     GPU,
     OP,
+    OTHER_DEVICE,
     OVERHEAD,
-    BlockColumns,
-    LookForActivity,
+    PYTHON_FUNCTIONS,
+    activity_tables,
 )
-from megatron.torch_trace.columns.growing_column import GrowingColumn
-from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.columns.true_times import mend, take_out_duplicates
+from megatron.torch_trace.columns.arguments import SlimEventWithArgs
+from megatron.torch_trace.columns.builder import ColumnBuilder, Table
+from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.columns.joined_columns import NONE as NONE
+from megatron.torch_trace.columns.joined_columns import JoinedColumns
+from megatron.torch_trace.columns.true_times import as_intervals, mend, take_out_duplicates
+from megatron.torch_trace.format.long_names import analysed
 from megatron.torch_trace.reader import Damage, Metadata, Trace
-
-NONE = -1
-"""Stands for "has none" in columns of ids and codes."""
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 """Codes of `GpuWork.kind`."""
@@ -179,117 +182,63 @@ def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -
         StrictError: it is damaged, under `strict`.
     """
     trace = Trace(path, strict=strict)
-    gathered = GatheredActivity()
-    recorded = trace.read_header().entries
-    look = LookForActivity(operators=any(recorded.get(key) for key in _WITH_OPERATORS))
+    joined = JoinedColumns(COLUMNS, CODES)
+    look = ColumnBuilder(tables_of(trace))
     for block in trace.map(look, SlimEventWithArgs, workers=workers, small_results=True):
-        gathered.add(block)
-    return gathered.finish(trace)
+        joined.add(block)
+    return activity_of(trace, joined)
 
 
 # Metadata of traces with shapes, with frames of modules, or with spans of them.
 _WITH_OPERATORS = ("record_shapes", "with_stack", "torch_profile")
 
-_COLUMNS = {
-    GPU: ("start", "dur", "name", "track", "kind", "device", "stream", "correlation", "bytes",
-          "collective"),
-    CALL: ("start", "dur", "name", "track", "correlation"),
-    OP: ("start", "dur", "name", "track", "annotation", "shape", "inputs", "sequence",
-         "forward_thread", "collective"),
-    OVERHEAD: ("start", "dur", "name", "track"),
-    FRAME: ("start", "dur", "name", "track"),
-}  # fmt: skip
 
-# Codes and flags are small, and there are millions of them.
-_NARROW: dict[str, Any] = {
-    "name": np.int32,
-    "track": np.int32,
-    "shape": np.int32,
-    "inputs": np.int32,
-    "forward_thread": np.int32,
-    "collective": np.int32,
-    "annotation": np.bool_,
-    "kind": np.int8,
-}
+def tables_of(trace: Trace) -> tuple[Table, ...]:
+    """The tables that the analysis of this trace needs."""
+    recorded = trace.read_header().entries
+    return activity_tables(operators=any(recorded.get(key) for key in _WITH_OPERATORS))
 
 
-def _column(name: str) -> GrowingColumn:
-    return GrowingColumn(_NARROW.get(name, np.int64), NONE)
+def activity_of(trace: Trace, joined: JoinedColumns) -> Activity:
+    """What was read of a whole trace.
 
-
-@dataclass(slots=True)
-class GatheredActivity:
-    """Blocks joined: codes of a block become codes of the file."""
-
-    columns: dict[str, dict[str, GrowingColumn]] = field(
-        default_factory=lambda: {
-            table: {name: _column(name) for name in names} for table, names in _COLUMNS.items()
-        }
+    Args:
+        trace: read to its end.
+        joined: `COLUMNS` of all its blocks.
+    """
+    tables = joined.finish()
+    again, _ = take_out_duplicates(tables, (GPU, CALL))
+    odd = mend(tables, _is_gpu_work, own_clock=GPU)
+    for table in tables.values():
+        as_intervals(table)
+    codes = joined.codes
+    return Activity(
+        path=trace.path,
+        metadata=trace.metadata,
+        damage=trace.damage,
+        base_ns=trace.metadata.base_time_ns,
+        gpu=GpuWork(**tables[GPU], op=np.full(len(tables[GPU]["start"]), NONE, dtype=np.int32)),
+        calls=Calls(**tables[CALL]),
+        ops=Ops(**tables[OP]),  # type: ignore[arg-type]
+        overhead=Rows(**tables[OVERHEAD]),
+        frames=Rows(**tables[FRAME]),
+        names=[analysed(name) for name in codes["name"]],
+        shapes=list(codes["shape"]),
+        inputs=list(codes["inputs"]),
+        tracks=list(codes["track"]),
+        collectives=[
+            Collective(**dict(zip(COLLECTIVE_FIELDS, values, strict=True)))
+            for values in codes["collective"]
+        ],
+        python_functions=joined.counts[PYTHON_FUNCTIONS],
+        without_start=sum(joined.without_start[table] for table in COLUMNS),
+        odd_times=odd.far + odd.overrunning,
+        unfinished=odd.unfinished,
+        duplicates=again,
+        others={key[1]: rows for key, rows in joined.counts.items() if key[0] == OTHER_DEVICE},
+        raw_bytes=trace.raw_bytes,
     )
-    codes: dict[str, dict[Any, int]] = field(
-        default_factory=lambda: {
-            kind: {} for kind in ("name", "track", "shape", "inputs", "collective")
-        }
-    )
-    others: dict[str, int] = field(default_factory=dict)
-    python_functions: int = 0
-    without_start: int = 0
 
-    def add(self, block: BlockColumns) -> None:
-        self.python_functions += block.python_functions
-        self.without_start += block.without_start
-        for category, rows in block.others.items():
-            self.others[category] = self.others.get(category, 0) + rows
-        maps = {}
-        for kind, values in block.values.items():
-            known = self.codes[kind]
-            # One more entry at the end: code -1, "none", stays -1.
-            maps[kind] = ints([*(known.setdefault(v, len(known)) for v in values), NONE])
-        for table, columns in block.tables.items():
-            for name, column in self.columns[table].items():
-                if name in columns:
-                    array = columns[name]
-                    column.add(maps[name][array] if name in maps else array)
-                else:
-                    column.add_nothing(len(columns["start"]))
 
-    def finish(self, trace: Trace) -> Activity:
-        tables: dict[str, dict[str, Ints]] = {}
-        absent: list[tuple[str, str, GrowingColumn]] = []
-        for table, columns in self.columns.items():
-            absent += [(table, name, one) for name, one in columns.items() if one.is_nothing]
-            tables[table] = {
-                name: one.finish() for name, one in columns.items() if not one.is_nothing
-            }
-        again = take_out_duplicates(tables)
-        odd, unfinished = mend(tables)
-        for table, name, column in absent:
-            # Mending may have taken rows out.
-            tables[table][name] = column.finish()[: len(tables[table]["start"])]
-        gpu, calls, ops = (tables[table] for table in (GPU, CALL, OP))
-        return Activity(
-            path=trace.path,
-            metadata=trace.metadata,
-            damage=trace.damage,
-            base_ns=trace.metadata.base_time_ns,
-            gpu=GpuWork(**gpu, op=np.full(len(gpu["start"]), NONE, dtype=np.int32)),
-            calls=Calls(**calls),
-            ops=Ops(**ops),  # type: ignore[arg-type]
-            overhead=Rows(**tables[OVERHEAD]),
-            frames=Rows(**tables[FRAME]),
-            names=list(self.codes["name"]),
-            shapes=list(self.codes["shape"]),
-            inputs=list(self.codes["inputs"]),
-            tracks=list(self.codes["track"]),
-            collectives=[
-                Collective(**dict(zip(COLLECTIVE_FIELDS, values, strict=True)))
-                for values in self.codes["collective"]
-            ],
-            python_functions=self.python_functions,
-            without_start=self.without_start,
-            odd_times=odd,
-            unfinished=unfinished,
-            duplicates=again,
-            others=self.others,
-            raw_bytes=trace.raw_bytes,
-        )
+def _is_gpu_work(table: str, columns: dict[str, Ints]) -> npt.NDArray[np.bool_]:
+    return np.full(len(columns["start"]), table == GPU)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.times import NO_TIME
+from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import BareEvent, Identity
 from megatron.torch_trace.rewrite.category_totals import Account
@@ -31,7 +32,6 @@ from megatron.torch_trace.rewrite.tracks.arrows import Anchors
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan
 
 Ranges = tuple[tuple[int, int], ...]
-Track = tuple[Identity, Identity]
 
 
 @dataclass(slots=True)

@@ -6,10 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.reader.event import Identity
+from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.tracks.lanes import Ints
-
-Track = tuple[Identity, Identity]
 
 
 class Moves:
