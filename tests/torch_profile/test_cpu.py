@@ -273,6 +273,16 @@ def test_a_norm_of_a_part_of_the_sequence_is_marked_for_megatron(parallel: bool)
     assert config.sequence_parallel is parallel
 
 
+def test_tensor_parallelism_has_the_environment_that_old_megatrons_insist_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    with cpu.training():
+        cpu.adjust_arguments(Namespace(tensor_model_parallel_size=2))
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
+
+
 def test_a_router_that_asks_for_transformer_engine_is_told_that_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,6 +23,7 @@ from megatron.torch_profile.patching import Patch, PatchSet
 from megatron.torch_trace.errors import UsageError
 
 _active = False
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _said: list[str] = []
 _ignored: list[str] = []
 
@@ -140,6 +141,9 @@ def training(reason: str = "--cpu") -> Iterator[None]:
 def adjust_arguments(args: Any) -> None:
     """Set parsed arguments to what a CPU can do, and say which ones that changed."""
     _refuse_what_no_cpu_can(args)
+    if _active and _splits_tensors(args) and not getattr(args, "use_torch_fsdp2", False):
+        # Before core 0.14 Megatron insists on it whatever the device; undone with the rest.
+        os.environ.setdefault(_CONNECTIONS, "1")
     experts = EXPERT_ARGUMENTS if getattr(args, "num_experts", None) else {}
     kept = {"sequence_parallel"} if experts and _splits_tensors(args) else set()
     changed: list[str] = []
@@ -258,10 +262,13 @@ def _quiet_kineto() -> Iterator[None]:
 def _ignored_environment() -> Iterator[None]:
     taken = {name: os.environ.pop(name) for name in sorted(os.environ) if name.startswith(IGNORED)}
     _ignored[:] = taken
+    connections = os.environ.get(_CONNECTIONS)
     try:
         yield
     finally:
         os.environ.update(taken)
+        if connections is None:
+            os.environ.pop(_CONNECTIONS, None)
         _ignored.clear()
 
 
