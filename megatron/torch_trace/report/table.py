@@ -68,10 +68,14 @@ def render(one: Table, width: int) -> list[str]:
 
 
 def render_section(section: Section, width: int) -> list[str]:
-    """The tables of a section, if it has any."""
-    tables = section.data.get("tables", ()) if section.missing is None else ()
+    """The tables of a section, if it has any, and what it says below them."""
+    if section.missing is not None:
+        return []
+    data = section.data
+    tables = data.get("tables") or [one for one in data.values() if isinstance(one, Table)]
     found = [render(one, width) for one in tables if one.rows]
-    return [line for n, lines in enumerate(found) for line in ([""] if n else []) + lines]
+    lines = [line for n, part in enumerate(found) for line in ([""] if n else []) + part]
+    return lines + paragraph(data.get("said", ""), width, "  ", "  ")
 
 
 def _indented(row: Row, n: int) -> str:

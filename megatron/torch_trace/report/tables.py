@@ -127,7 +127,8 @@ class Section:
     Args:
         name: its id and its template.
         missing: why there is nothing to show, a sentence; then it is left out.
-        data: what the template gets, or `tables`, one below the other, and `legend`.
+        data: what the template gets, or `tables`, one below the other, and `legend`;
+            `said` is for a terminal, below the tables.
     """
 
     name: str

@@ -7,7 +7,7 @@ from collections import Counter
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report import modules, phases, sentences, text_sections
-from megatron.torch_trace.report.sections import communication, cpu, work
+from megatron.torch_trace.report.sections import communication, cpu, stragglers, work
 from megatron.torch_trace.report.table import paragraph, render_section
 
 LEAST_WIDTH, MOST_WIDTH = 80, 100
@@ -32,7 +32,7 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         render_section(cpu.section(analysis, top), width),
         text_sections.breakdown(analysis, width),
         render_section(communication.section(analysis), width),
-        text_sections.stragglers(analysis, width),
+        render_section(stragglers.section(analysis), width),
         text_sections.pipeline(analysis, width),
         phases.tables(analysis, width, top),
         render_section(work.section(analysis, top), width),

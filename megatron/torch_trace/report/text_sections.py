@@ -72,43 +72,6 @@ def _not_shown(analysis: Analysis) -> list[str]:
     return [f"  The least and the most idle; {more:,} ranks more: --rank R or --json shows them."]
 
 
-def stragglers(analysis: Analysis, width: int) -> list[str]:
-    """Who arrives last; nothing for a single rank."""
-    if not analysis.stragglers:
-        return []
-    rows = [
-        [
-            str(one.rank),
-            f"{one.last_arrivals:,} of {one.calls:,}",
-            milliseconds(one.imposed_wait_ns),
-            milliseconds(one.own_wait_ns),
-            f"{one.dimension} {one.collective} ({percent(one.share_there)})"
-            if one.dimension
-            else NONE,
-        ]
-        for one in analysis.stragglers[:_MOST_RANKS]
-    ]
-    lines = ["STRAGGLERS (ms; imposed is the sum over the ranks that waited)"]
-    lines += table(("rank", "arrives last", "imposed", "own waiting", "<mostly in"), rows, width)
-    more = len(analysis.stragglers) - _MOST_RANKS
-    lines += [f"  ... and {more:,} ranks more that imposed less."] if more > 0 else []
-    errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
-    lost = tuple(clock.rank for clock in analysis.clocks if clock.offset_ns is None)
-    offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
-    text = f"{analysis.matched_calls:,} collectives matched over ranks."
-    if errors:
-        text += (
-            f" Clocks aligned on their ends: offsets up to {duration(max(offsets))}, error "
-            f"{duration(max(errors))}."
-        )
-    apart = {clock.reference for clock in analysis.clocks if clock.offset_ns is not None}
-    if len(apart) > 1:
-        text += f" {len(apart)} sets of ranks share no collective with each other."
-    if lost:
-        text += f" Not aligned (too few common calls): rank {ranks(lost)}."
-    return lines + paragraph(text, width, "  ", "  ")
-
-
 def pipeline(analysis: Analysis, width: int) -> list[str]:
     """By stage; of many ranks the means of each stage. Nothing without pipeline communication."""
     entries = [(rank, one) for rank in analysis.ranks for one in rank.pipeline]

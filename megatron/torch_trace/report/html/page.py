@@ -26,11 +26,10 @@ from megatron.torch_trace.report.html import (
     phases,
     pipeline,
     run,
-    stragglers,
 )
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.page_text import shown
-from megatron.torch_trace.report.sections import communication, cpu, work
+from megatron.torch_trace.report.sections import communication, cpu, stragglers, work
 from megatron.torch_trace.report.tables import Column, Section, Table
 from megatron.torch_trace.wording import visible
 

@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.communication.stragglers import Lateness, Str
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report.tables import (
     At,
+    Cell,
     Column,
     Row,
     Section,
@@ -19,9 +20,9 @@ from megatron.torch_trace.report.tables import (
     number,
     text,
 )
-from megatron.torch_trace.wording import NONE, duration, milliseconds, percent
+from megatron.torch_trace.wording import NONE, duration, milliseconds, percent, ranks
 
-_MOST_RANKS = 32
+_MOST_RANKS, _BRIEF_RANKS = 32, 16
 _MOST_LINES = 2000
 _LEVELS = 6
 
@@ -60,10 +61,12 @@ def section(analysis: Analysis) -> Section:
     columns = (
         Column("rank"),
         Column("arrives last"),
-        Column("of calls"),
-        Column("imposed ms", hint="sum over the ranks that waited for it"),
-        Column("delay ms", hint="how much later the others could go on, mean over them"),
-        Column("own waiting ms"),
+        Column("of calls", brief=None),
+        Column("imposed ms", brief="imposed", hint="sum over the ranks that waited for it"),
+        Column(
+            "delay ms", brief=None, hint="how much later the others could go on, mean over them"
+        ),
+        Column("own waiting ms", brief="own waiting"),
         Column("mostly in", number=False),
     )
     rows = tuple(_row(one) for one in found[:_MOST_LINES])
@@ -74,6 +77,9 @@ def section(analysis: Analysis) -> Section:
         columns,
         rows,
         f"{more:,} ranks more that imposed less." if more else "",
+        brief="STRAGGLERS (ms; imposed is the sum over the ranks that waited)",
+        most=_BRIEF_RANKS,
+        limit=_BRIEF_RANKS,
     )
     data = {
         "table": table,
@@ -82,6 +88,7 @@ def section(analysis: Analysis) -> Section:
             _map(found, "Waited for others, ms", "own_wait_ns"),
         ],
         "clocks": _clocks(analysis),
+        "said": _said(analysis),
         "matched": f"{analysis.matched_calls:,} collectives were found on several ranks.",
     }
     return Section("stragglers", title, data=data)
@@ -94,14 +101,37 @@ def _row(one: Straggler) -> Row:
     worst = max(one.by_collective, key=lambda row: row.imposed_wait_ns, default=None)
     cells = (
         number(one.rank, str(one.rank)),
-        number(one.last_arrivals, f"{one.last_arrivals:,}"),
+        Cell(
+            f"{one.last_arrivals:,}",
+            sort=one.last_arrivals,
+            brief=f"{one.last_arrivals:,} of {one.calls:,}",
+        ),
         number(one.calls, f"{one.calls:,}"),
         ms(one.imposed_wait_ns),
         ms(one.delay_ns),
         ms(one.own_wait_ns),
-        text(mostly.replace("_", " ")),
+        text(mostly.replace("_", " "), brief=mostly),
     )
     return Row(cells, at(one.rank, worst.worst if worst else None))
+
+
+def _said(analysis: Analysis) -> str:
+    """How the ranks were put on one clock, for a terminal."""
+    errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
+    lost = tuple(clock.rank for clock in analysis.clocks if clock.offset_ns is None)
+    offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
+    said = f"{analysis.matched_calls:,} collectives matched over ranks."
+    if errors:
+        said += (
+            f" Clocks aligned on their ends: offsets up to {duration(max(offsets))}, error "
+            f"{duration(max(errors))}."
+        )
+    apart = {clock.reference for clock in analysis.clocks if clock.offset_ns is not None}
+    if len(apart) > 1:
+        said += f" {len(apart)} sets of ranks share no collective with each other."
+    if lost:
+        said += f" Not aligned (too few common calls): rank {ranks(lost)}."
+    return said
 
 
 def _map(found: Sequence[Straggler], caption: str, measure: str) -> HeatMap:
