@@ -64,7 +64,7 @@ def render(one: Table, width: int) -> list[str]:
         width,
     )
     more = len(one.rows) - len(rows) + one.more
-    return [*lines, f"  {more:,} rows more: --json has them."] if more and one.told else lines
+    return [*lines, f"  {one.told.format(more)}"] if more and one.told else lines
 
 
 def render_section(section: Section, width: int) -> list[str]:

@@ -91,7 +91,7 @@ class Table:
         rest: what is not in it, a sentence for a page; more: how many rows, for a terminal.
         brief: its heading on a terminal, where the caption would not do.
         most: rows that a terminal shows; 0 for all.
-        told: a terminal says how many more there are; not where the heading says TOP.
+        told: what a terminal says of the rows beyond; nothing where the heading says TOP.
         limit: rows that a page shows before it is asked for all.
         note: what is to be known to read it, a sentence that pages and documents show.
     """
@@ -104,7 +104,7 @@ class Table:
     more: int = 0
     brief: str = ""
     most: int = 0
-    told: bool = True
+    told: str = "{:,} rows more: --json has them."
     limit: int = 12
     note: str = ""
 

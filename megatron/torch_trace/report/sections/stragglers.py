@@ -79,6 +79,7 @@ def section(analysis: Analysis) -> Section:
         f"{more:,} ranks more that imposed less." if more else "",
         brief="STRAGGLERS (ms; imposed is the sum over the ranks that waited)",
         most=_BRIEF_RANKS,
+        told="... and {:,} ranks more that imposed less.",
         limit=_BRIEF_RANKS,
     )
     data = {

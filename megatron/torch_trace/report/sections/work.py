@@ -55,7 +55,7 @@ def section(analysis: Analysis, top: int = 5) -> Section:
     )
     most = (max(top, 8), top, top, top)
     shown = [
-        replace(table, brief=heading, most=rows, told=False)
+        replace(table, brief=heading, most=rows, told="")
         for table, heading, rows in zip(tables, headings, most, strict=True)
         if table is not None
     ]
