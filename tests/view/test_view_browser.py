@@ -151,7 +151,7 @@ def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
 
 
 def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) -> None:
-    finding = visit.page.locator(".finding:not(.lead)", has_text="The pipeline's bubble")
+    finding = visit.page.locator(".finding:not(.lead)", has_text="The pipeline bubble")
     finding.click()
     kind = "app.trace.selection.selection.kind"
     for _ in range(100):
