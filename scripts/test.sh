@@ -14,6 +14,10 @@ install_into_venv train,view,dev
 if [[ ${1:-} == fast ]]; then
   shift
   set -- -m "not torchrun and not slurm and not browser and not slow" "$@"
+  # One process a core, and a file's tests in one of them. A linked .venv may be older than xdist.
+  if .venv/bin/python -c 'import xdist' 2>/dev/null; then
+    set -- --numprocesses auto --dist loadfile "$@"
+  fi
 else
   install_test_programs
 fi
