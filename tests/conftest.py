@@ -23,7 +23,11 @@ _FLAGS = [
 ]
 
 
-_OF_FOLDERS = {"functional": pytest.mark.torchrun, "slurm": pytest.mark.slurm}
+_OF_FOLDERS = {
+    "functional": pytest.mark.torchrun,
+    "slurm": pytest.mark.slurm,
+    "hostile": pytest.mark.slow,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
