@@ -107,6 +107,7 @@ def folders_of_ranks() -> list[Any]:
 
 
 @pytest.mark.parametrize("folder", folders_of_ranks(), ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.slow
 def test_the_ranks_of_a_folder_merge_into_a_file_that_every_command_knows(
     folder: Path, tmp_path: Path
 ) -> None:
