@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import HEADER, arrow, event, kernel, launch, named, step, strict, text, write
 
-from megatron.torch_trace.analysis.communication.merge_clocks import clock_offsets
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import find_traces, ranked
 from megatron.torch_trace.rewrite.merge.merge import MergeResult, merge
@@ -180,17 +179,6 @@ def test_alignment_lets_collectives_end_together(tmp_path: Path) -> None:
     assert result.offsets_ns == {0: 0, 1: -1_000_000}
     ends = [e["ts"] + e["dur"] for e in named_slices(document, "ncclDevKernel_AllReduce")]
     assert ends == [150, 250, 350, 150, 250, 350]
-
-
-def test_ranks_without_a_common_group_are_aligned_through_others() -> None:
-    a, b = ("a", "allreduce"), ("b", "allreduce")
-    ends = {
-        0: {(*a, i): 100 * i for i in range(3)},
-        1: {(*a, i): 100 * i + 7 for i in range(3)} | {(*b, i): 1000 * i for i in range(3)},
-        2: {(*b, i): 1000 * i - 3 for i in range(3)},
-        3: {("c", "allreduce", 0): 5},
-    }
-    assert clock_offsets(ends) == {0: 0, 1: -7, 2: -4, 3: None}
 
 
 def test_two_files_of_one_rank_are_both_named(tmp_path: Path) -> None:

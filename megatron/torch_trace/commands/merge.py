@@ -66,7 +66,7 @@ def command(
     inputs, workers = [trace.path for trace in traces], jobs or available_cores()
     with (
         started_early(workers - 1, inputs, "megatron.torch_trace.rewrite.merge.block_merge"),
-        terminal.progress_of_many("merge", inputs, passes=2 + align) as on_read,
+        terminal.progress_of_many("merge", inputs, passes=2) as on_read,
     ):
         result = merge(
             traces,

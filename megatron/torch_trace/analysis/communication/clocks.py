@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the clocks of ranks differ by, from the ends of collectives that all leave together.
 
-The same idea as `alignment.clock_offsets`, on columns: thousands of ranks, with the error that is
-left, and for ranks that are not connected to the lowest one a common clock among themselves.
+All ranks leave a collective together (measured: within 7 us on one host), whenever they entered it.
+So the median over matched collectives of the difference of their ends is the clocks' difference.
+
+    rank 0   [--- all-reduce 1 ---]        ends at 100, 220, 340
+    rank 1      [-all-reduce 1-]           ends at 150, 271, 389      offset of rank 1: -50
+
+Whoever needs the clocks of ranks asks here: `analyze`, `convert`, `export` and `merge --align`
+answer alike. It goes on columns, for thousands of ranks; ranks that are not connected to the lowest
+one have a common clock among themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.communication.matching import MatchedCalls
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _LEAST_MATCHES = 3
@@ -36,6 +44,17 @@ class Clock:
     error_ns: int | None
     calls: int
     reference: int
+
+
+def clocks_of(ranks: Mapping[int, RankCalls]) -> tuple[Clock, ...]:
+    """Clocks of ranks, by rank, from the collectives that they have in common."""
+    matched = match(ranks)
+    return align(matched, matched.first_rows())[0] if len(matched) else unknown_clocks(matched)
+
+
+def unknown_clocks(matched: MatchedCalls) -> tuple[Clock, ...]:
+    """Clocks of ranks that have no call in common."""
+    return tuple(Clock(rank, None, None, 0, rank) for rank in matched.ranks)
 
 
 def align(

@@ -21,11 +21,12 @@ from megatron.torch_trace.analysis.communication.collectives import (
     SYMMETRIC,
     CollectiveCalls,
     CollectiveKind,
+    attribute,
     starts_and_ends,
 )
-from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _MOST_SHIFT = 16
@@ -84,6 +85,16 @@ class MatchedCalls:
 
     def __len__(self) -> int:
         return len(self.call)
+
+    def first_rows(self) -> Ints:
+        """The first row of each call."""
+        return np.flatnonzero(np.diff(self.call, prepend=-1))
+
+
+def calls_in(activity: Activity, *, workers: int = 1) -> RankCalls | None:
+    """What `match` needs of one rank's trace; None if it holds neither steps nor GPU work."""
+    timeline = place(activity, workers=workers)
+    return None if timeline is None else rank_calls(timeline, attribute(timeline))
 
 
 def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.communication.clocks import Clock, align
+from megatron.torch_trace.analysis.communication.clocks import Clock, align, unknown_clocks
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.moment import Moment
@@ -107,10 +107,8 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
         bases: rank -> base time of its trace, ns since the epoch; moments need it.
     """
     if not len(matched):
-        return Waits(
-            tuple(Clock(r, None, None, 0, r) for r in matched.ranks), (), 0, ints([]), ints([])
-        )
-    first = np.flatnonzero(np.diff(matched.call, prepend=-1))
+        return Waits(unknown_clocks(matched), (), 0, ints([]), ints([]))
+    first = matched.first_rows()
     duration = matched.end - matched.start
     shortest = np.minimum.reduceat(duration, first)[matched.call]
     wait = np.where(matched.symmetric, duration - shortest, 0)

@@ -15,12 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.analysis.communication.merge_clocks import (
-    CollectiveEnds,
-    KernelEvent,
-    clock_offsets,
-    collective_ends,
-)
+from megatron.torch_trace.analysis.communication.common_timebase import RankTimes, common_timebase
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.sources import RankedTrace
 from megatron.torch_trace.files.unchanged import Unchanged
@@ -33,9 +28,6 @@ from megatron.torch_trace.rewrite.merge.block_merge import BlockMerger
 from megatron.torch_trace.rewrite.merge.rank_numbers import RankPlan, plan_rank
 
 OnRead = Callable[[int], None]
-
-_ABSOLUTE_NS = 1_000_000_000_000_000_000
-"""Times from here on (the year 2001) are absolute; relative ones stay below three months."""
 
 
 @dataclass(slots=True)
@@ -75,8 +67,7 @@ def merge(
         traces: one of each rank, see `sources.ranked`.
         output: `.gz` and `.zst` are compressed; `-` is standard output.
         align: move each rank's clock so that collectives end together.
-        on_read: called with the number of input bytes of each piece read; every file is read twice,
-            three times to align.
+        on_read: called with the number of input bytes of each piece read; every file is read twice.
 
     Raises:
         UsageError: fewer than two ranks, or an output that exists.
@@ -91,12 +82,18 @@ def merge(
     folder = None if Path(output) == STDOUT else Path(output).absolute().parent
     result = MergeResult(ranks=[trace.rank for trace in traces])
     plans = [
-        plan_rank(number, len(traces), trace, workers=workers, folder=folder, on_read=on_read)
+        plan_rank(
+            number,
+            len(traces),
+            trace,
+            align=align,
+            workers=workers,
+            folder=folder,
+            on_read=on_read,
+        )
         for number, trace in enumerate(traces)
     ]
-    base = _common_base(plans, result)
-    if align:
-        _align(traces, plans, result, workers, on_read)
+    base = _on_one_timeline(plans, result, align=align)
     with sink, unchanged:
         writer = TraceWriter(sink)
         own = {"merged": {"ranks": [plan.record(base) for plan in plans], "aligned": align}}
@@ -135,55 +132,17 @@ def _write_rank(
         result.damage[trace.path] = file.damage
 
 
-def _common_base(plans: list[RankPlan], result: MergeResult) -> int:
-    """Decide on one base and set each rank's shift to it; returns the base, 0 for absolute times.
-
-    A rank without a base has absolute times (torch before 2.4), or has lost its base: then it is
-    taken to have the others'.
-    """
-    bases = {plan.base_ns for plan in plans if plan.base_ns}
-    base = min(bases, default=0)
+def _on_one_timeline(plans: list[RankPlan], result: MergeResult, *, align: bool) -> int:
+    """Set what is added to each rank's times; returns the common base, 0 for absolute times."""
+    times = {plan.rank: RankTimes(plan.base_ns, plan.first_ns, plan.calls) for plan in plans}
+    timebase = common_timebase(times, align=align)
     for plan in plans:
-        absolute = plan.first_ns >= _ABSOLUTE_NS
-        if plan.base_ns:
-            plan.shift_ns = plan.base_ns - base
-        elif absolute:
-            plan.shift_ns = -base
-        elif base or any(p.first_ns >= _ABSOLUTE_NS for p in plans):
-            plan.shift_ns = 0
-            result.notes.append(
-                f"{plan.path}: says no baseTimeNanoseconds and has relative times; "
-                "taken to be the same as the others'."
-            )
-    return base
-
-
-def _align(
-    traces: Sequence[RankedTrace],
-    plans: list[RankPlan],
-    result: MergeResult,
-    workers: int,
-    on_read: OnRead | None,
-) -> None:
-    ends = {}
-    for trace, plan in zip(traces, plans, strict=True):
-        gathered = CollectiveEnds()
-        file = Trace(trace.path, on_read=on_read)
-        for part in file.map(collective_ends, KernelEvent, workers=workers, small_results=True):
-            gathered.named += part.named
-            gathered.anonymous += part.anonymous
-        ends[trace.rank] = {k: end + plan.shift_ns for k, end in gathered.by_key().items()}
-    result.offsets_ns = clock_offsets(ends)
-    for plan in plans:
-        offset = result.offsets_ns[plan.rank]
-        if offset is None:
-            result.notes.append(
-                f"rank {plan.rank}: shares no collectives with rank {plans[0].rank}, "
-                "so its clock was left alone."
-            )
-        else:
-            plan.shift_ns += offset
-            plan.offset_ns = offset
+        plan.shift_ns = timebase.absolute_ns[plan.rank] - timebase.base_ns
+        plan.offset_ns = timebase.clock_ns[plan.rank] or 0
+    if align:
+        result.offsets_ns = timebase.clock_ns
+    result.notes += timebase.notes
+    return timebase.base_ns
 
 
 def merged_ranks(own: dict[str, Any], path: Path | str) -> list[dict[str, Any]]:

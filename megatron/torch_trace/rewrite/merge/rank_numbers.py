@@ -10,10 +10,17 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_trace.analysis.communication.matching import RankCalls, calls_in
+from megatron.torch_trace.analysis.timeline.activity import activity_of, tables_of
+from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
+from megatron.torch_trace.columns.arguments import SlimEventWithArgs
+from megatron.torch_trace.columns.builder import BlockColumns, BlockView, ColumnBuilder
+from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.files.sources import RankedTrace
 from megatron.torch_trace.reader import Metadata, Trace
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, plan_tracks
+from megatron.torch_trace.rewrite.tracks.block_slices import slices_of
+from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, TrackPlanner, plan_tracks
 
 _PIDS_PER_RANK = 1000
 LARGEST_ID = 1 << 53
@@ -32,6 +39,7 @@ class RankPlan:
         tracks: which slices leave their track.
         names: metadata events that name its processes and new tracks.
         unnamed: metadata events that were left out for them, as text.
+        calls: its collectives; None if nobody asked, or there are neither steps nor GPU work.
     """
 
     number: int
@@ -47,6 +55,7 @@ class RankPlan:
     offset_ns: int = 0
     names: list[bytes] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
+    calls: RankCalls | None = None
 
     def record(self, base: int) -> dict[str, Any]:
         """What a reader must know to take this rank out of the merged file again."""
@@ -97,18 +106,30 @@ def _first_prefix(count: int) -> int:
     return int(10 ** len(str(count - 1)))
 
 
+class _TracksAndActivity(ColumnBuilder):
+    """What an analysis reads of a block, and as `rest` which slices it has."""
+
+    def add_rest(self, view: BlockView, found: BlockColumns) -> None:
+        found.rest = slices_of(view.block, (view.start, view.dur))
+
+
 def plan_rank(
     number: int,
     count: int,
     trace: RankedTrace,
     *,
+    align: bool,
     workers: int,
     folder: Path | None,
     on_read: Callable[[int], None] | None,
 ) -> RankPlan:
-    """Read a rank's trace once and decide on its numbers."""
+    """Read a rank's trace once and decide on its numbers; to align, also find its collectives."""
     file = Trace(trace.path, on_read=on_read)
-    tracks = plan_tracks(file, workers=workers, folder=folder)
+    calls = None
+    if align:
+        tracks, calls = _tracks_and_calls(file, workers, folder)
+    else:
+        tracks = plan_tracks(file, workers=workers, folder=folder)
     pids: dict[Identity, int] = {}
     first = (number + 1) * _PIDS_PER_RANK
     # None that the rank has itself: numbers are replaced one after the other.
@@ -125,10 +146,24 @@ def plan_rank(
         first_ns=tracks.first_ns,
         tracks=tracks,
         pids=pids,
+        calls=calls,
     )
     plan.unnamed = [text.decode() for text in tracks.process_events]
     _name(plan)
     return plan
+
+
+def _tracks_and_calls(
+    file: Trace, workers: int, folder: Path | None
+) -> tuple[TrackPlan, RankCalls | None]:
+    joined = JoinedColumns(COLUMNS, CODES)
+    look = _TracksAndActivity(tables_of(file))
+    with TrackPlanner(folder) as planner:
+        for part in file.map(look, SlimEventWithArgs, workers=workers, small_results=True):
+            planner.add(part.rest)
+            joined.add(part)
+        tracks = planner.plan(clip=False)
+    return tracks, calls_in(activity_of(file, joined), workers=workers)
 
 
 def _process_order(pid: Identity) -> tuple[bool, int, str]:
