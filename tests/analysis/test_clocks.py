@@ -8,9 +8,10 @@ from pathlib import Path
 import polars as pl
 from analysis_builder import BASE, NCCL, TraceBuilder, collective_args
 
-from megatron.torch_trace import analyze, convert, merge
+from megatron.torch_trace import analyze, convert
 from megatron.torch_trace.files.sources import find_traces, ranked
 from megatron.torch_trace.parquet.export import export
+from megatron.torch_trace.rewrite.merge import merge
 
 FAR = 91 * 86_400 * 10**9 + 1
 """Clocks of hosts that were never set are days apart."""
