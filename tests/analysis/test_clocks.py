@@ -8,10 +8,9 @@ from pathlib import Path
 import polars as pl
 from analysis_builder import BASE, NCCL, TraceBuilder, collective_args
 
-from megatron.torch_trace import analyze, convert
+from megatron import torch_trace
 from megatron.torch_trace.files.sources import find_traces, ranked
 from megatron.torch_trace.parquet.export import export
-from megatron.torch_trace.rewrite.merge import merge
 
 FAR = 91 * 86_400 * 10**9 + 1
 """Clocks of hosts that were never set are days apart."""
@@ -19,12 +18,14 @@ FAR = 91 * 86_400 * 10**9 + 1
 
 def answers(folder: Path) -> list[dict[int, int | None]]:
     """What analyze, convert, export and merge say of the clocks of the traces in a folder."""
-    merged = merge(ranked(find_traces([folder]).traces), folder.parent / "merged.json", align=True)
+    merged = torch_trace.merge(
+        ranked(find_traces([folder]).traces), folder.parent / "merged.json", align=True
+    )
     export(folder, folder.parent / "tables")
     table = pl.read_parquet(folder.parent / "tables" / "ranks.parquet")
     return [
-        {clock.rank: clock.offset_ns for clock in analyze(folder).clocks},
-        dict(convert(folder, folder.parent / "timeline.pftrace").clock_ns),
+        {clock.rank: clock.offset_ns for clock in torch_trace.analyze(folder).clocks},
+        dict(torch_trace.convert(folder, folder.parent / "timeline.pftrace").clock_ns),
         dict(table.select("rank", "clock_ns").iter_rows()),
         merged.offsets_ns,
     ]
