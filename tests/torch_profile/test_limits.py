@@ -11,8 +11,7 @@ import pytest
 
 from megatron.torch_profile.export import limits
 from megatron.torch_profile.export.limits import WindowLimits, short_of_space
-from megatron.torch_profile.record import cupti, iteration_times
-from megatron.torch_profile.record.iteration_times import Pace
+from megatron.torch_profile.record import cupti
 from megatron.torch_trace.system.memory import HostMemory, host_memory
 
 GIB = 1 << 30
@@ -175,62 +174,5 @@ def test_nsys_is_named() -> None:
     )
 
 
-def test_pace_compares_the_last_five_iterations_before_with_five_after(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(iteration_times.time, "perf_counter", lambda: clock.now)
-    watched = Pace()
-
-    def iteration(seconds: float, *, outside: bool = True) -> str | None:
-        clock.now += seconds
-        return watched.begin_step(outside=outside)
-
-    assert watched.begin_step(outside=True) is None
-    assert iteration(9.0) is None, "the first one compiles"
-    assert [iteration(0.1) for _ in range(7)] == [None] * 7
-    assert iteration(1.0, outside=False) is None, "inside the window"
-    watched.window_closed()
-    assert iteration(0.5) is None, "catches up"
-    said = [iteration(0.2) for _ in range(5)]
-    assert said == [None] * 4 + ["mean iteration 100 ms before the window (5), 200 ms after it (5)"]
-
-
-def test_an_iteration_with_a_checkpoint_tells_nothing_of_the_pace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(iteration_times.time, "perf_counter", lambda: clock.now)
-    watched = Pace()
-    watched.begin_step(outside=True)
-    said = []
-    for iteration in range(20):
-        if iteration == 4:
-            watched.window_closed()
-        if iteration == 7:
-            watched.pause()
-            clock.now += 60.0
-        clock.now += 0.1
-        said.append(watched.begin_step(outside=iteration != 3))
-    assert [line for line in said if line] == [
-        "mean iteration 100 ms before the window (2), 100 ms after it (5)"
-    ]
-
-
-def test_pace_remembers_no_more_than_it_compares() -> None:
-    watched = Pace()
-    for _ in range(1000):
-        watched.begin_step(outside=True)
-    assert len(watched._before) == 6
-
-
 def test_what_a_system_does_not_tell_is_not_short(tmp_path: Path) -> None:
     assert host_memory(tmp_path, tmp_path).free > 10**15
-
-
-def test_pace_says_nothing_where_there_was_nothing_before() -> None:
-    watched = Pace()
-    watched.begin_step(outside=True)
-    watched.begin_step(outside=False)
-    watched.window_closed()
-    assert [watched.begin_step(outside=True) for _ in range(9)] == [None] * 9

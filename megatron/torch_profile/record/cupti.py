@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any
 
 # With CUDA graphs, CUPTI can be torn down and attached again from this CUDA on; before, the
@@ -17,6 +17,9 @@ by then records nothing of the GPU (pytorch/kineto#1554; seen with torch 2.11)."
 
 _managed = False
 """Whether this process's environment was ours to set."""
+
+_cuda = False
+"""Whether this process's torch is one for CUDA."""
 
 _OTHERS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems (nsys)",
@@ -51,7 +54,8 @@ def environment(cuda: str | None, *, cuda_graphs: bool, given: Mapping[str, str]
 
 def prepare(cuda: str | None, *, cuda_graphs: bool, given: MutableMapping[str, str]) -> None:
     """Set what `environment` wants."""
-    global _managed
+    global _managed, _cuda
+    _cuda = cuda is not None
     wanted = environment(cuda, cuda_graphs=cuda_graphs, given=given)
     _managed = _managed or wanted.get(_TEARDOWN) == "1"
     given.update(wanted)
@@ -69,6 +73,16 @@ def before_stop(gap: int | None, given: MutableMapping[str, str]) -> None:
     wanted = "1" if gap is None or gap >= _CLOSE else "0"
     if _managed and given.get(_TEARDOWN) != wanted:
         given[_TEARDOWN] = wanted
+
+
+def stays_attached(activities: Collection[str], given: Mapping[str, str]) -> bool:
+    """Whether CUPTI slows launches after a window, too; asked when the window has stopped.
+
+    Args:
+        activities: what was recorded.
+        given: the environment.
+    """
+    return _cuda and "cuda" in activities and given.get(_TEARDOWN) != "1"
 
 
 def uses_cuda_graphs(args: Any) -> bool:

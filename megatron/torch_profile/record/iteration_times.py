@@ -1,63 +1,224 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Did the window leave training slower? Mean iteration time before it and after, by the host clock.
+"""How long iterations take with the profiler and without, by the host's clock.
 
-No synchronisation: iterations are timed from the start of one `train_step` to the next, which the
-log interval's own synchronisation keeps honest over several iterations.
+Nothing is synchronised for it: an iteration lasts from the start of one `train_step` to the start
+of the next, and Megatron's own synchronisation in the optimizer keeps that honest.
+
+    iteration   ... 8   9   10 | 11 warm-up | 12 recorded | 13 | 14  15  16 ...
+                undisturbed                                 |    undisturbed
+                                                            in it the profiler stops: left out
+
+What came before is told with the trace itself. What comes after is known when the trace is on its
+way already, so that goes into a file of its own, written by a thread: training waits for no disk.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import threading
 import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
 
-from megatron.torch_trace.wording import seconds
+from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.log import logger
+from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_profile.record import cupti
+from megatron.torch_profile.record.open_window import OpenWindow
+from megatron.torch_profile.record.other_profilers import OtherProfilers
+from megatron.torch_trace import wording
+from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.format.undisturbed_iterations import (
+    LEAST,
+    METADATA_NAME,
+    SUFFIX,
+    UndisturbedIterations,
+    slowdown_sentence,
+)
 
-_AFTER = 5
-"""Iterations to average after a window; the first one after it is left out: it catches up."""
+_MOST = 10
+"""Iterations on each side of a window."""
+_WRITE_SECONDS = 5.0
+"""How long the end of training waits for a file system."""
+
+_Lengths = list[tuple[int, int]]
 
 
-class Pace:
-    """Times iterations outside windows."""
+@dataclass(slots=True)
+class _Around:
+    """A window that is over, and the iterations around it.
 
-    def __init__(self) -> None:
-        self._began: float | None = None
-        self._before: list[float] = []
-        self._after: list[float] | None = None
+    Args:
+        busy: those after it during which its trace was still being written.
+    """
 
-    def begin_step(self, *, outside: bool) -> str | None:
+    window: Window
+    target: Path
+    recorded: _Lengths
+    before: _Lengths
+    after: _Lengths = field(default_factory=list)
+    busy: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MOST))
+    skipped: bool = False
+
+    def chosen_after(self) -> _Lengths:
+        """Those while a trace is being written only where there would be too few."""
+        enough = len(self.before) + len(self.after) >= LEAST
+        return self.after if enough else sorted([*self.busy, *self.after])[:_MOST]
+
+
+class IterationTimes:
+    """Times the iterations of one rank, in and out of windows.
+
+    Args:
+        plan: whose windows.
+        others: tells whether another profiler runs.
+        exporter: tells whether a trace is being written.
+    """
+
+    def __init__(self, plan: CapturePlan, others: OtherProfilers, exporter: Exporter) -> None:
+        self._plan = plan
+        self._others = others
+        self._exporter = exporter
+        self._now: tuple[int, int] | None = None
+        self._is_first = True
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_MOST)
+        self._recorded: _Lengths = []
+        self._around: _Around | None = None
+        self._attached = self._was_busy = False
+        self._thread: threading.Thread | None = None
+
+    def begin_step(self, iteration: int, window: OpenWindow | None) -> None:
         """An iteration begins.
 
         Args:
-            outside: whether the iteration that ends with this call lay outside of every window.
+            iteration: which.
+            window: what was open in the one that ends with this call.
+        """
+        now = time.perf_counter_ns()
+        ended, self._now = self._now, (iteration, now)
+        was_busy, self._was_busy = self._was_busy, self._exporter.in_flight > 0
+        if ended is None:
+            return
+        pair = (ended[0], now - ended[1])
+        first, self._is_first = self._is_first, False
+        if window is not None:
+            if window.recorded:
+                self._recorded.append(pair)
+        elif not (first or self._attached or self._others.running):
+            self._add(
+                pair, was_busy or self._was_busy
+            )  # not the first one, which compiles and allocates
+
+    def pause(self, window: OpenWindow | None) -> None:
+        """Evaluation or a checkpoint begins: of what it interrupts only a recorded one counts.
+
+        Args:
+            window: what is open, and ends here if this iteration was its last.
+        """
+        if self._now is not None:
+            if window is not None and window.recorded:
+                self._recorded.append((self._now[0], time.perf_counter_ns() - self._now[1]))
+            self._now, self._is_first = None, False
+
+    def window_opens(self) -> dict[str, list[list[int]]]:
+        """A warm-up begins: what came after the window before this one is all there will be.
 
         Returns:
-            Once after each window, the comparison in words.
+            The last undisturbed iterations so far, for the trace's metadata.
         """
-        now = time.perf_counter()
-        began, self._began = self._began, now
-        if began is None or not outside:
-            return None
-        if self._after is None:
-            self._before.append(now - began)
-            # The first iteration of a process, which compiles and allocates, and the last five.
-            del self._before[1:-_AFTER]
-            return None
-        self._after.append(now - began)
-        if len(self._after) <= _AFTER:
-            return None
-        after, self._after = self._after[1:], None
-        before, self._before = self._before[1:][-_AFTER:], [0.0, *after]
-        if not before:
-            return None
-        old, new = sum(before) / len(before), sum(after) / len(after)
-        return (
-            f"mean iteration {seconds(old)} before the window ({len(before)}), "
-            f"{seconds(new)} after it ({len(after)})"
+        self._conclude()
+        self._recorded = []
+        return {METADATA_NAME: [list(pair) for pair in self._recent]} if self._recent else {}
+
+    def window_closed(self, window: Window) -> None:
+        """A window has just closed; the profiler has stopped."""
+        self._attached = cupti.stays_attached(self._plan.activities, os.environ)
+        target = self._plan.window_folder(window) / self._plan.trace_name().artifact(SUFFIX)
+        self._around = _Around(window, target, self._recorded, list(self._recent))
+        self._recorded = []
+
+    def close(self) -> None:
+        """Training has ended."""
+        self._conclude()
+        if self._thread is not None:
+            self._thread.join(_WRITE_SECONDS)
+
+    def _add(self, pair: tuple[int, int], busy: bool) -> None:
+        around = self._around
+        if around is not None and not around.skipped:
+            around.skipped = True  # in this one the profiler has stopped
+            return
+        if not busy:
+            self._recent.append(pair)
+        if around is None:
+            return
+        (around.busy if busy else around.after).append(pair)
+        if len(around.after) == _MOST:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        around, self._around = self._around, None
+        if around is None:
+            return
+        after = around.chosen_after()
+        undisturbed = UndisturbedIterations.of([*around.before, *after])
+        rank = self._plan.topology.rank
+        _say(rank, around, after, undisturbed)
+        if not after or undisturbed.median_ns is None:
+            return  # the trace itself tells what there is, or it is too little to tell
+        text = json.dumps(
+            {
+                "schema": 1,
+                "run": self._plan.run_folder.name,
+                "rank": rank,
+                "window": {"first": around.window.first, "last": around.window.last},
+                "recorded": around.recorded,
+                "undisturbed": undisturbed.lengths,
+            }
         )
+        self._thread = threading.Thread(
+            target=_write,
+            args=(around.target, f"{text}\n", rank),
+            name="torch-profile-iterations",
+            daemon=True,
+        )
+        self._thread.start()
 
-    def pause(self) -> None:
-        """Evaluation or a checkpoint runs in this iteration: it tells nothing of the pace."""
-        self._began = None
 
-    def window_closed(self) -> None:
-        """A window has just closed."""
-        self._after = []
+def _say(rank: int, around: _Around, after: _Lengths, undisturbed: UndisturbedIterations) -> None:
+    if not around.recorded:
+        return
+    sentence = slowdown_sentence(
+        _mean(around.recorded), undisturbed.median_ns, [len(undisturbed.lengths)]
+    )
+    sides = ""
+    if len(around.before) >= LEAST and len(after) >= LEAST:
+        # Did the window leave training slower?
+        sides = (
+            f" (mean {wording.duration(_mean(around.before))} before the window, "
+            f"{wording.duration(_mean(after))} after it)"
+        )
+    logger.info(
+        "rank %d, iterations %s: %s%s",
+        rank,
+        around.window,
+        sentence[0].lower() + sentence[1:],
+        sides,
+    )
+
+
+def _mean(lengths: _Lengths) -> float:
+    return fmean(ns for _, ns in lengths)
+
+
+def _write(target: Path, text: str, rank: int) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(target, replace=False) as unfinished:
+            unfinished.write_text(text)
+    except OSError as error:
+        logger.warning("rank %d: %s was not written: %s", rank, target, error.strerror or error)

@@ -32,7 +32,7 @@ from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
-from megatron.torch_profile.record.iteration_times import Pace
+from megatron.torch_profile.record.iteration_times import IterationTimes
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.signals import FlushOnSignal
@@ -69,8 +69,8 @@ class Recorder:
         self._next: Window | None = next(self._windows, None)
         self._open: OpenWindow | None = None
         self._lost: OpenWindow | None = None
-        self._pace = Pace()
         self._others = OtherProfilers(self._give_way)
+        self._times = IterationTimes(plan, self._others, self.exporter)
         self.signals.install()
         atexit.register(self.wait_at_exit)  # what is registered last is called first
 
@@ -102,9 +102,7 @@ class Recorder:
             self.signals.serve_pending()
 
     def _begin_step(self, iteration: int) -> None:
-        compared = self._pace.begin_step(outside=self._open is None)
-        if compared:
-            logger.info("rank %d: %s", self.rank, compared)
+        self._times.begin_step(iteration, self._open)
         if self._open is not None:
             self._open.end_step()
         self._end_if_asked()
@@ -135,13 +133,14 @@ class Recorder:
             return False
         self.exporter.make_room(lambda: self.signals.pending)
         self._others.hold()
+        metadata = {**self._metadata, **self._times.window_opens()}
         self._open = OpenWindow(
-            self._plan, window, self._model, self._metadata, lambda: self.exporter.expected_mb(1)
+            self._plan, window, self._model, metadata, lambda: self.exporter.expected_mb(1)
         )
         return True
 
     def _begin_pause(self) -> None:
-        self._pace.pause()
+        self._times.pause(self._open)
         self._end_if_asked()
         self.exporter.free_saved()
         if self._open is not None and self._open.recorded[-1:] == [self._open.window.last]:
@@ -153,6 +152,7 @@ class Recorder:
         self._discard_lost()
         self.exporter.free_saved()
         self._next = self._model = None
+        self._times.close()
         self._others.close()
         # Last: a signal that has come meanwhile is served when all this is done.
         self.signals.remove()
@@ -266,7 +266,6 @@ class Recorder:
         expected = window.estimated_mb()
         stop_seconds = window.stop(self._next)
         self._others.release()
-        self._pace.window_closed()
         if not kineto.has_result(window.profiler):
             let_go(window.profiler)
             self._lose(window, "something else in this process has ended torch's profiler")
@@ -279,6 +278,7 @@ class Recorder:
                 wording.ranks(tuple(window.recorded)),
                 " (the last in part)" if cut else "",
             )
+        self._times.window_closed(window.window)
         self.exporter.hand_over(
             window.profiler,
             Export.of(self._plan, window.window, window.recorded, self.exporter.hurried, cut),

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Iterations without the profiler next to a window: how capture tells them, and what they say.
+
+A trace's own metadata holds those before the warm-up as `undisturbed_iterations`, pairs of an
+iteration's global number and its length in ns by the host's clock. Those after the window come when
+the trace is on its way already, so a small file beside it holds all of them, of one rank:
+
+    artifacts/rank-07.iterations.json
+        {"schema": 1, "run": "20261127-221810", "rank": 7, "window": {"first": 12, "last": 12},
+         "recorded": [[12, 693000000]], "undisturbed": [[9, 585000000], [10, ...], [14, ...]]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from megatron.torch_trace.format.file_names import ARTIFACTS
+from megatron.torch_trace.wording import duration, percent
+
+METADATA_NAME = "undisturbed_iterations"
+SUFFIX = "iterations.json"
+LEAST = 5
+"""Of fewer a median says little: the first ones still compile, load data, and grow pools."""
+_HARDLY = 0.005
+"""A part of an iteration by which any two differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndisturbedIterations:
+    """Iterations next to a window in which no profiler ran: training, no evaluation, no checkpoint.
+
+    Args:
+        lengths: (global iteration, ns by the host's clock), ascending.
+    """
+
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, pairs: Iterable[object]) -> UndisturbedIterations:
+        """From what a file holds; what is no pair of an iteration and a length is left out."""
+        found = {}
+        for pair in pairs:
+            if isinstance(pair, (list, tuple)) and len(pair) == 2:
+                iteration, ns = pair
+                if type(iteration) is int and type(ns) is int and ns > 0:
+                    found[iteration] = ns
+        return cls(tuple(sorted(found.items())))
+
+    @property
+    def median_ns(self) -> int | None:
+        """The undisturbed iteration; None where there are too few to tell."""
+        if len(self.lengths) < LEAST:
+            return None
+        return round(median(ns for _, ns in self.lengths))
+
+    def joined(self, other: UndisturbedIterations) -> UndisturbedIterations:
+        """These and those, each iteration once."""
+        return UndisturbedIterations.of([*self.lengths, *other.lengths])
+
+
+def beside(trace: Path) -> Path:
+    """The file that tells the iterations around a trace, there or not."""
+    return trace.parent / ARTIFACTS / f"{trace.name.split('.')[0]}.{SUFFIX}"
+
+
+def slowdown_sentence(
+    recorded_ns: float | None, undisturbed_ns: float | None, counts: Iterable[int]
+) -> str:
+    """How much longer the recorded iteration is than one without the profiler, without a full stop.
+
+    Args:
+        recorded_ns: None where nothing tells it.
+        undisturbed_ns: None where there are too few iterations without the profiler.
+        counts: how many there are, of each rank.
+    """
+    amounts = sorted(set(counts))
+    recorded = f"Recorded iteration {duration(recorded_ns)}; undisturbed"
+    if undisturbed_ns is None:
+        return f"{recorded} unknown: fewer than {LEAST} ran near the window without the profiler"
+    several = len(amounts) > 1
+    of = f"medians of {amounts[0]} to {amounts[-1]}" if several else f"median of {amounts[0]}"
+    undisturbed = f"{recorded} {duration(undisturbed_ns)} ({of})"
+    if recorded_ns is None:
+        return undisturbed
+    more = recorded_ns / undisturbed_ns - 1
+    if more < _HARDLY:
+        return f"{undisturbed}: the profiler did not slow it"
+    return f"{undisturbed}: the profiler slowed it by {percent(more)}"
