@@ -14,10 +14,10 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.ledger import BlockRecord
 from megatron.torch_trace.gpu_record.other_devices import ASCEND_MARK
 from megatron.torch_trace.reader import EventBlock, SlimEvent
+from megatron.torch_trace.rewrite.arrow_ends import flow_number
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
 from megatron.torch_trace.rewrite.selection import Selection
-from megatron.torch_trace.rewrite.slim.pending_events import flow_number
 from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, slices_of
 from megatron.torch_trace.tracks.impossible_times import BlockTimes
 

@@ -25,7 +25,7 @@ from megatron.torch_trace.reader.event import Identity, ProcessEvent, decode_loo
 from megatron.torch_trace.reader.texts import Places, places_of
 from megatron.torch_trace.rewrite.merge.rank_numbers import LARGEST_ID, RankPlan
 from megatron.torch_trace.rewrite.selection import join_object
-from megatron.torch_trace.rewrite.tracks.arrows import arrows_of_moved
+from megatron.torch_trace.rewrite.tracks.arrows import arrows_beside
 from megatron.torch_trace.rewrite.tracks.relocations import Track
 
 LINKING_IDS = ("correlation", "External id")
@@ -44,7 +44,7 @@ class BlockMerger:
     def __call__(self, block: EventBlock[ProcessEvent]) -> tuple[bytes, int]:
         tracks = self.plan.tracks
         moved = tracks.moves.of(block.offset)
-        moved |= arrows_of_moved(block, moved)
+        moved |= arrows_beside(block.places, moved)
         mask = np.ones(len(block.events), dtype=bool)
         # `merge` names processes itself; what it leaves out is in the metadata.
         mask[tracks.replaced.get(block.offset, [])] = False

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,19 +16,12 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import BareEvent, Identity
+from megatron.torch_trace.rewrite.arrow_ends import Ids, ends_of, flow_number
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_fields import entries_of, placed, renamed
-from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable, coded
+from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
 from megatron.torch_trace.rewrite.selection import Selection, join_object
-from megatron.torch_trace.rewrite.slim.pending_events import (
-    Arrows,
-    Ends,
-    Gate,
-    Waiting,
-    flow_number,
-    flow_numbers,
-    pack,
-)
+from megatron.torch_trace.rewrite.slim.pending_events import Arrows, Gate, Waiting
 from megatron.torch_trace.rewrite.tracks.arrows import Anchors
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan
 
@@ -40,7 +34,7 @@ class SlimPart:
 
     text: bytes = b""
     waiting: list[Waiting] = field(default_factory=list)
-    arrow_ends: dict[str, Ends] = field(default_factory=dict)
+    arrow_ends: list[tuple[str, str, Ids]] = field(default_factory=list)
     arrows: bytes = b""
     before: Account = field(default_factory=dict)
     after: Account = field(default_factory=dict)
@@ -110,7 +104,7 @@ class _BlockPass:
             self._find_gates(kept)
         new = self._changed(kept)
         arrows = self._arrows_that_stay(kept, kept & is_flow, new)
-        self.part.arrow_ends, self.part.arrows = pack(self._arrows(arrows, new))
+        self._pack_arrows(arrows, new)
         gated = [index for index in self.gates if kept[index]]
         for index in gated:
             text = self._text(index, new)
@@ -230,18 +224,15 @@ class _BlockPass:
                 stay.append(index)
         return sorted(stay)
 
-    def _arrows(self, ends: list[int], new: dict[int, bytes]) -> dict[str, Arrows]:
+    def _pack_arrows(self, places: list[int], new: dict[int, bytes]) -> None:
+        """Note which ends of arrows stay, and pickle their texts: they are unpickled at the end."""
         found: dict[str, Arrows] = {}
-        events = [self.events[index] for index in ends]
-        numbers = flow_numbers([event.id for event in events])
-        keys, code = coded([f"{event.ph}\0{event.cat}\0{event.name}" for event in events])
-        places = np.array(ends, dtype=np.int64)
-        for number, key in enumerate(keys):
-            phase, written, name = key.split("\0", 2)
-            arrows = found.setdefault(f"{category(written)}\0{name}", Arrows(category(written)))
-            mine = code == number
-            arrows.add(phase, numbers[mine], self.texts.each(places[mine], new))
-        return found
+        for ends in ends_of(self.events, np.array(places, dtype=np.int32)):
+            self.part.arrow_ends.append((ends.kind, ends.phase, ends.ids))
+            arrows = found.setdefault(ends.kind, Arrows(ends.category))
+            arrows.add(ends.ids, self.texts.each(ends.places.astype(np.int64), new))
+        if found:
+            self.part.arrows = pickle.dumps(found, protocol=5)
 
     def _text(self, index: int, new: dict[int, bytes]) -> bytes:
         return new[index] if index in new else self.texts[index]

@@ -29,7 +29,7 @@ from megatron.torch_trace.reader.metadata import OWN_KEY
 from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.selection import Selection, absent_categories
 from megatron.torch_trace.rewrite.slim.block_slim import BlockSlimmer, Ranges, SlimPart
-from megatron.torch_trace.rewrite.slim.pending_events import Launched, Spool
+from megatron.torch_trace.rewrite.slim.pending_events import Launched, PendingEvents
 from megatron.torch_trace.rewrite.slim.second_reading import FirstReading, read_first
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, plan_tracks
 
@@ -168,7 +168,7 @@ def _write(
     folder: Path | None,
 ) -> None:
     writer = TraceWriter(sink)
-    spool, launched = Spool(folder, first.ends if first else None), Launched()
+    pending, launched = PendingEvents(folder, first.ids if first else None), Launched()
     if first:
         workers = workers if first.others > _FEW_BLOCKS else 1
         _include(result, SlimPart(before=first.account, after=first.account))
@@ -182,14 +182,14 @@ def _write(
             known=first.settled if first else None,
         ):
             writer.add_joined(part.text)
-            spool.add(part.waiting)
-            spool.add_arrows(part.arrow_ends, part.arrows)
+            pending.add(part.waiting)
+            pending.add_arrows(part.arrow_ends, part.arrows)
             for space, (known, inside) in part.launches.items():
                 launched.add(space, known, inside)
             if first:
                 _exclude(result, part)
             _include(result, part)
-        for decided in spool.decided(launched):
+        for decided in pending.decided(launched):
             writer.add_joined(decided.text)
             if decided.events:
                 count(result.after, decided.category, decided.size, decided.events)
@@ -197,7 +197,7 @@ def _write(
             writer.add(slimmer.plan.metadata)
         writer.end(_with_record(trace.metadata, selection))
     finally:
-        spool.close()
+        pending.close()
 
 
 def _include(result: SlimResult, part: SlimPart) -> None:

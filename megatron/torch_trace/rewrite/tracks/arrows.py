@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from megatron.torch_trace.format.categories import FLOW_PHASES
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import TrackEvent, decode_loosely
+from megatron.torch_trace.reader.texts import Texts
 from megatron.torch_trace.rewrite.tracks.relocations import Track
 
 FARTHEST = 8
@@ -52,25 +53,43 @@ class Anchors:
         """The slice before an end, if place and time agree."""
         for before in range(arrow - 1, max(-1, arrow - FARTHEST - 1), -1):
             if self.is_slice[before]:
-                return before if self._place(before) == self._place(arrow) else None
+                same = where_and_when(self._event(before)) == where_and_when(self._event(arrow))
+                return before if same else None
         return None
 
-    def _place(self, index: int) -> tuple[object, object, object]:
-        event: Any = self.block.events[index]
-        if not hasattr(event, "ts"):
-            event = decode_loosely(b"{%b}" % self.block.places[index], TrackEvent)
-        return event.pid, event.tid, event.ts
+    def _event(self, index: int) -> Any:
+        event = self.block.events[index]
+        return event if hasattr(event, "ts") else track_event(self.block.places, index)
 
 
-def arrows_of_moved(block: EventBlock[Any], moved: Mapping[int, Track]) -> dict[int, Track]:
-    """Arrows that go with slices which leave their track: index -> the slice's new track."""
-    if not moved:
-        return {}
-    phases = [event.ph for event in block.events]
-    anchors = Anchors(block, np.array([phase == "X" for phase in phases], dtype=bool))
-    arrows = np.flatnonzero([phase in FLOW_PHASES for phase in phases])
-    unclear = arrows[anchors.unclear(arrows, anchors.is_slice, moved)]
-    found = ((index, anchors.of(index)) for index in unclear.tolist())
-    return {
-        index: moved[anchor] for index, anchor in found if anchor is not None and anchor in moved
-    }
+def arrows_beside(texts: Texts, moved: Mapping[int, Track]) -> dict[int, Track]:
+    """Ends of arrows that go with slices which leave their track: place -> the new track.
+
+    As `Anchors.of` finds them, but from the slice on: only what stands beside it is decoded.
+
+    Args:
+        texts: of a block's events.
+        moved: place of a slice, or of another event -> its new track.
+    """
+    found: dict[int, Track] = {}
+    for place, track in moved.items():
+        anchor = track_event(texts, place)
+        if anchor.ph != "X":
+            continue
+        for behind in range(place + 1, min(place + 1 + FARTHEST, len(texts))):
+            event = track_event(texts, behind)
+            if event.ph == "X":
+                break
+            if event.ph in FLOW_PHASES and where_and_when(event) == where_and_when(anchor):
+                found[behind] = track
+    return found
+
+
+def track_event(texts: Texts, place: int) -> TrackEvent:
+    """One event, decoded."""
+    return decode_loosely(b"{%b}" % texts[place], TrackEvent)
+
+
+def where_and_when(event: Any) -> tuple[object, object, object]:
+    """What an end of an arrow has in common with its slice."""
+    return event.pid, event.tid, event.ts
