@@ -67,7 +67,7 @@ set +e
 .venv/bin/torchrun --standalone --nproc-per-node "$NPROC" pretrain_gpt.py \
   "${MODEL_ARGS[@]}" "${TRAINING_ARGS[@]}" "${DATA_ARGS[@]}" "${PROFILE_ARGS[@]}" "$@" \
   2>&1 | tee quickstart/train.log |
-  grep --line-buffered -E '^\[torch-profile\]|^torch-profile: error| iteration +[0-9]+/'
+  grep --line-buffered -E '^\[torch-profile |^torch-profile: error| iteration +[0-9]+/'
 STATUS=${PIPESTATUS[0]}
 set -e
 if ((STATUS)); then
@@ -79,7 +79,7 @@ if ((STATUS)); then
 fi
 
 # The log says where the traces went: another --torch-profile-dir may have been given.
-RUN=$(sed -n 's/^\[torch-profile\] traces: //p' quickstart/train.log | tail -n 1)
+RUN=$(sed -n 's/^\[torch-profile plan\] traces: //p' quickstart/train.log | tail -n 1)
 if [[ ! -d $RUN ]]; then
   echo "Training left no traces; its whole output is in quickstart/train.log." >&2
   exit 1

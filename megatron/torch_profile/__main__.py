@@ -20,7 +20,7 @@ from typing import Any
 
 import megatron.torch_profile
 from megatron.torch_profile.hooks.command_line import HELP, help_text
-from megatron.torch_profile.log import environment_rank, exit_with, logger
+from megatron.torch_profile.log import Slug, environment_rank, exit_with, warn
 from megatron.torch_profile.patching import OLDEST_CORE, version_in
 from megatron.torch_profile.plan import launchers
 from megatron.torch_profile.record.unrecorded import why_nothing
@@ -131,7 +131,7 @@ def _say_why_nothing(status: Any) -> None:
     failed = isinstance(sys.exc_info()[1], Exception)
     if environment_rank() == 0 and not failed and (why := why_nothing(sys.argv[1:], status)):
         sys.stdout.flush()
-        logger.warning("%s", why)
+        warn(Slug.RECORDED_NOTHING, "%s", why)
 
 
 def _refuse_old_megatron() -> None:

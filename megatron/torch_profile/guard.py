@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 
 T = TypeVar("T")
 
@@ -16,11 +16,13 @@ class Guard:
     """Calls what may fail: the first failure is said, and then nothing is called any more.
 
     Args:
-        lost: what training goes on without, for the log: "no more spans of modules".
+        slug: of the line that says the failure.
+        lost: what the failure costs: "training goes on without spans of modules".
         on_failure: called once, after the failure was said; its own failure is nobody's business.
     """
 
-    def __init__(self, lost: str, on_failure: Callable[[], None] | None = None) -> None:
+    def __init__(self, slug: Slug, lost: str, on_failure: Callable[[], None] | None = None) -> None:
+        self._slug = slug
         self._lost = lost
         self._on_failure = on_failure
         self.failed = False
@@ -38,7 +40,7 @@ class Guard:
     def fail(self, error: Exception) -> None:
         """Say a failure, and call nothing any more."""
         self.failed = True
-        logger.warning("%s: %s: %s", self._lost, type(error).__name__, error)
+        warn(self._slug, "%s: %s: %s", self._lost, type(error).__name__, error)
         if self._on_failure is not None:
             with suppress(Exception):
                 self._on_failure()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines for the user's log, and the one way out for a user's mistake.
 
+Every line begins with `[torch-profile SLUG]`. A slug says which line it is and stays when the
+sentence behind it becomes a better one, so scripts and `docs/flags.md` hold on to the slug.
 Megatron sets the root logger's level to WARNING, so these lines have a logger of their own.
 """
 
@@ -10,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from enum import Enum
 from typing import NoReturn
 
 from megatron.torch_trace.errors import TorchTraceError
@@ -17,10 +20,71 @@ from megatron.torch_trace.errors import TorchTraceError
 PREFIX = "torch-profile"
 
 
+class Slug(Enum):
+    """Which line of the log it is; `docs/flags.md` tells of each in one sentence."""
+
+    PLAN = "plan"
+    CPU = "cpu"
+    CPU_FLAGS = "cpu-flags"
+    MODULE_SPANS = "module-spans"
+    NO_MODULE_SPANS = "no-module-spans"
+    SPANS_FAILED = "spans-failed"
+    STACKS = "stacks"
+    SIGNAL_UNDELIVERABLE = "signal-undeliverable"
+    RANKS_END_APART = "ranks-end-apart"
+    TIMERS_SYNCHRONISE = "timers-synchronise"
+    OTHER_GPU_PROFILER = "other-gpu-profiler"
+    RUN_RECORD_FAILED = "run-record-failed"
+    NO_PROFILE = "no-profile"
+    PROFILING_STOPPED = "profiling-stopped"
+    RECORDED_NOTHING = "recorded-nothing"
+    SIGNAL = "signal"
+    WINDOW_SKIPPED = "window-skipped"
+    WINDOW_LEFT_OUT = "window-left-out"
+    WINDOW_NOT_BEGUN = "window-not-begun"
+    WINDOW_ENDED_EARLY = "window-ended-early"
+    WINDOW_SHORT = "window-short"
+    WINDOW_LOST = "window-lost"
+    CLOCK_SET = "clock-set"
+    ITERATION_TIMES = "iteration-times"
+    ITERATION_TIMES_FAILED = "iteration-times-failed"
+    MEMORY_SHORT = "memory-short"
+    SCRATCH_UNUSABLE = "scratch-unusable"
+    FOLDER_SILENT = "folder-silent"
+    EXPORT_BEGUN = "export-begun"
+    EXPORT_PROGRESS = "export-progress"
+    EXPORT_DONE = "export-done"
+    EXPORT_DROPPED = "export-dropped"
+    EXPORT_FAILED = "export-failed"
+    EXPORT_FROM_TRAINING = "export-from-training"
+    EXPORT_STUCK = "export-stuck"
+    EXPORT_WAITS = "export-waits"
+    EXPORT_GIVEN_UP = "export-given-up"
+    EXPORT_LEFT_RAW = "export-left-raw"
+    NO_GPU_EVENTS = "no-gpu-events"
+    ANALYSIS_WAITS = "analysis-waits"
+    ANALYSIS_FAILED = "analysis-failed"
+    SUMMARY = "summary"
+    SUMMARY_OFF = "summary-off"
+    SUMMARY_WAITS = "summary-waits"
+    SUMMARY_FAILED = "summary-failed"
+    SUMMARY_GIVEN_UP = "summary-given-up"
+    ARTIFACT = "artifact"
+    ARTIFACT_TOO_LARGE = "artifact-too-large"
+    ARTIFACT_FAILED = "artifact-failed"
+    METRICS_FAILED = "metrics-failed"
+    DATA_WAIT_UNKNOWN = "data-wait-unknown"
+    TELEMETRY_FAILED = "telemetry-failed"
+    GPU_SLOW = "gpu-slow"
+    RECOMPILED = "recompiled"
+    FUSED_KERNEL_REFUSED = "fused-kernel-refused"
+
+
 class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        return "\n".join(f"[{PREFIX}] {level}{line}" for line in record.getMessage().splitlines())
+        prefix = f"[{PREFIX} {record.slug.value}] {level}"  # type: ignore[attr-defined]
+        return "\n".join(prefix + line for line in record.getMessage().splitlines())
 
 
 class _Stdout(logging.StreamHandler):  # type: ignore[type-arg]
@@ -42,8 +106,24 @@ if not logger.handlers:
     logger.addHandler(_Stdout())
 
 
+def say(slug: Slug, message: str, *values: object) -> None:
+    """A line of the log, or several: what happens.
+
+    Args:
+        slug: which line it is.
+        message: with `%s` and the like for the values.
+        values: for the message.
+    """
+    logger.info(message, *values, extra={"slug": slug})
+
+
+def warn(slug: Slug, message: str, *values: object) -> None:
+    """The same of what should not happen."""
+    logger.warning(message, *values, extra={"slug": slug})
+
+
 def environment_rank() -> int:
-    """Global rank as torchrun tells it; 0 where nobody does."""
+    """Global rank as torchrun tells it; 0 without it."""
     return int(os.environ.get("RANK", "0"))
 
 

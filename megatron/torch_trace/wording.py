@@ -77,9 +77,11 @@ def milliseconds(ns: float | None) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """`21,600 s`, `1.23 s`, `45.6 ms`, `7.8 us`."""
+    """`21,600 s`, `1.23 s`, `45.6 ms`, `7.8 us`, `0 s`."""
     if ns is None:
         return UNKNOWN
+    if not ns:
+        return "0 s"
     for unit, scale in _DURATIONS:
         if abs(ns) >= _NEXT_UNIT * scale / 1e3:
             return f"{number(ns / scale)} {unit}"

@@ -43,7 +43,7 @@ class Run:
     @property
     def said(self) -> list[str]:
         """Our lines."""
-        return re.findall(r"^\[torch-profile\] (.*)$", self.output, re.MULTILINE)
+        return re.findall(r"^\[torch-profile [a-z-]+\] (.*)$", self.output, re.MULTILINE)
 
     @property
     def errors(self) -> list[str]:

@@ -155,7 +155,7 @@ for pid in children(): os.kill(pid, signal.{number})
         assert "gives up on the trace of iterations 3-5 after 4 s" in output
     elif mode == "background":
         assert whole == [WHOLE]
-        assert "was killed by SIGKILL; saving it again from training" in output
+        assert "the process that wrote it was killed by SIGKILL" in output
 
 
 @pytest.mark.parametrize(

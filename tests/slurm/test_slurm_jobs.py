@@ -105,7 +105,7 @@ def test_a_preempted_job_saves_and_the_requeued_one_says_what_it_follows(
     assert first.name.endswith(f"-j{outcome.job.number}")
     plans = [json.loads((run / "run.json").read_text())["plan"] for run in (first, second)]
     assert [(plan["restarts"], plan["follows"]) for plan in plans] == [(0, None), (1, first.name)]
-    assert f"restart 1 of this job: follows {first}" in outcome.job.log
+    assert f"restart 1 of this job: the run before is {first}" in outcome.job.log
     assert plans[1]["ranks"] == [0, 2]
     assert sorted(str(path.relative_to(second)) for path in second.rglob("*.gz")) == [
         f"iter-{first:07d}-{first + WINDOW - 1:07d}/rank-{rank}.pt.trace.json.gz"

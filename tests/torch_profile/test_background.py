@@ -40,7 +40,9 @@ def test_a_trace_arrives_whole_and_alone(tmp_path: Path, mode: str, said: list[s
     exporter.wait()
     assert names(tmp_path) == [TARGET]
     assert steps(tmp_path / TARGET) == 1
-    assert said[0].startswith("rank 0 writes the trace of iterations 3-4; training was held 0 ns")
+    assert said[0].startswith(
+        "rank 0 writes the trace of iterations 3-4; the profiler's stop held training for 0 s"
+    )
     assert said[-1].startswith(f"rank 0 wrote {tmp_path / TARGET}: ")
 
 
@@ -77,8 +79,8 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
     assert steps(tmp_path / TARGET) == 1
     assert names(tmp_path) == [TARGET]
     assert (
-        "rank 0: the process that wrote the trace of iterations 3-4 was killed by SIGKILL; saving "
-        "it again from training"
+        "rank 0: training itself saves the trace of iterations 3-4: the process that wrote it was "
+        "killed by SIGKILL"
     ) in said
 
 
@@ -110,7 +112,7 @@ def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
         exporter.poll()
         time.sleep(0.05)
     assert any("has not moved" in line for line in said)
-    assert any("still writes the trace of iterations 3-4" in line for line in said)
+    assert any("is still writing the trace of iterations 3-4" in line for line in said)
     assert names(tmp_path) == []
     # A busy machine may need longer than that for the second try.
     monkeypatch.setattr(background, "_STUCK_SECONDS", 60.0)
@@ -129,7 +131,8 @@ def test_a_process_that_may_not_fork_saves_the_trace_itself(
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[0] == (
-        "rank 0 cannot fork (Cannot allocate memory) and saves the trace from training instead"
+        "rank 0: training itself saves the trace of iterations 3-4: the system refuses to fork "
+        "(Cannot allocate memory)"
     )
     assert steps(tmp_path / TARGET) == 1
 
@@ -215,7 +218,7 @@ def test_launches_without_any_kernel_are_reported_at_once(
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
-    assert said[-1].startswith("rank 0: 2 kernel launches and not one kernel in the trace")
+    assert said[-1].startswith("rank 0: the trace holds 2 kernel launches and no kernel")
 
 
 def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
@@ -228,7 +231,10 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
     exporter.last = Written("x", 100, 1, 1, 1, 1)
     hand_over(exporter, what(tmp_path))
     exporter.make_room(lambda: False)
-    assert said[-1] == "rank 0 has no memory for another trace yet"
+    assert said[-1] == (
+        "rank 0 waits up to 200 ms before its next window: the host has no memory for another "
+        "trace until earlier traces are written"
+    )
     assert exporter.in_flight == 1
     exporter.wait()
     assert names(tmp_path) == [TARGET]

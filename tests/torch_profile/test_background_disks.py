@@ -138,7 +138,7 @@ def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
     assert steps(tmp_path / "run" / TARGET) == 1
     assert "2 traces of about 100 MB raw would take 220 MB" in said[0]
     assert said[0].endswith(
-        f"7 MB free; the trace of iterations 3-4 grows in {where.folder} instead"
+        f"7 MB free; the trace of iterations 3-4 is written in {where.folder} instead"
     )
 
 
@@ -189,7 +189,7 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     assert names(tmp_path) == left
     assert said[0] == (
         f"rank 0: {what(tmp_path).folder} has not answered for 0 s; the trace of iterations 3-4 is "
-        + ("written beside training when it does" if left else "dropped")
+        + ("written when the folder answers" if left else "dropped")
     )
 
 
@@ -208,4 +208,4 @@ def test_progress_is_not_asked_of_the_file_system(
     exporter = Exporter("background", 60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
-    assert "rank 0 still writes the trace of iterations 3-4: 1 s, 3 MB so far" in said
+    assert "rank 0 is still writing the trace of iterations 3-4: 3 MB on disk after 1 s" in said

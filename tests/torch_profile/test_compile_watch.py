@@ -15,6 +15,7 @@ import pytest
 import torch
 from logging_megatron import Follow
 
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.metrics import compile_counts
 from megatron.torch_profile.metrics.compile_counts import Complaints
 from megatron.torch_profile.record.compilations import COUNTS, CompileWatch
@@ -116,18 +117,26 @@ def test_the_rank_that_has_most_is_counted_and_trouble_is_said_once_after_the_wa
         "compile/fused_kernels_refused": 1.0,
     }
     complaints = Complaints()
-    refused = (
-        "a fused kernel refused its inputs on 1 rank, rank 2 among them; the warning in its "
-        "log names the types"
-    )
-    assert complaints.of(rows, warm=False) == [refused]
-    assert complaints.of(rows, warm=True) == [
-        "torch.compile was at work on rank 1 since the last log: 3 recompilations, 2 graph "
-        "breaks, 1 function at the recompile limit; TORCH_LOGS=recompiles,graph_breaks says "
-        "why"
-    ]
-    assert complaints.of(rows, warm=True) == []
-    assert Complaints().of([[math.nan] * len(COUNTS)], warm=True) == []
+    assert complaints.of(rows, warm=False) == {
+        Slug.FUSED_KERNEL_REFUSED: "a fused kernel refused its inputs on rank 2; the warning in "
+        "the log of rank 2 names the types"
+    }
+    assert complaints.of(rows, warm=True) == {
+        Slug.RECOMPILED: "torch.compile was at work on rank 1 since the last log: 3 "
+        "recompilations, 2 graph breaks, 1 function at the recompile limit; "
+        "TORCH_LOGS=recompiles,graph_breaks says why"
+    }
+    assert complaints.of(rows, warm=True) == {}
+    once, on_two = [0.0, 1.0, 0.0, 0.0], [[0.0, 0.0, 0.0, 1.0]] * 2
+    assert Complaints().of([once], warm=True) == {
+        Slug.RECOMPILED: "torch.compile was at work on rank 0 since the last log: 1 graph break; "
+        "TORCH_LOGS=recompiles,graph_breaks says why"
+    }
+    assert Complaints().of(on_two, warm=True) == {
+        Slug.FUSED_KERNEL_REFUSED: "a fused kernel refused its inputs on 2 ranks, such as rank 0; "
+        "the warning in the log of rank 0 names the types"
+    }
+    assert Complaints().of([[math.nan] * len(COUNTS)], warm=True) == {}
 
 
 def test_each_interval_has_its_own_count(

@@ -74,7 +74,7 @@ def test_entered_twice_it_is_nothing(capsys: pytest.CaptureFixture[str]) -> None
         assert cpu.active()
         assert snapshot() == inside
     out = capsys.readouterr().out
-    assert out == "[torch-profile] no CUDA device found: training on the CPU over gloo\n"
+    assert out == "[torch-profile cpu] no CUDA device found: training on the CPU over gloo\n"
 
 
 def test_only_rank_0_says_so(
@@ -198,8 +198,8 @@ def test_arguments_are_adjusted_and_named(capsys: pytest.CaptureFixture[str]) ->
         "transformer_impl": "local",
         "attention_backend": Backend.unfused,
     }
-    line = "[torch-profile] on the CPU: distributed_backend gloo, attention_backend unfused\n"
-    assert capsys.readouterr().out == line
+    changed = "distributed_backend gloo, attention_backend unfused"
+    assert capsys.readouterr().out == f"[torch-profile cpu-flags] on the CPU: {changed}\n"
 
 
 def test_arguments_parsed_again_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +243,7 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
         "context_parallel_size": 1,
     }
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "[torch-profile] on the CPU: sequence_parallel False, apply_layernorm_1p False, "
+        "[torch-profile cpu-flags] on the CPU: sequence_parallel False, apply_layernorm_1p False, "
         "cuda_graph_impl none, log_memory_to_tensorboard False, moe_token_dispatcher_type "
         "allgather, without NVTE_FLASH_ATTN"
     ]
@@ -307,8 +307,8 @@ def test_context_parallelism_is_refused_in_one_sentence(
         cpu.adjust_arguments(Namespace(context_parallel_size=2))
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "torch-profile: error: --context-parallel-size 2: attention on the CPU knows no context "
-        "parallelism; leave it out there.\n"
+        "torch-profile: error: --context-parallel-size 2: there is no context-parallel "
+        "attention on the CPU; leave the flag out with --cpu.\n"
     )
 
 

@@ -25,7 +25,7 @@ def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     ("python", "torch_version", "crashes", "said"),
     [
         ((3, 10, 13), "2.4.1", False, None),
-        ((3, 12, 1), "2.9.0", False, "Python 3.12.1 does not tell of some calls"),
+        ((3, 12, 1), "2.9.0", False, "Python 3.12.1 does not report some calls"),
         ((3, 12, 5), "2.6.0", False, None),
         ((3, 13, 2), "2.6.0+cu124", True, "torch 2.6.0+cu124 crashes when it records stacks"),
         ((3, 13, 2), "2.10.0a0+git1", False, None),

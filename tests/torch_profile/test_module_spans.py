@@ -282,7 +282,7 @@ def test_modules_are_counted_before_anything_is_hooked() -> None:
     model.decoder.layers[0] = GraphedLayer()
     assert str(count_spans([Model()])) == "9 modules"
     assert str(count_spans([Model()], depth=1)) == "3 modules"
-    assert str(count_spans([model])) == "6 modules, none of the 3 in CUDA graphs"
+    assert str(count_spans([model])) == "6 modules; the 3 in CUDA graphs get none"
     assert not any(module._forward_hooks for module in model.modules())
 
 
@@ -367,7 +367,7 @@ def test_a_failure_in_a_hook_is_said_once_and_training_goes_on(
         step(model)
         step(model)
     assert warned == [
-        "no more spans of modules, training goes on: RuntimeError: no hook for this tensor"
+        "training goes on without spans of modules: RuntimeError: no hook for this tensor"
     ]
 
 

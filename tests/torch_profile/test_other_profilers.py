@@ -228,8 +228,8 @@ def test_a_thread_that_training_waits_for_profiles_and_ours_loses_that_window_on
     assert products_in(theirs, tmp_path) == 5
     assert traces(tmp_path / "traces") == ["iter-0000006-0000007/rank-0.pt.trace.json.gz"]
     assert warned[-1] == (
-        "rank 0 loses the window of iterations 3-4: another profiler began before this one could "
-        "be stopped"
+        "rank 0 loses the window of iterations 3-4: another profiler began before ours could be "
+        "stopped"
     )
 
 

@@ -80,7 +80,7 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     direct = analyze(one.target, use_partials=False)
     one.target.unlink()
     assert analyze(one.target) == direct
-    assert said[-1] == "rank 0 waits for the analysis of iterations 3"
+    assert said[-1] == "rank 0 waits up to 60 s for the analysis of its trace of iterations 3"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_failure_is_said_once_and_nothing_is_tried_again(
         kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
     assert len(started) == 1
     assert said == [
-        "rank 0 keeps no analyses beside its traces: iterations 3: disk full; torch-trace analyze "
-        "reads the traces instead"
+        "rank 0 keeps no analyses beside its traces from iterations 3 on: disk full; torch-trace "
+        "analyze reads the traces instead"
     ]
 
 
@@ -162,7 +162,7 @@ def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
     slow.poll()
     slow.wait()
     assert started[1].killed
-    assert "not done after 0 s" in said[-1]
+    assert "the analysis was not done after 0 s" in said[-1]
 
 
 def test_it_ends_with_training_however_that_ends(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import megatron_names
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import Patch, PatchSet, version_in
 from megatron.torch_profile.record import session
 
@@ -160,7 +161,7 @@ def test_a_fork_that_counts_iterations_elsewhere_trains_without_a_profile(
     monkeypatch.setattr(followers, "results", "somebody")
     monkeypatch.setattr(megatron_names, "_megatron_args", lambda: SimpleNamespace())
     for name in ("_steps", "_windows"):
-        monkeypatch.setattr(megatron_names, name, Guard("no more of it"))
+        monkeypatch.setattr(megatron_names, name, Guard(Slug.NO_PROFILE, "no more of it"))
     for _ in range(2):
         assert megatron_names._train_step(lambda x: x + 1, None, (3,), {}) == 4
         assert megatron_names._training_log(lambda x: x + 1, None, (3,), {}) == 4
@@ -179,4 +180,4 @@ def test_a_train_that_does_not_tell_its_arguments_still_trains(
     monkeypatch.setattr(megatron_names, "_follower", {"session": session}.get)
     assert megatron_names._train(max, None, (3, 4), {}) == 4, "a builtin has no signature"
     assert len(warned) == 1
-    assert warned[0].startswith("no spans of modules, training goes on: ValueError")
+    assert warned[0].startswith("training goes on without spans of modules: ValueError")

@@ -53,7 +53,7 @@ def test_the_plan_in_words() -> None:
 def test_what_lies_behind_a_resume_is_said() -> None:
     described = make((0,), Span(51, 200), iterations=["3-4", "7", "100-101"])
     assert described.describe().splitlines()[-1] == (
-        "iterations 3-4, 7 lie behind the resumed iteration and are left out"
+        "iterations 3-4, 7 lie before the first iteration of this process and are left out"
     )
 
 
@@ -129,12 +129,15 @@ def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({}, "1 of 1 windows do not fit and are left out"),
+        ({}, "1 of 1 window does not fit and is left out"),
         (
             {"iterations": ["3-4"]},
-            "iterations 3-4 lie behind the resumed iteration and are left out",
+            "iterations 3-4 lie before the first iteration of this process and are left out",
         ),
-        ({"iterations": ["10-12"]}, "iterations 10-12 lie beyond 10 and are left out"),
+        (
+            {"iterations": ["10-12"]},
+            "iterations 10-12 lie beyond 10, the last iteration of this process, and are left out",
+        ),
         ({"frequency": 5, "repeat": 0}, None),
     ],
     ids=str,
@@ -154,7 +157,7 @@ def test_of_several_windows_a_resumed_run_records_those_that_fit(tmp_path: Path)
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path), repeat=3)
     agreed = capture_plan.agree(config, arguments_of(iteration=4))
     assert list(agreed.schedule) == [Window(7, 7, 1), Window(9, 9, 1)]
-    assert agreed.describe().endswith("1 of 3 windows do not fit and are left out")
+    assert agreed.describe().endswith("1 of 3 windows does not fit and is left out")
 
 
 def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path: Path) -> None:
@@ -166,8 +169,8 @@ def test_what_dead_runs_left_unfinished_is_named_and_what_lives_is_not(tmp_path:
     os.utime(dead, (0, 0))
     agreed = capture_plan.agree(TorchProfileConfig(enabled=True, dir=str(tmp_path)), arguments_of())
     assert agreed.describe().splitlines()[-1] == (
-        f"1 unfinished trace(s) of earlier runs lie there, such as {dead}: torch-trace recover "
-        "saves what they hold"
+        f"earlier runs left 1 unfinished trace, such as {dead}: torch-trace recover "
+        "saves the events in them"
     )
     assert dead.exists()
 

@@ -53,7 +53,7 @@ def test_without_a_number_of_ranks_the_fewest_are_taken_and_said(said: list[str]
     line = f"{MODEL} --num-experts 8 --expert-model-parallel-size 8"
     lines = shown(line, said)
     assert lines[0] == "ranks: 0 (world size 64 = tp 2 x cp 1 x pp 4 x dp 8, ep 8)"
-    assert "number of ranks: 64, the fewest that the flags allow; --plan N says yours" in lines
+    assert "number of ranks: 64, the fewest that the flags allow; --plan N plans for N" in lines
 
 
 def test_the_environment_says_how_many_ranks(

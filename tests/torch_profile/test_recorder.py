@@ -106,7 +106,7 @@ def test_a_window_cut_short_is_exported_and_marked_partial(
     train(recorder, range(1, 5))
     end(recorder)
     assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
-    assert warned == ["rank 0: the window of iterations 3-5 holds only 3-4"]
+    assert warned == ["rank 0 has only iterations 3-4 of the window of iterations 3-5"]
 
 
 def test_a_signal_in_the_last_iteration_of_a_window_leaves_a_partial_trace(
@@ -121,7 +121,7 @@ def test_a_signal_in_the_last_iteration_of_a_window_leaves_a_partial_trace(
     assert traces(tmp_path) == ["iter-0000003/rank-0.partial.pt.trace.json.gz"]
     assert warned == [
         "rank 0 received SIGUSR1: saving what is recorded",
-        "rank 0: the window of iterations 3 holds only 3 (the last in part)",
+        "rank 0 has only iterations 3 of the window of iterations 3 (the last in part)",
     ]
 
 

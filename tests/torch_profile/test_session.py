@@ -140,7 +140,7 @@ def test_the_plan_counts_the_modules_that_get_spans(args: Any, said: list[str]) 
         (
             None,
             None,
-            "this Megatron's train() does not take its model under the name that is known",
+            "this Megatron's train() does not take its model as an argument named model",
         ),
     ],
     ids=["graphs", "depth", "unknown"],

@@ -109,8 +109,8 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "17"}
         pytest.param(
             TORCHRUN,
             "#SBATCH --nodes=2 --signal=USR1@120\n",
-            "--signal=USR1 will reach torchrun, which dies of it at once, and with it every trace "
-            "that is not written: ask for --signal=TERM, or give torchrun "
+            "--signal=USR1 will reach torchrun, which dies of this signal at once, and every trace "
+            "that is not written yet is lost: ask for --signal=TERM, or give torchrun "
             "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
             id="torchrun dies of USR1",
         ),
@@ -132,8 +132,8 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "17"}
         pytest.param(
             {},
             "#SBATCH --signal=B:USR1@120\nsrun python train.py\n",
-            "--signal=B:USR1 goes to the batch script, which has no trap for it and will die of "
-            "it; ask for --signal=USR1 without B: to reach the job's steps",
+            "--signal=B:USR1 goes to the batch script, which has no trap for this signal and will "
+            "die of it; ask for --signal=USR1 without B: to reach the job's steps",
             id="no trap",
         ),
         pytest.param(

@@ -159,7 +159,8 @@ def test_a_rank_that_fails_says_so_once_and_still_takes_part_in_every_gather(
     assert [step for step, _ in loop.writer.logged] == [2]
     assert len(loop.timers.printed) == 3, "Megatron's own log goes on"
     assert capsys.readouterr().out == (
-        "[torch-profile] warning: rank 1: no more metrics: RuntimeError: the clock stopped\n"
+        "[torch-profile metrics-failed] warning: rank 1: training goes on without metrics: "
+        "RuntimeError: the clock stopped\n"
     )
 
 
@@ -177,7 +178,8 @@ def test_a_backend_that_cannot_gather_is_named_once_and_training_goes_on(
     loop = follow(6, 2, generation="0.15")
     assert (asked, loop.writer.logged, len(loop.timers.printed)) == (1, [], 3)
     assert capsys.readouterr().out == (
-        "[torch-profile] warning: rank 0: no more metrics: RuntimeError: no such collective\n"
+        "[torch-profile metrics-failed] warning: rank 0: training goes on without metrics: "
+        "RuntimeError: no such collective\n"
     )
 
 

@@ -241,7 +241,8 @@ def test_without_nvml_one_line_and_training_goes_on(
     config = MetricsConfig(log_gpu_stats_interval=1.0)
     assert [lifetime._sampler(config, rank) for rank in (0, 1)] == [None, None]
     assert capsys.readouterr().out == (
-        "[torch-profile] warning: no GPU telemetry: OSError: init is not supported\n"
+        "[torch-profile telemetry-failed] warning: training goes on without GPU telemetry: "
+        "OSError: init is not supported\n"
     )
 
 

@@ -171,8 +171,8 @@ def test_a_sink_that_fails_is_named_once_and_the_others_go_on(
     loop = follow(6, 2, generation="0.15", outputs=[full, Kept()])
     assert (full.asked, kept) == (1, [2, 4, 6])
     assert capsys.readouterr().out == (
-        "[torch-profile] warning: no more metrics to metrics.jsonl: OSError: "
-        "[Errno 28] No space left on device\n"
+        "[torch-profile metrics-failed] warning: training goes on without metrics in "
+        "metrics.jsonl: OSError: [Errno 28] No space left on device\n"
     )
     assert len(loop.timers.printed) == 3
 

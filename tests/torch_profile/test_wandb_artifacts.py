@@ -35,8 +35,11 @@ def test_what_is_too_large_for_an_artifact_is_named_and_left_out(
     assert [Path(path).name for path in artifact.manifest.entries] == [
         f"rank-{index}" for index in (0, 2, 4)
     ]
-    left_out = "left out of the W&B artifact, larger than 5 MB or than 10 MB together: "
-    assert warned == [f"{left_out}{files[1]}, {files[3]}", f"{left_out}{files[1]}"]
+    most = "takes 5 MB a trace and 10 MB in all, so it leaves out"
+    assert warned == [
+        f"the W&B artifact of iter-0000003 {most} {files[1]}, {files[3]}",
+        f"the W&B artifact of iter-0000004 {most} {files[1]}",
+    ]
 
 
 def test_an_artifact_that_is_under_way_when_the_run_ends_is_dropped(tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_the_wait_has_a_bound(
     assert now == pytest.approx(5.0, abs=0.2)
     assert programs[0].killed
     assert warned == [
-        "gave up on what the traces of iterations 3-4 say after 5 s; torch-trace analyze "
-        f"{tmp_path}/iter-0000003-0000004 tells it"
+        "there is no summary of iterations 3-4 after 5 s; make one with torch-trace analyze "
+        f"{tmp_path}/iter-0000003-0000004"
     ]
 
 
@@ -165,7 +165,7 @@ def test_nobody_waits_after_an_exception(
     [
         ({"died": "was killed by SIGKILL"}, "was killed by SIGKILL"),
         ({"traces": [], "error": "nothing could be analysed."}, "nothing could be analysed."),
-        ({"traces": []}, "no trace of it was written"),
+        ({"traces": []}, "no trace of these iterations was written"),
     ],
 )
 def test_a_window_that_cannot_be_analysed_is_one_line(
@@ -211,7 +211,11 @@ def test_without_a_gpu_one_line_says_so_unless_it_is_wanted(
     assert begin(device="cpu") is None
     assert (
         said
-        == ["no summary of windows without a GPU; --torch-profile-summary always makes one"] * 2
+        == [
+            "windows get no summary, since no GPU is recorded; --torch-profile-summary always "
+            "makes one"
+        ]
+        * 2
     )
     assert begin(device="cpu", summary="always") is not None
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron.torch_profile.cpu import device as cpu_device
-from megatron.torch_profile.log import environment_rank, exit_with, logger
+from megatron.torch_profile.log import Slug, environment_rank, exit_with, say
 from megatron.torch_profile.patching import Patch, PatchSet
 from megatron.torch_trace.errors import UsageError
 
@@ -116,7 +116,7 @@ def training(reason: str = "--cpu") -> Iterator[None]:
     import torch._dynamo
 
     if environment_rank() == 0:
-        logger.info("%s: training on the CPU over gloo", reason)
+        say(Slug.CPU, "%s: training on the CPU over gloo", reason)
     patches = PatchSet(PATCHES)
     with contextlib.ExitStack() as undo:
         # Its table of torch's functions, where made inside, holds stand-ins.
@@ -160,7 +160,7 @@ def adjust_arguments(args: Any) -> None:
     # Megatron parses more than once: what it trains with is what the first parse says.
     if changed and not _said and environment_rank() == 0:
         _said[:] = changed
-        logger.info("on the CPU: %s", ", ".join(changed))
+        say(Slug.CPU_FLAGS, "on the CPU: %s", ", ".join(changed))
 
 
 def _splits_tensors(args: Any) -> bool:
@@ -173,8 +173,8 @@ def _refuse_what_no_cpu_can(args: Any) -> None:
     if size > 1:
         exit_with(
             UsageError(
-                f"--context-parallel-size {size}: attention on the CPU knows no context "
-                "parallelism; leave it out there."
+                f"--context-parallel-size {size}: there is no context-parallel "
+                "attention on the CPU; leave the flag out with --cpu."
             )
         )
 

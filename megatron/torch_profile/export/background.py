@@ -18,14 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from megatron.torch_profile.export import messages
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.disk import with_room
 from megatron.torch_profile.export.kept_analysis import KeptAnalyses
 from megatron.torch_profile.export.limits import MB
-from megatron.torch_profile.export.messages import say_begun, say_lost, say_progress, say_written
 from megatron.torch_profile.export.trace_export import Export, let_go, write_artifacts
 from megatron.torch_profile.export.writers import Program, Writer, fork, save_and_compress
-from megatron.torch_profile.log import logger
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
 from megatron.torch_trace.system.memory import host_memory
 
@@ -101,15 +100,9 @@ class Exporter:
         except TimeoutError as error:
             # Whoever writes it may wait for the file system; training may not.
             placed = replace(what, prepared=False) if self._mode == "background" else None
-            logger.warning(
-                "rank %d: %s; the trace of iterations %s is %s",
-                what.rank,
-                error,
-                what.window,
-                "written beside training when it does" if placed else "dropped",
-            )
+            messages.silent(what, error, dropped=placed is None)
         except OSError as error:
-            say_lost(what, "trace", str(error))
+            messages.lost(what, "trace", str(error))
             placed = None
         if placed is None:
             let_go(profiler)
@@ -124,7 +117,7 @@ class Exporter:
             if process is None:
                 return
         held = time.monotonic() - began
-        say_begun(what, expected_mb if self.last else None, stop_seconds, held)
+        messages.begun(what, expected_mb if self.last else None, stop_seconds, held)
         self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
 
     def free_saved(self) -> None:
@@ -144,7 +137,7 @@ class Exporter:
         self.free_saved()
         deadline = time.monotonic() + _ROOM_SECONDS
         if self._flights and self._short_of_memory():
-            logger.info("rank %d has no memory for another trace yet", self._flights[0].what.rank)
+            messages.short_of_memory(self._flights[0].what, _ROOM_SECONDS)
         while self._flights and self._short_of_memory() and time.monotonic() < deadline:
             if called_off():
                 return
@@ -171,7 +164,7 @@ class Exporter:
                 self._conclude(flight, ended)
             elif time.monotonic() - flight.spoke >= _PROGRESS_SECONDS:
                 flight.spoke = time.monotonic()
-                say_progress(flight.what, flight.started, flight.process.written_bytes())
+                messages.progress(flight.what, flight.started, flight.process.written_bytes())
                 self._give_up_if_stuck(flight)
 
     def wait(self, seconds: float | None = None) -> None:
@@ -187,36 +180,20 @@ class Exporter:
         while self._at_exit:
             self._save_instead(self._at_exit.pop(), "was stuck")
         if self._flights:
-            logger.info(
-                "rank %d waits for %d trace(s) to be written, up to %.0f s",
-                self._flights[0].what.rank,
-                len(self._flights),
-                bound,
-            )
+            messages.waits(self._flights[0].what, len(self._flights), bound)
         while self._flights and time.monotonic() < deadline:
             self.poll()
             time.sleep(_POLL_SECONDS if self._flights else 0)
         for flight in self._flights:
             flight.process.kill()
-            logger.warning(
-                "rank %d gives up on the trace of iterations %s after %.0f s "
-                "(--torch-profile-exit-timeout); what there is lies in %s",
-                flight.what.rank,
-                flight.what.window,
-                bound,
-                flight.what.raw,
-            )
+            messages.given_up(flight.what, bound)
         self._flights.clear()
 
     def _try_to_fork(self, profiler: Any, what: Export) -> Writer | None:
         try:
             return fork(profiler, what)
         except OSError as error:  # a process limit, or memory that may not be overcommitted
-            logger.warning(
-                "rank %d cannot fork (%s) and saves the trace from training instead",
-                what.rank,
-                error.strerror,
-            )
+            messages.saved_by_training(what, f"the system refuses to fork ({error.strerror})")
             return None
 
     def _give_up_if_stuck(self, flight: _Flight) -> None:
@@ -229,13 +206,7 @@ class Exporter:
             self._flights.remove(flight)
             # Not now: a file system that hangs would hang training with it.
             self._at_exit.append(flight)
-            logger.warning(
-                "rank %d: the process that writes the trace of iterations %s has not moved for "
-                "%.0f s and was ended; the trace is saved when training ends",
-                flight.what.rank,
-                flight.what.window,
-                _STUCK_SECONDS,
-            )
+            messages.stuck(flight.what, _STUCK_SECONDS)
 
     def _conclude(self, flight: _Flight, ended: dict[str, Any]) -> None:
         what = flight.what
@@ -243,11 +214,11 @@ class Exporter:
         if ended:
             self.last = Written(**ended)
             self.last_iterations = max(1, len(what.recorded))
-            say_written(flight.what, self.last, flight.started, flight.held_seconds)
+            messages.done(flight.what, self.last, flight.started, flight.held_seconds)
             self._kept_analyses.begin(what, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
-            say_lost(what, "artifacts" if ended else "trace", error)
+            messages.lost(what, "artifacts" if ended else "trace", error)
         elif died:
             self._save_instead(flight, died)
         self._saved.append(flight.profiler)
@@ -257,22 +228,9 @@ class Exporter:
     def _save_instead(self, flight: _Flight, how: str) -> None:
         what = flight.what
         if flight.profiler is None:
-            logger.warning(
-                "rank %d: the process that compressed the trace of iterations %s %s; the raw "
-                "trace lies in %s",
-                what.rank,
-                what.window,
-                how,
-                what.raw,
-            )
+            messages.left_raw(what, how)
             return
-        logger.warning(
-            "rank %d: the process that wrote the trace of iterations %s %s; saving it again from "
-            "training",
-            what.rank,
-            what.window,
-            how,
-        )
+        messages.saved_by_training(what, f"the process that wrote it {how}")
         process = _save_here(flight.profiler, what)
         if process is not None:
             self._flights.append(_Flight(what, None, flight.held_seconds, process))
@@ -283,10 +241,10 @@ def _save_here(profiler: Any, what: Export) -> Program | None:
     try:
         process = save_and_compress(profiler, what)
     except Exception as error:
-        say_lost(what, "trace", str(error) or type(error).__name__)
+        messages.lost(what, "trace", str(error) or type(error).__name__)
         return None
     try:
         write_artifacts(profiler, what)
     except Exception as error:
-        say_lost(what, "artifacts", str(error) or type(error).__name__)
+        messages.lost(what, "artifacts", str(error) or type(error).__name__)
     return process

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from megatron.torch_profile.export.limits import short_of_space
 from megatron.torch_profile.export.trace_export import Export
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 
 _ANSWER_SECONDS = 5.0
 """How long training waits for a file system."""
@@ -51,8 +51,9 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
 def _placed(what: Export, expected_mb: float, writers: int) -> Export | None:
     trouble = _trouble_with_scratch(what, expected_mb, writers) if what.scratch else None
     if trouble:
-        logger.warning(
-            "rank %d: %s; the trace of iterations %s grows in %s instead",
+        warn(
+            Slug.SCRATCH_UNUSABLE,
+            "rank %d: %s; the trace of iterations %s is written in %s instead",
             what.rank,
             trouble,
             what.window,
@@ -66,7 +67,8 @@ def _placed(what: Export, expected_mb: float, writers: int) -> Export | None:
     if short is None:
         return what
     # A disk filled by traces would end training at its next checkpoint.
-    logger.warning(
+    warn(
+        Slug.EXPORT_DROPPED,
         "rank %d drops the trace of iterations %s: %s; name another folder with "
         "--torch-profile-dir or --torch-profile-scratch-dir",
         what.rank,

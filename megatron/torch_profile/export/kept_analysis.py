@@ -23,9 +23,10 @@ from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.export.writers import Program
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.system.memory import host_memory
+from megatron.torch_trace.wording import seconds
 
 _PROGRAM = "megatron.torch_profile.export.kept_analysis"
 _MOST_SECONDS = 600.0
@@ -57,7 +58,7 @@ class KeptAnalyses:
         if what.partials == "auto" and not written.kernels:
             return
         if host_memory().free < _BASE_BYTES + _BYTES_PER_RAW_BYTE * written.raw_bytes:
-            self._fail(what, "too little free memory")
+            self._fail(what, "the host has too little free memory")
             return
         self._waiting.append(what)
         self.poll()
@@ -72,7 +73,7 @@ class KeptAnalyses:
             self._running = None
             if answer is None:
                 program.kill()
-                answer = {"error": f"not done after {_MOST_SECONDS:.0f} s"}
+                answer = {"error": f"the analysis was not done after {seconds(_MOST_SECONDS)}"}
             why = answer.get("error") or answer.get("died")
             if why:
                 self._fail(what, why)
@@ -93,7 +94,13 @@ class KeptAnalyses:
         deadline = time.monotonic() + self._exit_timeout
         if self._running is not None:
             what = self._running[0]
-            logger.info("rank %d waits for the analysis of iterations %s", what.rank, what.window)
+            say(
+                Slug.ANALYSIS_WAITS,
+                "rank %d waits up to %s for the analysis of its trace of iterations %s",
+                what.rank,
+                seconds(self._exit_timeout),
+                what.window,
+            )
         while self._running is not None and time.monotonic() < deadline:
             self.poll()
             time.sleep(_POLL_SECONDS if self._running is not None else 0)
@@ -109,9 +116,10 @@ class KeptAnalyses:
     def _fail(self, what: Export, why: str) -> None:
         self._failed = True
         self._waiting.clear()
-        logger.warning(
-            "rank %d keeps no analyses beside its traces: iterations %s: %s; torch-trace analyze "
-            "reads the traces instead",
+        warn(
+            Slug.ANALYSIS_FAILED,
+            "rank %d keeps no analyses beside its traces from iterations %s on: %s; torch-trace "
+            "analyze reads the traces instead",
             what.rank,
             what.window,
             why,

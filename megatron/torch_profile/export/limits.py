@@ -106,5 +106,5 @@ def short_of_space(folder: Path, raw_mb: float, writers: int) -> str | None:
         return None
     return (
         f"{counted(writers, 'trace')} of about {megabytes(raw_mb)} raw would take "
-        f"{megabytes(needed)} and {folder} has {megabytes(free)} free"
+        f"{megabytes(needed)}, and {folder} has {megabytes(free)} free"
     )

@@ -7,24 +7,30 @@ import time
 
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.trace_export import Export
-from megatron.torch_profile.log import logger
-from megatron.torch_trace.wording import count, megabytes, seconds, size
+from megatron.torch_profile.log import Slug, say, warn
+from megatron.torch_trace.wording import counted, megabytes, seconds, size
 
 
-def say_lost(what: Export, part: str, why: str) -> None:
+def lost(what: Export, part: str, why: str) -> None:
     """One line about what an export has cost: the trace, or what goes with it."""
-    logger.warning(
-        "rank %d could not write the %s of iterations %s: %s", what.rank, part, what.window, why
+    warn(
+        Slug.EXPORT_FAILED,
+        "rank %d could not write the %s of iterations %s: %s",
+        what.rank,
+        part,
+        what.window,
+        why,
     )
 
 
-def say_begun(
+def begun(
     what: Export, expected_mb: float | None, stop_seconds: float, held_seconds: float
 ) -> None:
     """One line about a window that is over, and how long training was held at its end."""
-    logger.info(
-        "rank %d writes the trace of iterations %s%s; training was held %s by the profiler's stop "
-        "and %s by the hand-over",
+    say(
+        Slug.EXPORT_BEGUN,
+        "rank %d writes the trace of iterations %s%s; the profiler's stop held training for %s and "
+        "the hand-over for %s",
         what.rank,
         what.window,
         "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
@@ -33,34 +39,120 @@ def say_begun(
     )
 
 
-def say_progress(what: Export, started: float, written_bytes: int) -> None:
+def progress(what: Export, started: float, written_bytes: int) -> None:
     """One line about an export that takes long."""
-    logger.info(
-        "rank %d still writes the trace of iterations %s: %s, %s so far",
+    say(
+        Slug.EXPORT_PROGRESS,
+        "rank %d is still writing the trace of iterations %s: %s on disk after %s",
         what.rank,
         what.window,
+        size(written_bytes) if written_bytes else "nothing",
         seconds(round(time.monotonic() - started)),
-        size(written_bytes),
     )
 
 
-def say_written(what: Export, written: Written, started: float, held_seconds: float) -> None:
-    """One line about a finished trace, and one if it tells nothing of the GPU."""
-    logger.info(
-        "rank %d wrote %s: %s (%s raw, %s events) in %s, of which training was held %s",
+def done(what: Export, written: Written, started: float, held_seconds: float) -> None:
+    """One line about a finished trace, and one if it says nothing about the GPU."""
+    say(
+        Slug.EXPORT_DONE,
+        "rank %d wrote %s: %s (%s raw, %s) in %s; training was held for %s",
         what.rank,
         written.path,
         size(written.file_bytes),
         size(written.raw_bytes),
-        count(written.events),
+        counted(written.events, "event"),
         seconds(time.monotonic() - started),
         seconds(held_seconds),
     )
     if (written.launches or what.gpu) and not written.kernels:
-        logger.warning(
-            "rank %d: %d kernel launches and not one kernel in the trace, so it tells nothing of "
-            "the GPU; another profiler (nsys, DCGM) may hold CUPTI, or the user may lack the "
-            "privilege to read GPU events",
+        launches = counted(written.launches, "kernel launch", "kernel launches")
+        warn(
+            Slug.NO_GPU_EVENTS,
+            "rank %d: the trace holds %sno kernel, so it says nothing about the GPU; another "
+            "profiler (nsys, DCGM) may hold CUPTI, or the user may lack the privilege to read GPU "
+            "events",
             what.rank,
-            written.launches,
+            f"{launches} and " if written.launches else "",
         )
+
+
+def waits(what: Export, traces: int, bound: float) -> None:
+    """One line about the end of training, which comes when the traces are written."""
+    say(
+        Slug.EXPORT_WAITS,
+        "rank %d waits up to %s for %s to be written",
+        what.rank,
+        seconds(bound),
+        counted(traces, "trace"),
+    )
+
+
+def given_up(what: Export, bound: float) -> None:
+    """One line about a trace that training did not wait for any longer."""
+    warn(
+        Slug.EXPORT_GIVEN_UP,
+        "rank %d gives up on the trace of iterations %s after %s (--torch-profile-exit-timeout); "
+        "the unfinished trace is %s",
+        what.rank,
+        what.window,
+        seconds(bound),
+        what.raw,
+    )
+
+
+def silent(what: Export, error: TimeoutError, *, dropped: bool) -> None:
+    """One line about a folder that does not answer."""
+    warn(
+        Slug.FOLDER_SILENT,
+        "rank %d: %s; the trace of iterations %s is %s",
+        what.rank,
+        error,
+        what.window,
+        "dropped" if dropped else "written when the folder answers",
+    )
+
+
+def short_of_memory(what: Export, bound: float) -> None:
+    """One line about a window that begins later."""
+    say(
+        Slug.MEMORY_SHORT,
+        "rank %d waits up to %s before its next window: the host has no memory for another trace "
+        "until earlier traces are written",
+        what.rank,
+        seconds(bound),
+    )
+
+
+def stuck(what: Export, after: float) -> None:
+    """One line about a process that no longer moves."""
+    warn(
+        Slug.EXPORT_STUCK,
+        "rank %d: the process that writes the trace of iterations %s has not moved for %s and was "
+        "ended; the trace is saved when training ends",
+        what.rank,
+        what.window,
+        seconds(after),
+    )
+
+
+def saved_by_training(what: Export, why: str) -> None:
+    """One line about a trace that no other process can write."""
+    warn(
+        Slug.EXPORT_FROM_TRAINING,
+        "rank %d: training itself saves the trace of iterations %s: %s",
+        what.rank,
+        what.window,
+        why,
+    )
+
+
+def left_raw(what: Export, how: str) -> None:
+    """One line about a trace that nobody compresses any more."""
+    warn(
+        Slug.EXPORT_LEFT_RAW,
+        "rank %d: the process that compressed the trace of iterations %s %s; the raw trace is %s",
+        what.rank,
+        what.window,
+        how,
+        what.raw,
+    )

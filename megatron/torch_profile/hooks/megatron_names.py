@@ -15,7 +15,7 @@ from typing import Any
 
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, Wrapper
 
 
@@ -43,7 +43,9 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     capture: Any = None
     with ExitStack() as stack:
         if profiles and (session := _follower("session")):
-            model = Guard("no spans of modules, training goes on")(_model_of, wrapped, args, kwargs)
+            model = Guard(Slug.SPANS_FAILED, "training goes on without spans of modules")(
+                _model_of, wrapped, args, kwargs
+            )
             stack.enter_context(session.training(megatron_args, model, count_flops))
             capture = followers.plan
         if capture and (window_results := _follower("window_results")):
@@ -61,19 +63,24 @@ def _model_of(train: Any, args: Any, kwargs: Any) -> Any:
 
 
 _FOLLOWERS = {
-    "session": "megatron.torch_profile.record.session",
-    "window_results": "megatron.torch_profile.publish.window_results",
-    "metrics": "megatron.torch_profile.metrics.lifetime",
+    "session": ("megatron.torch_profile.record.session", Slug.NO_PROFILE, "a profile"),
+    "window_results": (
+        "megatron.torch_profile.publish.window_results",
+        Slug.SUMMARY_FAILED,
+        "summaries of windows",
+    ),
+    "metrics": ("megatron.torch_profile.metrics.lifetime", Slug.METRICS_FAILED, "metrics"),
 }
 
 
 def _follower(module: str) -> Any:
     """The module that follows training; None, said once, where what it needs is missing."""
+    name, slug, lost = _FOLLOWERS[module]
     try:
-        return import_module(_FOLLOWERS[module])
+        return import_module(name)
     except Exception as error:
         # The same on every rank, since it is installed so: nobody waits for this one.
-        logger.warning("training goes on without %s: %s: %s", module, type(error).__name__, error)
+        warn(slug, "training goes on without %s: %s: %s", lost, type(error).__name__, error)
         return None
 
 
@@ -135,8 +142,8 @@ def _iteration() -> int:
     return int(_megatron_args().curr_iteration) + 1
 
 
-_steps = Guard("no more profiling, training goes on")
-_windows = Guard("no more summaries of windows, training goes on")
+_steps = Guard(Slug.PROFILING_STOPPED, "profiling stops, training goes on")
+_windows = Guard(Slug.SUMMARY_FAILED, "training goes on without summaries of windows")
 """A fork may keep its iterations elsewhere."""
 _TRAINING = "megatron.training.training"
 _TIMERS = "megatron.core.timers"

@@ -16,7 +16,7 @@ from typing import Any
 
 from megatron.torch_profile.config import FLAG, TorchProfileConfig, flag_of
 from megatron.torch_profile.hooks.command_line import of_command_line, with_suggestion
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, say
 from megatron.torch_profile.plan import capture_plan, ranks, run_folder, topology
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.topology import Member, Topology
@@ -71,7 +71,8 @@ def show(words: Sequence[str], world_size: int | None = None) -> None:
         run_folder.root_of(config, args) / "YYYYMMDD-HHMMSS",
         expected=estimate(config, args, first.last - first.first + 1 if first else 0),
     )
-    logger.info("%s", "\n".join([plan.describe(), *_further(plan, args, guessed=told is None)]))
+    further = _further(plan, args, guessed=told is None)
+    say(Slug.PLAN, "%s", "\n".join([plan.describe(), *further]))
 
 
 def _megatron_arguments(words: Sequence[str]) -> Any:
@@ -168,7 +169,7 @@ def _further(plan: CapturePlan, args: Any, *, guessed: bool) -> Iterator[str]:
     if guessed:
         yield (
             f"number of ranks: {args.world_size}, the fewest that the flags allow; "
-            "--plan N says yours"
+            "--plan N plans for N"
         )
     if "per-node" in plan.config.ranks:
         yield f"nodes: {_ranks_per_node()} ranks on each"

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.followers import followers
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.metrics import across_ranks, data_iterators, telemetry
 from megatron.torch_profile.metrics.nvml import Gpu
 from megatron.torch_profile.metrics.run_metrics import Metrics
@@ -37,7 +37,12 @@ def training(
         followers.metrics.start()
     except Exception as error:
         # The same on every rank, since it is installed so: nobody waits for this one.
-        logger.warning("training goes on without metrics: %s: %s", type(error).__name__, error)
+        warn(
+            Slug.METRICS_FAILED,
+            "training goes on without metrics: %s: %s",
+            type(error).__name__,
+            error,
+        )
     try:
         yield
     finally:
@@ -52,7 +57,12 @@ def with_timed_data(train: Callable[..., Any], args: Any, kwargs: Any) -> tuple[
         if followers.metrics is not None:
             return data_iterators.with_timed_data(train, args, kwargs, followers.metrics.next_batch)
     except Exception as error:
-        logger.warning("the wait for data is unknown: %s: %s", type(error).__name__, error)
+        warn(
+            Slug.DATA_WAIT_UNKNOWN,
+            "the wait for data is unknown: %s: %s",
+            type(error).__name__,
+            error,
+        )
     return args, kwargs
 
 
@@ -106,6 +116,11 @@ def _sampler(config: MetricsConfig, rank: int) -> telemetry.Sampler | None:
         sampler.start()
     except Exception as error:
         if rank == 0:
-            logger.warning("no GPU telemetry: %s: %s", type(error).__name__, error)
+            warn(
+                Slug.TELEMETRY_FAILED,
+                "training goes on without GPU telemetry: %s: %s",
+                type(error).__name__,
+                error,
+            )
         return None
     return sampler

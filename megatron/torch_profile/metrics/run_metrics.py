@@ -16,7 +16,7 @@ from typing import Any
 
 from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.metrics import (
     across_ranks,
     compile_counts,
@@ -70,7 +70,7 @@ class Metrics:
         self._args = args
         self._sinks = outputs
         self._rank = rank
-        self._guard = Guard(f"rank {rank}: no more metrics")
+        self._guard = Guard(Slug.METRICS_FAILED, f"rank {rank}: training goes on without metrics")
         self._gpus = gpus
         self._profiled = ProfiledIterations(windows)
         self._count_flops = count_flops
@@ -254,11 +254,11 @@ class Metrics:
         values |= self._fleet.values(gpus)
         self._values = values
         if self._rank == 0:
-            for line in (
-                *self._fleet.complaints(gpus),
-                *self._complaints.of(compiled, warm=self._warm),
+            for slug, line in (
+                *((Slug.GPU_SLOW, line) for line in self._fleet.complaints(gpus)),
+                *self._complaints.of(compiled, warm=self._warm).items(),
             ):
-                logger.warning("iteration %d: %s", self._iteration, line)
+                warn(slug, "iteration %d: %s", self._iteration, line)
 
 
 def _parts(rows: list[list[float]]) -> list[list[list[float]]]:

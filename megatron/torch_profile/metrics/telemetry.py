@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.metrics.across_ranks import spread
 from megatron.torch_profile.metrics.nvml import THROTTLES, throttle_names
 
@@ -99,7 +99,12 @@ class Sampler:
                 self.sample()
                 self._end.wait(self._interval)
         except Exception as error:
-            logger.warning("no more GPU telemetry: %s: %s", type(error).__name__, error)
+            warn(
+                Slug.TELEMETRY_FAILED,
+                "training goes on without GPU telemetry of this rank: %s: %s",
+                type(error).__name__,
+                error,
+            )
 
 
 def unknown() -> list[float]:

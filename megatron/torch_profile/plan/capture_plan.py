@@ -109,12 +109,14 @@ class CapturePlan:
                 "start-up cost"
             )
         if self.restarts:
-            before = f"follows {self.follows}" if self.follows else "no run of it lies here"
+            before = f"the run before is {self.follows}"
+            if self.follows is None:
+                before = "no earlier run of this job is in this folder"
             lines.append(f"restart {self.restarts} of this job: {before}")
         if self.unfinished:
             lines.append(
-                f"{len(self.unfinished)} unfinished trace(s) of earlier runs lie there, such as "
-                f"{self.unfinished[0]}: torch-trace recover saves what they hold"
+                f"earlier runs left {wording.counted(len(self.unfinished), 'unfinished trace')}, "
+                f"such as {self.unfinished[0]}: torch-trace recover saves the events in them"
             )
         return "\n".join([*lines, *_left_out(self.config, self.schedule)])
 
@@ -231,10 +233,15 @@ def _left_out(config: TorchProfileConfig, windows: Schedule) -> Iterator[str]:
     span, ranges = windows.span, schedule.parse_iterations(config.iterations or [])
     behind = [(a, b) for a, b in ranges if a < span.first]
     beyond = [(a, b) for a, b in ranges if a >= span.first and b > span.last]
-    for out, where in ((behind, "behind the resumed iteration"), (beyond, f"beyond {span.last}")):
+    for out, where in (
+        (behind, "before the first iteration of this process"),
+        (beyond, f"beyond {span.last}, the last iteration of this process,"),
+    ):
         if out:
             shown = ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in out)
             yield f"iterations {shown} lie {where} and are left out"
     fitting = sum(1 for _ in islice(windows, config.repeat))
     if not ranges and fitting < config.repeat:
-        yield f"{config.repeat - fitting} of {config.repeat} windows do not fit and are left out"
+        left = config.repeat - fitting
+        verbs = "does not fit and is" if left == 1 else "do not fit and are"
+        yield f"{left} of {wording.counted(config.repeat, 'window')} {verbs} left out"

@@ -86,15 +86,16 @@ def undeliverable_signal(given: Mapping[str, str], batch_script: str) -> str | N
         if re.search(r"^\s*trap\b", batch_script, re.MULTILINE) or not batch_script:
             return None
         return (
-            f"--signal=B:{asked['name']} goes to the batch script, which has no trap for it and "
-            f"will die of it; ask for --signal={asked['name']} without B: to reach the job's steps"
+            f"--signal=B:{asked['name']} goes to the batch script, which has no trap for this "
+            f"signal and will die of it; ask for --signal={asked['name']} without B: to reach the "
+            f"job's steps"
         )
     handled = given.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _HANDLED)
     if "TORCHELASTIC_RUN_ID" not in given or name in handled.split(","):
         return None
     return (
-        f"--signal={asked['name']} will reach torchrun, which dies of it at once, and with it "
-        f"every trace that is not written: ask for --signal=TERM, or give torchrun "
+        f"--signal={asked['name']} will reach torchrun, which dies of this signal at once, and "
+        f"every trace that is not written yet is lost: ask for --signal=TERM, or give torchrun "
         f"--signals-to-handle={handled},{name}"
     )
 
@@ -111,9 +112,10 @@ def ranks_end_apart(given: Mapping[str, str], args: Any, world_size: int) -> str
     if handles or world_size == 1 or "SLURM_JOB_ID" not in given:
         return None
     return (
-        "without --exit-signal-handler a signal ends each rank where it stands: the ranks that are "
-        "not profiled at once, and a profiled one that waits for them may save nothing, or get no "
-        "more than SLURM's KillWait to save; add it, and all end together after the iteration"
+        "without --exit-signal-handler a signal ends each rank where it stands: ranks that are not "
+        "profiled end at once, and a profiled rank that waits for them may save nothing, or has "
+        "only SLURM's KillWait to save its trace; add --exit-signal-handler, and all ranks end "
+        "together after the iteration"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.publish.wandb_charts import charts
 from megatron.torch_profile.publish.window_summary import WindowSummary
 from megatron.torch_trace.format import file_names
@@ -142,7 +143,10 @@ class Sinks:
     """All sinks of this process; one that fails is named once and not asked again."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = [(sink, Guard(f"no more metrics to {sink.name}")) for sink in sinks]
+        self._sinks = [
+            (sink, Guard(Slug.METRICS_FAILED, f"training goes on without metrics in {sink.name}"))
+            for sink in sinks
+        ]
 
     @property
     def here(self) -> bool:

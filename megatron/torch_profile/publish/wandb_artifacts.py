@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, say, warn
+from megatron.torch_trace.wording import megabytes
 
 MB = 10**6
 MOST_MB = 500
@@ -58,7 +59,12 @@ class TraceArtifacts:
             return
         for artifact, window in self._made:
             run.log_artifact(artifact, aliases=["latest", window])
-            logger.info("traces of %s are in the W&B artifact %s", window, artifact.name)
+            say(
+                Slug.ARTIFACT,
+                "the traces of %s are in the W&B artifact %s",
+                window,
+                artifact.name,
+            )
         self._made.clear()
         if self._wanted:
             self._making = threading.Thread(
@@ -83,14 +89,22 @@ class TraceArtifacts:
             if taken:
                 self._made.append((artifact, window))
             if len(taken) < len(files):
-                logger.warning(
-                    "left out of the W&B artifact, larger than %d MB or than %d MB together: %s",
-                    MOST_MB,
-                    MOST_MB_TOTAL,
+                warn(
+                    Slug.ARTIFACT_TOO_LARGE,
+                    "the W&B artifact of %s takes %s a trace and %s in all, so it leaves out %s",
+                    window,
+                    megabytes(MOST_MB),
+                    megabytes(MOST_MB_TOTAL),
                     ", ".join(str(file) for file in files if file not in taken),
                 )
         except Exception as error:
-            logger.warning("no W&B artifact of %s: %s: %s", window, type(error).__name__, error)
+            warn(
+                Slug.ARTIFACT_FAILED,
+                "there is no W&B artifact of %s: %s: %s",
+                window,
+                type(error).__name__,
+                error,
+            )
 
 
 def within_limits(files: Sequence[Path]) -> list[Path]:

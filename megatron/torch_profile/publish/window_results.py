@@ -23,7 +23,7 @@ from typing import Any
 from megatron.torch_profile.export.writers import Program
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.plan.topology import CPU
@@ -38,6 +38,7 @@ from megatron.torch_profile.publish.sinks import (
 )
 from megatron.torch_profile.publish.wandb_artifacts import TraceArtifacts
 from megatron.torch_profile.publish.window_summary import read
+from megatron.torch_trace.wording import seconds
 
 _PROGRAM = "megatron.torch_profile.publish.window_summary"
 _POLL_SECONDS = 0.1
@@ -74,7 +75,9 @@ class WindowResults:
         self._over: deque[Window] = deque()
         self._running: tuple[Window, Program] | None = None
         self._iteration = 0
-        self._guard = Guard("no more summaries of windows, training goes on", self.abandon)
+        self._guard = Guard(
+            Slug.SUMMARY_FAILED, "training goes on without summaries of windows", self.abandon
+        )
         self._bound = float(capture.config.exit_timeout)
 
     def end_iteration(self, iteration: int, *, logs: bool) -> None:
@@ -151,13 +154,13 @@ class WindowResults:
         why_not = (
             answer.get("died")
             or answer.get("error")
-            or ("" if traces else "no trace of it was written")
+            or ("" if traces else "no trace of these iterations was written")
         )
         if why_not:
-            logger.warning("no summary of iterations %s: %s", window, why_not)
+            warn(Slug.SUMMARY_FAILED, "no summary of iterations %s: %s", window, why_not)
         elif self._analyse:
             summary = read(self._capture.window_folder(window))
-            logger.info("%s", summary.line())
+            say(Slug.SUMMARY, "%s", summary.line())
             self._sinks.write_window(self._iteration, summary)
         if self._artifacts is not None and traces:
             self._artifacts.begin(self._capture.window_folder(window).name, traces)
@@ -174,19 +177,28 @@ class WindowResults:
             self._pick_up()
             if time.monotonic() - spoke >= _PROGRESS_SECONDS:
                 spoke = time.monotonic()
-                logger.info(
-                    "waiting for what the traces say: %.0f s of %.0f", spoke - began, self._bound
+                say(
+                    Slug.SUMMARY_WAITS,
+                    "training has ended and waits up to %s for the %s: %s so far",
+                    seconds(self._bound),
+                    self._awaited,
+                    seconds(round(spoke - began)),
                 )
             time.sleep(_POLL_SECONDS if self._busy else 0)
         if self._running is not None:
-            window = self._running[0]
-            logger.warning(
-                "gave up on what the traces of iterations %s say after %.0f s; torch-trace "
-                "analyze %s tells it",
-                window,
-                self._bound,
-                self._capture.window_folder(window),
+            warn(
+                Slug.SUMMARY_GIVEN_UP,
+                "there is no %s after %s; %s %s",
+                self._awaited,
+                seconds(self._bound),
+                "make one with torch-trace analyze" if self._analyse else "the traces are in",
+                self._capture.window_folder(self._running[0]),
             )
+
+    @property
+    def _awaited(self) -> str:
+        thing = "summary" if self._analyse else "W&B artifact"
+        return f"{thing} of iterations {self._running[0]}" if self._running else "W&B artifact"
 
 
 @contextmanager
@@ -203,7 +215,12 @@ def training(capture: CapturePlan, args: Any) -> Iterator[None]:
     try:
         results = followers.results = _make(capture, args)
     except Exception as error:
-        logger.warning("nobody tells what traces say: %s: %s", type(error).__name__, error)
+        warn(
+            Slug.SUMMARY_FAILED,
+            "training goes on without summaries of windows: %s: %s",
+            type(error).__name__,
+            error,
+        )
         results = None
     if results is None:
         yield
@@ -233,8 +250,10 @@ def _make(capture: CapturePlan, args: Any) -> WindowResults | None:
     if config.summary == "auto" and here:
         analyse = _records_gpus(capture)
         if not analyse:
-            logger.info(
-                "no summary of windows without a GPU; --torch-profile-summary always makes one"
+            say(
+                Slug.SUMMARY_OFF,
+                "windows get no summary, since no GPU is recorded; --torch-profile-summary always "
+                "makes one",
             )
     if not analyse and artifacts is None:
         return None

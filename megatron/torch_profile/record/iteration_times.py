@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 from megatron.torch_profile.export.background import Exporter
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti
@@ -202,7 +202,8 @@ def _say(rank: int, around: _Around, after: _Lengths, undisturbed: UndisturbedIt
             f" (mean {wording.duration(_mean(around.before))} before the window, "
             f"{wording.duration(_mean(after))} after it)"
         )
-    logger.info(
+    say(
+        Slug.ITERATION_TIMES,
         "rank %d, iterations %s: %s%s",
         rank,
         around.window,
@@ -221,4 +222,5 @@ def _write(target: Path, text: str, rank: int) -> None:
         with atomic_path(target, replace=False) as unfinished:
             unfinished.write_text(text)
     except OSError as error:
-        logger.warning("rank %d: %s was not written: %s", rank, target, error.strerror or error)
+        why = error.strerror or error
+        warn(Slug.ITERATION_TIMES_FAILED, "rank %d: %s was not written: %s", rank, target, why)

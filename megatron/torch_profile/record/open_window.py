@@ -15,7 +15,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from megatron.torch_profile.export.limits import WindowLimits
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto
@@ -118,7 +118,8 @@ class OpenWindow:
         # torch gives events the time of a clock that can be set, right or wrong.
         moved = time.time() - time.monotonic() - self._clock
         if abs(moved) > _CLOCK_SECONDS:
-            logger.warning(
+            warn(
+                Slug.CLOCK_SET,
                 "the system's clock was set %s by %s in the window of iterations %s: times in its "
                 "trace are wrong; record another window",
                 "forward" if moved > 0 else "back",

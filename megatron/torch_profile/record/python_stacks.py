@@ -38,7 +38,7 @@ def trouble(python: Sequence[int], torch: str) -> str | None:
         )
     if _LOSES_CALLS_FROM_PYTHON <= tuple(python) < _LOSES_CALLS_BEFORE_PYTHON:
         return (
-            f"Python {version} does not tell of some calls of C functions, so stacks will have "
+            f"Python {version} does not report some calls of C functions, so stacks will have "
             "holes; take Python 3.12.5 or newer"
         )
     return None

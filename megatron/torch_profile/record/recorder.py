@@ -28,7 +28,7 @@ from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.limits import short_of_address_space
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.log import logger
+from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
@@ -40,8 +40,7 @@ from megatron.torch_trace import wording
 
 _ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
 _GPU_SECONDS = 20.0
-"""How long the end of a training that failed or must end is held for the GPU; SLURM's KillWait is
-30 s by default."""
+"""How long the GPU may hold the end of a failed training; SLURM's KillWait is 30 s by default."""
 
 
 class Recorder:
@@ -57,7 +56,8 @@ class Recorder:
         # Errors, not the stages that Kineto would print on every rank.
         os.environ.setdefault("KINETO_LOG_LEVEL", "4")
         self.rank = plan.topology.rank
-        self._guard = Guard(f"rank {self.rank} stops profiling, training goes on", self.abandon)
+        lost = f"rank {self.rank} stops profiling, training goes on"
+        self._guard = Guard(Slug.PROFILING_STOPPED, lost, self.abandon)
         self.busy = False
         self._pid = os.getpid()
         self.signals = FlushOnSignal(self._flush)
@@ -111,7 +111,7 @@ class Recorder:
             self._finish()
             # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
             while self._next is not None and iteration > self._next.last:
-                logger.warning("iterations %s were skipped by training", self._next)
+                warn(Slug.WINDOW_SKIPPED, "training skipped iterations %s", self._next)
                 self._next = next(self._windows, None)
             window = self._next
         self.exporter.poll()
@@ -128,7 +128,7 @@ class Recorder:
         why_not = _ANOTHER if self._others.running else short_of_address_space()
         if why_not:
             if iteration >= window.first:
-                logger.warning("rank %d leaves out iterations %s: %s", self.rank, window, why_not)
+                self._warn(Slug.WINDOW_LEFT_OUT, "leaves out iterations %s: %s", window, why_not)
                 self._next = next(self._windows, None)
             return False
         self.exporter.make_room(lambda: self.signals.pending)
@@ -167,7 +167,8 @@ class Recorder:
         try:
             self.exporter.wait()
         except Exception as error:
-            logger.warning("rank %d: %s: %s", self.rank, type(error).__name__, error)
+            why = f"{type(error).__name__}: {error}"
+            self._warn(Slug.EXPORT_FAILED, "does not wait for its traces: %s", why)
         finally:
             self.busy = False
             self.signals.remove()
@@ -179,7 +180,7 @@ class Recorder:
             return False
         if (self._open is not None and self._open.recorded) or self.exporter.in_flight:
             name, after = signal.Signals(number).name, ", then ending" if dies else ""
-            logger.warning("rank %d received %s: saving what is recorded%s", self.rank, name, after)
+            self._warn(Slug.SIGNAL, "received %s: saving what is recorded%s", name, after)
         self.exporter.hurry()
         self._undisturbed(self._end_of_training, dies)
         return True
@@ -230,7 +231,7 @@ class Recorder:
         return why is not None
 
     def _say_ends(self, why: str) -> None:
-        logger.warning("rank %d ends the window of iterations %s: %s", self.rank, self._next, why)
+        self._warn(Slug.WINDOW_ENDED_EARLY, "ends the window of iterations %s: %s", self._next, why)
 
     def _finish(self, *, unclean: bool = False, cut: bool = False) -> None:
         """Stop the open window and hand its trace over; the next one is next.
@@ -248,7 +249,7 @@ class Recorder:
         if self._others.cancelled:
             # Stopped now, it would take the other one's events.
             self._lost = window
-            self._lose(window, "another profiler began before this one could be stopped")
+            self._lose(window, "another profiler began before ours could be stopped")
             return
         if unclean and not kineto.gpu_is_done(_GPU_SECONDS):
             self._lose(
@@ -259,9 +260,8 @@ class Recorder:
         if not window.recorded:
             window.discard()
             self._others.release()
-            logger.warning(
-                "training ended in the warm-up of iterations %s: no trace", window.window
-            )
+            said = "training ended in the warm-up of iterations %s: no trace"
+            warn(Slug.WINDOW_NOT_BEGUN, said, window.window)
             return
         expected = window.estimated_mb()
         stop_seconds = window.stop(self._next)
@@ -271,11 +271,11 @@ class Recorder:
             self._lose(window, "something else in this process has ended torch's profiler")
             return
         if cut or not window.whole:
-            logger.warning(
-                "rank %d: the window of iterations %s holds only %s%s",
-                self.rank,
-                window.window,
+            self._warn(
+                Slug.WINDOW_SHORT,
+                "has only iterations %s of the window of iterations %s%s",
                 wording.ranks(tuple(window.recorded)),
+                window.window,
                 " (the last in part)" if cut else "",
             )
         self._times.window_closed(window.window)
@@ -293,7 +293,8 @@ class Recorder:
             lost, self._lost = self._lost, None
             lost.discard()
 
+    def _warn(self, slug: Slug, message: str, *values: object) -> None:
+        warn(slug, f"rank %d {message}", self.rank, *values)
+
     def _lose(self, window: OpenWindow, why: str) -> None:
-        logger.warning(
-            "rank %d loses the window of iterations %s: %s", self.rank, window.window, why
-        )
+        self._warn(Slug.WINDOW_LOST, "loses the window of iterations %s: %s", window.window, why)

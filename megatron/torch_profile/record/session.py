@@ -17,7 +17,7 @@ from typing import Any
 
 from megatron.torch_profile.followers import Idle, StepFollower, followers
 from megatron.torch_profile.hooks import arguments
-from megatron.torch_profile.log import exit_with, logger
+from megatron.torch_profile.log import Slug, exit_with, say, warn
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.record import cupti, forewarnings
@@ -63,7 +63,12 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         exit_with(error)
     except Exception as error:
         # What all ranks do alike fails alike, and a peer that is gone ends training by itself.
-        logger.warning("training goes on without a profile: %s: %s", type(error).__name__, error)
+        warn(
+            Slug.NO_PROFILE,
+            "training goes on without a profile: %s: %s",
+            type(error).__name__,
+            error,
+        )
     if capture is None:
         yield
         return
@@ -72,7 +77,8 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         followers.steps = _begin(capture, args, model, count_flops)
     except Exception as error:
         # All that ranks do together is behind us, so this one may go its own way.
-        logger.warning(
+        warn(
+            Slug.NO_PROFILE,
             "rank %d trains without a profile: %s: %s",
             capture.topology.rank,
             type(error).__name__,
@@ -95,7 +101,7 @@ def _begin(
     """Say and write what will be captured, and make what follows the steps on this rank."""
     flops = count_flops()
     if capture.topology.rank == 0:
-        logger.info("%s", capture.describe())
+        say(Slug.PLAN, "%s", capture.describe())
         forewarnings.of_the_run(capture, args)
         _write_run_file(capture, args, flops)
     if "modules" in capture.config.wanted_spans:
@@ -113,9 +119,10 @@ def _prepare_cupti(args: Any) -> None:
     cupti.prepare(torch.version.cuda, cuda_graphs=graphs, given=os.environ)
     other = cupti.other_subscriber(os.environ)
     if other:
-        logger.warning(
-            "%s shares this process; only one profiler gets the GPU's events, and traces may "
-            "hold none",
+        warn(
+            Slug.OTHER_GPU_PROFILER,
+            "%s runs in this process too; only one profiler gets the GPU's events, so traces may "
+            "hold no GPU work",
             other,
         )
 
@@ -173,7 +180,7 @@ def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
         with atomic_path(path) as unfinished:
             unfinished.write_text(json.dumps(run, indent=1) + "\n")
     except (OSError, TypeError, ValueError) as error:
-        logger.warning("%s was not written: %s", path, error)
+        warn(Slug.RUN_RECORD_FAILED, "%s was not written: %s", path, error)
 
 
 def _jsonable(value: Any) -> Any:

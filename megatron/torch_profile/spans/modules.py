@@ -30,7 +30,9 @@ except ImportError:  # before torch 2.2
     from torch._dynamo.external_utils import is_compiling
 
 from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.spans.backward import BackwardSpans
+from megatron.torch_trace import wording
 
 # What Megatron wraps a model chunk in; the paths users know begin below them.
 _WRAPPER_ATTRIBUTE = "module"
@@ -62,7 +64,7 @@ class ModuleSpans:
 
     def __init__(self, chunks: Any, depth: int | None = None) -> None:
         self._handles: list[Any] = []
-        self._guard = Guard("no more spans of modules, training goes on")
+        self._guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of modules")
         self._backward = BackwardSpans(self._guard)
         # A stack, because modules are inside each other, and one may be entered while it is open
         # (shared or recomputed).
@@ -146,8 +148,8 @@ class SpanCount:
     compiled: int = 0
 
     def __str__(self) -> str:
-        named = f"{self.named} module{'s' * (self.named != 1)}"
-        return f"{named}, none of the {self._closed}" if self._closed else named
+        named = wording.counted(self.named, "module")
+        return f"{named}; the {self._closed} get none" if self._closed else named
 
     @property
     def why_none(self) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
 
 _TRAINING = "megatron.training.training"
@@ -33,7 +34,7 @@ class Phases:
     """The open phases of one window on this rank."""
 
     def __init__(self) -> None:
-        self.guard = Guard("no more spans of phases, training goes on")
+        self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of phases")
         self._timers: dict[str, list[Any]] = {}
         self._microbatches: dict[int, tuple[int, int | None]] = {}
         self._forwards: dict[int | None, int] = {}

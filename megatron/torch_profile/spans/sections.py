@@ -20,6 +20,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import Patch, PatchSet
 
 _PUSH, _POP = "nvtx_range_push", "nvtx_range_pop"
@@ -30,7 +31,7 @@ class Sections:
     """The open sections of one window on this rank."""
 
     def __init__(self) -> None:
-        self.guard = Guard("no more spans of sections, training goes on")
+        self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of sections")
         self._open: list[Any] = []
 
     def push(self, name: str) -> None:
