@@ -28,7 +28,7 @@ from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.limits import short_of_address_space
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.log import Slug, say, warn
+from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
