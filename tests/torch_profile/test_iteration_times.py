@@ -81,8 +81,8 @@ def test_ten_on_each_side_are_told_and_the_log_says_how_much_the_profiler_slowed
     }
     assert (
         "[torch-profile iteration-times] rank 0, iterations 16: recorded iteration 693 ms; "
-        "undisturbed 585 ms (median of 20): the profiler slowed it by 18 % (mean 585 ms before the window, 588 ms "
-        "after it)\n"
+        "undisturbed 585 ms (median of 20): the profiler slowed it by 18 % (mean 585 ms "
+        "before the window, 588 ms after it)\n"
     ) in capsys.readouterr().out
 
 
