@@ -29,19 +29,24 @@ from megatron.torch_trace.errors import UsageError
 USAGE = """usage: python -m megatron.torch_profile [--cpu] (SCRIPT | -m MODULE) [ARGS...]
        python -m megatron.torch_profile --plan [RANKS] [SCRIPT] [ARGS...]
 
-Run a script that trains with NVIDIA Megatron, with --torch-profile flags added to its arguments.
-Add it to a launch script after torchrun's own arguments:
+Run a script that trains with NVIDIA Megatron, with the --torch-profile flags
+added to its arguments. In a launch script, write it after torchrun's own
+arguments:
 
-    torchrun $DISTRIBUTED_ARGS -m megatron.torch_profile pretrain_gpt.py $ARGS --torch-profile
+    torchrun $DISTRIBUTED_ARGS -m megatron.torch_profile \\
+        pretrain_gpt.py $ARGS --torch-profile
 
   --cpu     train without a GPU, over gloo
-  --plan    start nothing: check the flags and the folder, and print which ranks and iterations will
-            be recorded and how large the traces will be, for a launch of so many ranks; needs
-            neither GPU nor Megatron
+  --plan    start nothing: check the flags and the folder, and print for a
+            launch of RANKS ranks what will be recorded and how large the
+            traces will be; needs no GPU and no Megatron
   -m        run a module instead of a script
-  -h        this help
+  -h        print this help
   --torch-profile-help
-            the --torch-profile flags; the script's own --help has them among Megatron's
+            print the help of the --torch-profile flags; the script's own
+            --help has these flags among Megatron's
+
+Exit status: the script's own; 2 if a flag is wrong, before anything is trained.
 """
 _OURS = ("--cpu", "--plan", "-h", "--help", HELP)
 _LOCAL_RANK = re.compile(r"--local[-_]rank(=\d+)?")
@@ -74,13 +79,13 @@ def main(argv: list[str]) -> None:
     as_module = bool(argv) and argv[0] == "-m"
     target, arguments = argv[int(as_module) :][:1], argv[int(as_module) + 1 :]
     if not target:
-        exit_with(UsageError(f"no script given; {USAGE.splitlines()[0]}"))
+        exit_with(UsageError(f"no script is given; {USAGE.splitlines()[0]}"))
     if not as_module:
         script = Path(target[0])
         if not script.is_file():
             exit_with(
                 UsageError(
-                    f"{script}: no such script; flags of its own come after it "
+                    f"{script}: no such script; its flags come after its name "
                     "(python -m megatron.torch_profile [--cpu] SCRIPT ARGS...)."
                 )
             )
@@ -143,8 +148,8 @@ def _refuse_old_megatron() -> None:
             exit_with(
                 UsageError(
                     f"{package} is an old Megatron (core {version_in(package / 'core')}, whose "
-                    f"__init__.py hides this package); needs core {oldest} or newer, take the old "
-                    "one off PYTHONPATH."
+                    f"__init__.py hides this package); take it off PYTHONPATH and "
+                    f"use core {oldest} or newer."
                 )
             )
 

@@ -49,8 +49,8 @@ class TorchProfileConfig:
 
     enabled: bool = _flag(
         False,
-        "Record torch.profiler traces of this run. No other --torch-profile-* flag may be given "
-        "without it.",
+        "Record torch.profiler traces of this run. All other --torch-profile-* flags need this "
+        "flag.",
     )
     ranks: list[str] = _flag(
         ["0"],
@@ -61,7 +61,7 @@ class TorchProfileConfig:
     )
     wait: int = _flag(0, "Iterations without profiling at the start of every cycle.", metavar="N")
     warmup: int = _flag(
-        1, "Iterations of a cycle in which the profiler runs but keeps nothing.", metavar="N"
+        1, "Iterations of a cycle in which the profiler runs and keeps nothing.", metavar="N"
     )
     active: int = _flag(1, "Iterations of a cycle that are recorded into one trace.", metavar="N")
     repeat: int = _flag(
@@ -70,13 +70,15 @@ class TorchProfileConfig:
     skip_first: int = _flag(
         1,
         "Iterations to skip before the first cycle, counted from the first iteration of this "
-        "process (so after a resume too).",
+        "process, so after a resume too.",
         metavar="N",
     )
     record_shapes: bool = _flag(False, "Record the shapes of operator inputs.")
     profile_memory: bool = _flag(False, "Record allocations and frees of tensor memory.")
     with_stack: bool = _flag(
-        False, "Record Python stacks. Traces grow about four times, and so does the stop."
+        False,
+        "Record Python stacks. Traces, and the profiler's stop at the end of a window, grow about "
+        "four times.",
     )
     with_flops: bool = _flag(
         False,
@@ -97,15 +99,15 @@ class TorchProfileConfig:
     iterations: list[str] | None = _flag(
         None,
         "Record these global iterations (A-B or A, several allowed) instead of cycles; "
-        "--torch-profile-warmup iterations before each are warm-up.",
+        "--torch-profile-warmup iterations before each range are warm-up.",
         nargs="+",
         metavar="A-B",
     )
     skip_first_wait: bool = _flag(False, "Leave out the wait of the first cycle.")
     frequency: int | None = _flag(
         None,
-        "Length of a cycle in iterations; the wait follows from it. Instead of "
-        "--torch-profile-wait.",
+        "Length of a cycle in iterations: the wait is the cycle without its warm-up and active "
+        "iterations. Replaces --torch-profile-wait.",
         metavar="N",
     )
     activities: list[str] = _flag(
@@ -113,9 +115,9 @@ class TorchProfileConfig:
     )
     spans: list[str] | None = _flag(
         None,
-        "Name in the trace what Megatron does: phases (micro-batches, timers, optimizer, logging, "
-        "evaluation), modules (forward, backward and recomputation of each module, such as "
-        "'decoder.layers.3.mlp: MLP'), sections (what Megatron marks for Nsight).",
+        "Give names in the trace to what Megatron does: phases (micro-batches, timers, optimizer, "
+        "logging, evaluation), modules (forward, backward and recomputation of each module, "
+        "such as 'decoder.layers.3.mlp: MLP'), sections (what Megatron marks for Nsight).",
         nargs="+",
         choices=["phases", "modules", "sections"],
     )
@@ -126,8 +128,8 @@ class TorchProfileConfig:
     )
     export: str = _flag(
         "background",
-        "How a trace leaves: background forks a child that writes it while training goes on; sync "
-        "holds training for the raw file and compresses in another process.",
+        "Who writes a trace: background forks a child that writes the trace while training goes "
+        "on; sync holds training until the raw file is written, and another process compresses it.",
         choices=["background", "sync"],
     )
     exit_timeout: int = _flag(
@@ -135,14 +137,14 @@ class TorchProfileConfig:
     )
     scratch_dir: str | None = _flag(
         None,
-        "Folder on the node in which traces grow; only the finished, compressed file goes to "
-        "--torch-profile-dir.",
+        "Folder on the node for traces that are being written; only finished, compressed files go "
+        "to --torch-profile-dir.",
         metavar="DIR",
     )
     max_trace_mb: int | None = _flag(
         None,
-        "End a window early when its raw trace would grow past so many MB (an estimate), and "
-        "write what there is.",
+        "End a window early when its raw trace would grow past N MB (an estimate), and write what "
+        "is recorded.",
         metavar="N",
     )
     compression: str = _flag("gzip", "Compression of the traces.", choices=["gzip", "zstd", "none"])
@@ -155,31 +157,32 @@ class TorchProfileConfig:
         "--torch-profile-with-stack.",
     )
     execution_trace: bool = _flag(
-        False, "Also write torch's execution trace (for Chakra and for replay) of each window."
+        False, "Also write torch's execution trace of each window, for Chakra and for replay."
     )
     summary: str = _flag(
         "auto",
-        "Analyse every window beside training and log what it says to W&B, TensorBoard and "
-        "metrics.jsonl: auto does so where one of the first two is and a GPU is recorded.",
+        "Analyse every window beside training and log where its time went to W&B, TensorBoard and "
+        "metrics.jsonl. auto: where W&B or TensorBoard is on and a GPU is recorded.",
         choices=["auto", "always", "never"],
     )
     partials: str = _flag(
         "auto",
-        "Analyse every trace beside training, with the least priority, and keep the result beside "
-        "it, so that torch-trace analyze need not read it: auto does so where a GPU is recorded.",
+        "Analyse every trace beside training, with the least priority, and keep the analysis "
+        "beside the trace, so that torch-trace analyze need not read the trace. auto: where a GPU "
+        "is recorded.",
         choices=["auto", "always", "never"],
     )
     wandb_artifacts: bool = _flag(
         False,
-        "Also give the traces to the W&B run as an artifact: files up to 500 MB, 2 GB a window.",
+        "Also log the traces as an artifact of the W&B run: files up to 500 MB, 2 GB a window.",
     )
     preset: str | None = _flag(
         None,
         "Switch on a common set of flags: overlap (what communication hides behind), modules "
-        "(which module costs what), memory (who holds memory), full.",
+        "(which module costs what), memory (what allocates memory), full (all of these).",
         choices=list(PRESETS),
     )
-    help: bool = _flag(False, "Print the help of these flags only, and end.")
+    help: bool = _flag(False, "Print the help of these flags only, and exit.")
 
     def with_preset(self) -> TorchProfileConfig:
         """The same configuration with what its preset switches on."""
@@ -218,13 +221,13 @@ class MetricsConfig:
     log_timers_to_wandb: bool = _flag(
         False,
         "Log timers (timers/<name>-time) and the split of the step time per log interval to the "
-        "W&B run, to TensorBoard and to the profile's metrics.jsonl, whichever there are.",
+        "W&B run, to TensorBoard and to the profile's metrics.jsonl, those that exist.",
     )
     log_timers_to_tensorboard: bool = _flag(False, "The same as --log-timers-to-wandb.")
     log_gpu_stats_interval: float | None = _flag(
         None,
-        "Read every GPU through NVML so often, and log utilisation, power, clocks, temperature "
-        "and memory per log interval.",
+        "Read every GPU through NVML every SECONDS, and log utilisation, power, clocks, "
+        "temperature and memory per log interval.",
         metavar="SECONDS",
     )
     log_memory_interval: int | None = _flag(

@@ -60,9 +60,9 @@ def test_it_runs_a_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "no script given; usage: python -m megatron.torch_profile"),
+        ([], "no script is given; usage: python -m megatron.torch_profile"),
         (["missing.py"], "missing.py: no such script"),
-        (["--torch-profile", "x.py"], "--torch-profile: no such script; flags of its own come"),
+        (["--torch-profile", "x.py"], "--torch-profile: no such script; its flags come"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(arguments: list[str], sentence: str) -> None:
@@ -83,7 +83,7 @@ def test_a_megatron_that_would_hide_this_package_is_named(tmp_path: Path) -> Non
     assert ended.returncode == 2
     assert ended.stderr == (
         f"torch-profile: error: {package} is an old Megatron (core 0.5.0, whose __init__.py hides "
-        "this package); needs core 0.6 or newer, take the old one off PYTHONPATH.\n"
+        "this package); take it off PYTHONPATH and use core 0.6 or newer.\n"
     )
 
 

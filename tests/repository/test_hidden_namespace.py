@@ -72,8 +72,8 @@ def test_the_recorder_names_the_old_megatron(path: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"torch-profile: error: {tmp_path}/megatron is an old Megatron (core 0.5.0, whose "
-        "__init__.py hides this package); needs core 0.6 or newer, take the old one off "
-        "PYTHONPATH.\n"
+        "__init__.py hides this package); take it off PYTHONPATH and "
+        "use core 0.6 or newer.\n"
     )
 
 

@@ -146,7 +146,7 @@ def test_help_survives_a_bare_percent_in_somebody_elses_text() -> None:
         ),
         (
             "--torch-profile-ranks 0 1",
-            "--torch-profile-ranks: does nothing without --torch-profile, add it.",
+            "--torch-profile-ranks: does nothing without --torch-profile; add --torch-profile.",
         ),
         (
             "--torch-profile --profile",
@@ -161,12 +161,12 @@ def test_help_survives_a_bare_percent_in_somebody_elses_text() -> None:
         (
             "--torch-profile --torch-profile-stacks",
             "--torch-profile-stacks: there are no stacks to write without "
-            "--torch-profile-with-stack, add it.",
+            "--torch-profile-with-stack; add that flag.",
         ),
         (
             "--torch-profile --torch-profile-iterations 101",
             "--torch-profile-iterations 101-101: this process runs iterations 1 to 100 "
-            "(--train-iters 100), choose among them.",
+            "(--train-iters 100); choose among these.",
         ),
     ],
 )

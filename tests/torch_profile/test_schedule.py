@@ -146,30 +146,30 @@ def test_absolute_iterations(
         (
             {"frequency": 10, "wait": 3},
             "--torch-profile-frequency 10 and --torch-profile-wait 3: the wait follows from the "
-            "frequency, give one of them.",
+            "frequency; give only one of the two.",
         ),
         (
             {"active": 40},
-            "--torch-profile-active 40: the window of iterations 3-42 cannot happen, this process "
-            "runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
+            "--torch-profile-active 40: the window of iterations 3-42 cannot happen, since this "
+            "process runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
             "--torch-profile-wait, --torch-profile-warmup or --torch-profile-active, which need 42 "
-            "iterations where there are 30.",
+            "iterations, and there are 30.",
         ),
         (
             {"wait": 10, "repeat": 5},
-            "--torch-profile-repeat 5: the window of iterations 61 cannot happen, this process "
-            "runs iterations 1 to 30 (--train-iters 30); --torch-profile-repeat 2 fits.",
+            "--torch-profile-repeat 5: the window of iterations 61 cannot happen, since this "
+            "process runs iterations 1 to 30 (--train-iters 30); --torch-profile-repeat 2 fits.",
         ),
         (
             {"repeat": 0, "wait": 100},
-            "--torch-profile-active 1: the window of iterations 103 cannot happen, this process "
-            "runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
+            "--torch-profile-active 1: the window of iterations 103 cannot happen, since this "
+            "process runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
             "--torch-profile-wait, --torch-profile-warmup or --torch-profile-active, which need "
-            "103 iterations where there are 30.",
+            "103 iterations, and there are 30.",
         ),
         (
             {"iterations": ["5-3"]},
-            "--torch-profile-iterations 5-3: the range is empty, write 3-5.",
+            "--torch-profile-iterations 5-3: the range is empty; write 3-5.",
         ),
         (
             {"iterations": ["0-3"]},
@@ -186,12 +186,12 @@ def test_absolute_iterations(
         (
             {"iterations": ["29-31"]},
             "--torch-profile-iterations 29-31: this process runs iterations 1 to 30 "
-            "(--train-iters 30), choose among them.",
+            "(--train-iters 30); choose among these.",
         ),
         (
             {"iterations": ["3"], "repeat": 2},
             "--torch-profile-iterations and --torch-profile-repeat: one says which iterations to "
-            "record, the other counts cycles; give one of them.",
+            "record, the other counts cycles; give only one of the two.",
         ),
     ],
 )

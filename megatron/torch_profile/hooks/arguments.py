@@ -237,7 +237,7 @@ def _check(namespace: argparse.Namespace) -> None:
         )
         # A YAML file may hold the switch itself.
         if unused and not getattr(namespace, "yaml_cfg", None):
-            exit_with(UsageError(f"{', '.join(unused)}: does nothing without {FLAG}, add it."))
+            exit_with(UsageError(f"{', '.join(unused)}: does nothing without {FLAG}; add {FLAG}."))
         return
     try:
         capture_plan.check(config, namespace)

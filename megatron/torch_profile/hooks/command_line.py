@@ -74,7 +74,7 @@ def help_text() -> str:
 
 _USAGE = (
     "python -m megatron.torch_profile pretrain_gpt.py ARGS... --torch-profile [...]\n"
-    "(docs/flags.md tells more of every flag)"
+    "(docs/flags.md says more about every flag)"
 )
 
 

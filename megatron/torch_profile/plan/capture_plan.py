@@ -161,7 +161,7 @@ def check(config: TorchProfileConfig, args: Any) -> None:
     if config.stacks and not config.with_stack:
         raise UsageError(
             f"{flag_of('stacks')}: there are no stacks to write without "
-            f"{flag_of('with_stack')}, add it."
+            f"{flag_of('with_stack')}; add that flag."
         )
     if getattr(args, "train_iters", None):
         schedule.make(

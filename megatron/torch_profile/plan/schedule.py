@@ -114,7 +114,7 @@ def parse_iterations(words: list[str]) -> list[tuple[int, int]]:
         if first < 1:
             raise UsageError(f"{flag} {word}: iterations are numbered from 1.")
         if last < first:
-            raise UsageError(f"{flag} {word}: the range is empty, write {last}-{first}.")
+            raise UsageError(f"{flag} {word}: the range is empty; write {last}-{first}.")
         ranges.append((first, last))
     ranges.sort()
     for (a, b), (c, d) in pairwise(ranges):
@@ -144,7 +144,7 @@ def check(config: TorchProfileConfig) -> None:
         if config.wait:
             raise UsageError(
                 f"{flag_of('frequency')} {config.frequency} and {flag_of('wait')} {config.wait}: "
-                "the wait follows from the frequency, give one of them."
+                "the wait follows from the frequency; give only one of the two."
             )
     if config.iterations is not None:
         defaults = TorchProfileConfig()
@@ -152,7 +152,7 @@ def check(config: TorchProfileConfig) -> None:
         if cycle:
             raise UsageError(
                 f"{flag_of('iterations')} and {flag_of(cycle[0])}: one says which iterations to "
-                "record, the other counts cycles; give one of them."
+                "record, the other counts cycles; give only one of the two."
             )
         parse_iterations(config.iterations)
 
@@ -187,12 +187,12 @@ def make(config: TorchProfileConfig, span: Span, *, why_last: str) -> Schedule:
             if fitting
             else f"lower {flag_of('skip_first')}, "
             f"{flag_of('wait')}, {flag_of('warmup')} or {flag_of('active')}, which need {needs} "
-            f"iterations where there are {room}"
+            f"iterations, and there are {room}"
         )
         raise UsageError(
             f"{flag_of('repeat') if fitting else flag_of('active')} "
             f"{config.repeat if fitting else config.active}: the window of iterations "
-            f"{last_window} cannot happen, this process runs {span} ({why_last}); {advice}."
+            f"{last_window} cannot happen, since this process runs {span} ({why_last}); {advice}."
         )
     return schedule
 
@@ -202,5 +202,5 @@ def _check_absolute(ranges: list[tuple[int, int]], span: Span, why_last: str) ->
     for first, last in ranges:
         if last > span.last:
             raise UsageError(
-                f"{flag} {first}-{last}: this process runs {span} ({why_last}), choose among them."
+                f"{flag} {first}-{last}: this process runs {span} ({why_last}); choose among these."
             )
