@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 import analysis_reference as reference
@@ -16,11 +17,16 @@ from recorded_traces import label, recorded
 from megatron.torch_trace.analysis.run.rank import EmptyTraceError, analyse_rank
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown, break_down
 from megatron.torch_trace.analysis.timeline.steps import MergedTraceError, Step
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 
 
 def parts(builder: TraceBuilder, folder: Path) -> tuple[Breakdown, tuple[Breakdown, ...]]:
     timeline = builder.timeline(folder)
     return break_down(timeline.sets, timeline.window)
+
+
+def test_the_parts_have_one_list_of_names() -> None:
+    assert tuple(field.name for field in fields(Breakdown)) == BREAKDOWN_PARTS
 
 
 def test_communication_beside_compute_is_not_exposed(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from megatron.torch_profile.publish import sinks, wandb_charts, window_summary
 from megatron.torch_profile.publish.window_summary import (
-    BREAKDOWN,
     RANK_COLUMNS,
     main,
     read,
     wait_for_traces,
 )
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.format.file_names import kept_analysis_of
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_summary_holds_what_the_analysis_knows(window: Path) -> None:
     summary = read(window)
     assert (summary.first, summary.last, summary.missing_ranks) == (3, 3, [1])
-    parts = [summary.scalars[f"profile/{part}_pct"] for part in BREAKDOWN]
+    parts = [summary.scalars[f"profile/{part}_pct"] for part in BREAKDOWN_PARTS]
     assert sum(parts) == pytest.approx(100.0)
     dimensions = [summary.scalars[f"profile/exposed_{name}_pct"] for name in ("tp", "pp")]
     assert 0 < sum(dimensions) <= summary.scalars["profile/exposed_communication_pct"]
@@ -73,7 +73,7 @@ def test_every_key_of_a_window_has_its_row_in_the_document(window: Path) -> None
 
 def test_the_line_names_the_parts_and_the_ranks_that_are_missing(window: Path) -> None:
     summary = replace(read(window), findings=[])
-    summary.scalars.update({f"profile/{part}_pct": 25.0 for part in BREAKDOWN})
+    summary.scalars.update({f"profile/{part}_pct": 25.0 for part in BREAKDOWN_PARTS})
     assert summary.line() == (
         "iterations 3: compute 25 %, exposed communication 25 %, exposed memory 25 %, "
         "idle 25 % (2 ranks; without rank 1)"

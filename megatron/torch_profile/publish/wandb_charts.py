@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from megatron.torch_profile.publish.window_summary import (
-    BREAKDOWN,
     FINDING_COLUMNS,
     RANK_COLUMNS,
     WindowSummary,
 )
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 
 
 def charts(summary: WindowSummary) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def charts(summary: WindowSummary) -> dict[str, Any]:
     }
     shares = [
         [part.replace("_", " "), summary.scalars[f"profile/{part}_pct"]]
-        for part in BREAKDOWN
+        for part in BREAKDOWN_PARTS
         if f"profile/{part}_pct" in summary.scalars
     ]
     if shares:

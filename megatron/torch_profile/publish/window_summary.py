@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.format.file_names import (
     ARTIFACTS,
     SUMMARY_FILE,
@@ -35,9 +36,7 @@ from megatron.torch_trace.wording import counted, percent
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 
-BREAKDOWN = ("compute", "exposed_communication", "exposed_memory", "idle")
-"""Parts of a window, in per cent; they make 100 together."""
-RANK_COLUMNS = ("rank", "iteration_ms", *(f"{part}_pct" for part in BREAKDOWN), "wait_ms")
+RANK_COLUMNS = ("rank", "iteration_ms", *(f"{part}_pct" for part in BREAKDOWN_PARTS), "wait_ms")
 FINDING_COLUMNS = ("severity", "code", "title", "advice")
 
 _POLL_SECONDS = 0.5
@@ -75,7 +74,7 @@ class WindowSummary:
 
     def line(self) -> str:
         """The window in a sentence."""
-        shares = {part: self.scalars.get(f"profile/{part}_pct") for part in BREAKDOWN}
+        shares = {part: self.scalars.get(f"profile/{part}_pct") for part in BREAKDOWN_PARTS}
         known = {part: percent(v / 100) for part, v in shares.items() if v is not None}
         said = [f"{part.replace('_', ' ')} {share}" for part, share in known.items()]
         if not said:
@@ -120,7 +119,7 @@ def _scalars(analysis: Analysis) -> dict[str, float]:
     if summary.iteration_ns is not None:
         values["profile/iteration_ms"] = summary.iteration_ns / 1e6
     if summary.shares is not None:
-        for part in (*BREAKDOWN, "overlapped_communication"):
+        for part in (*BREAKDOWN_PARTS, "overlapped_communication"):
             values[f"profile/{part}_pct"] = 100.0 * getattr(summary.shares, part)
     for dimension, share in summary.dimensions.items():
         values[f"profile/exposed_{dimension}_pct"] = 100.0 * share
@@ -139,7 +138,7 @@ def _row(rank: RankResult) -> list[float | None]:
     lengths = [step.end_ns - step.start_ns for step in rank.steps]
     parts = [
         None if rank.breakdown is None else 100.0 * getattr(rank.breakdown, part) / rank.window_ns
-        for part in BREAKDOWN
+        for part in BREAKDOWN_PARTS
     ]
     return [
         rank.rank,

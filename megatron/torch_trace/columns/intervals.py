@@ -14,12 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-
-
-def ints(values: npt.ArrayLike) -> Ints:
-    """`values` as int64; an empty list too."""
-    return np.asarray(values, dtype=np.int64)
+from megatron.torch_trace.format.integer_arrays import Ints as Ints
+from megatron.torch_trace.format.integer_arrays import ints as ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.tracks.lanes import Ints
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.wording import counted, ranks
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.tracks.lanes import Ints
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.wording import counted, duration
 
 NOISE_NS = 5_000

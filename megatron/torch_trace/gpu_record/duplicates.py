@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.tracks.lanes import Ints
+from megatron.torch_trace.format.integer_arrays import Ints
 
 
 def written_again(

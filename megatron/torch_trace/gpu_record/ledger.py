@@ -16,12 +16,12 @@ from megatron.torch_trace.format.categories import (
     ends_capture,
     is_kernel_launch,
 )
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.captures import Captures
 from megatron.torch_trace.gpu_record.clock import ClockOffset, find_offset
 from megatron.torch_trace.gpu_record.duplicates import written_again
 from megatron.torch_trace.reader import SlimEvent
-from megatron.torch_trace.tracks.lanes import Ints
 
 MOST_ROWS = 1 << 20
 """Of calls, and of GPU rows: of a trace of several GB the first ones tell enough."""

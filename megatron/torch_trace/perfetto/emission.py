@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.perfetto import shapes, wire
 from megatron.torch_trace.perfetto.arguments import FLAG, INTEGER, REAL, TEXT
 from megatron.torch_trace.perfetto.events import NO_ARGUMENTS, RankEvents
 from megatron.torch_trace.perfetto.flows import Arrows
-from megatron.torch_trace.perfetto.order import Ints, Order
+from megatron.torch_trace.perfetto.order import Order
 from megatron.torch_trace.perfetto.shapes import Parts, Shape
 
 _PACKET, _TIMESTAMP, _SEQUENCE, _FLAGS, _EVENT = 1, 8, 10, 13, 11

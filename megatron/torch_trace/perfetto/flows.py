@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.perfetto.events import RankEvents
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

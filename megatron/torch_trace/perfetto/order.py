@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.tracks.lanes import LaneFinder
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.emission import Emitter
 from megatron.torch_trace.perfetto.events import RankEvents
 from megatron.torch_trace.perfetto.flows import Arrows, connect
-from megatron.torch_trace.perfetto.order import Ints, lanes_of
+from megatron.torch_trace.perfetto.order import lanes_of
 from megatron.torch_trace.perfetto.streams import queue_depth
 from megatron.torch_trace.perfetto.tracks import GPU_ANNOTATIONS, Planner, Shown, TrackPlan
 from megatron.torch_trace.tracks.lanes import order_of

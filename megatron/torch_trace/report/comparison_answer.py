@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison, Lateness
-from megatron.torch_trace.analysis.compare.parts import PARTS
 from megatron.torch_trace.analysis.compare.statistics import STEPS, Difference
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.report.comparison_words import part_name, relative, signed
 from megatron.torch_trace.wording import duration, percent
 
@@ -83,7 +83,7 @@ def _parts(comparison: Comparison) -> list[str]:
     whole = comparison.iteration.before
     if not whole:
         return []
-    changes = {part: comparison.breakdown[part].change for part in PARTS}
+    changes = {part: comparison.breakdown[part].change for part in BREAKDOWN_PARTS}
     told = [
         (abs(change), f"{part_name(part)} {signed(change)} ms")
         for part, change in changes.items()

@@ -10,8 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison
-from megatron.torch_trace.analysis.compare.parts import PARTS
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.report.comparison_answer import answer
 from megatron.torch_trace.report.comparison_sections import (
     configuration,
@@ -74,7 +74,7 @@ def _bars(comparison: Comparison) -> list[Bar]:
     longest = max(comparison.iteration.before or 0.0, comparison.iteration.after or 0.0)
     bars = []
     for side, which in (("A", "before"), ("B", "after")):
-        parts = {part: getattr(comparison.breakdown[part], which) for part in PARTS}
+        parts = {part: getattr(comparison.breakdown[part], which) for part in BREAKDOWN_PARTS}
         if not longest or None in parts.values():
             return []
         told = ", ".join(f"{part_name(part)} {duration(ns)}" for part, ns in parts.items())

@@ -13,6 +13,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.wording import NONE, UNKNOWN, milliseconds, percent
 
 
@@ -139,9 +140,6 @@ class Section:
 
 _MANY_COLUMNS = 9
 
-PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
-"""Names of the breakdown's parts, which are names of colours too."""
-
 
 def text(value: object, full: str | None = None, brief: str | None = None) -> Cell:
     """A word; `full` if it is a shortened one, `brief` if a terminal has another."""
@@ -175,6 +173,6 @@ def stacked(parts: Breakdown | None, length: int) -> Cell:
     """The breakdown as one bar, with its numbers to be read aloud and on hover."""
     if parts is None or not length:
         return Cell(UNKNOWN)
-    shares = [(name, getattr(parts, name) / length) for name in PARTS]
+    shares = [(name, getattr(parts, name) / length) for name in BREAKDOWN_PARTS]
     told = ", ".join(f"{name.replace('_', ' ')} {percent(part)}" for name, part in shares)
     return Cell("", full=told.replace("exposed memory", "exposed copies"), bar=tuple(shares))

@@ -8,6 +8,7 @@ from statistics import mean
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.wording import (
     NONE,
@@ -22,7 +23,6 @@ _MOST_RANKS = 16
 _MOST_LINES = 32
 _FEW_RANKS = 4
 _WIDE = 96
-_PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 
 
 def breakdown(analysis: Analysis, width: int) -> list[str]:
@@ -56,7 +56,7 @@ def _parts(parts: Breakdown | None, length: int) -> list[str]:
     busy = 1 - parts.idle / length if length else 0.0
     return [
         milliseconds(length),
-        *(milliseconds(getattr(parts, name)) for name in _PARTS),
+        *(milliseconds(getattr(parts, name)) for name in BREAKDOWN_PARTS),
         percent(busy),
     ]
 

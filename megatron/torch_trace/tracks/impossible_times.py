@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.tracks.lanes import Ints
+from megatron.torch_trace.format.integer_arrays import Ints
 
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000

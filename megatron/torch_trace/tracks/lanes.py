@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from megatron.torch_trace.format.integer_arrays import Ints
 
 _RUN_ROWS = 400_000
 _WINDOW_ROWS = 1 << 15

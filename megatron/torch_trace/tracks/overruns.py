@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.tracks.lanes import Ints, LaneFinder, SliceSorter
+from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.tracks.lanes import LaneFinder, SliceSorter
 
 IMPLAUSIBLE_NS = 1_000_000_000
 """Far more than any overlap that was ever seen (4 us), and than a collective waits on a stream that

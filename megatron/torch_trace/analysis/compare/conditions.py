@@ -24,6 +24,7 @@ from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import WorkDifference
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 
 _CONDITION = re.compile(
     r"\s*(?P<metric>[a-z_-]+(?::.*?)?)\s*(?P<comparison>[<>]=?)\s*"
@@ -37,7 +38,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 }
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _NAMED = (
-    "iteration", "compute", "exposed_communication", "exposed_memory", "idle", "communication",
+    "iteration", *BREAKDOWN_PARTS, "communication",
     "overlapped_communication", "kernels", "straggler", "mfu",
 )  # fmt: skip
 _DIMENSIONS = (*(one for one in ORDER if one != "unknown"), "edp", "gtp", "tp-cp", "tp-dp")

@@ -16,15 +16,15 @@ from megatron.torch_trace.analysis.compare.statistics import STEPS, Difference, 
 from megatron.torch_trace.analysis.compare.tables import steps_of
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 
-PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 CAUSES = ("data", "sync", "cpu", "gpu", "unknown")
 """Why the GPU was idle, see `host.IdleCauses`."""
 
 
 def compare_parts(a: Analysis, b: Analysis) -> dict[str, Difference]:
     """`iteration`, its four parts, both sums of communication, and `idle: <cause>`."""
-    rows = {name: _over_steps(a, b, name) for name in ("iteration", *PARTS)}
+    rows = {name: _over_steps(a, b, name) for name in ("iteration", *BREAKDOWN_PARTS)}
     for name in ("communication", "overlapped_communication"):
         rows[name] = _over_ranks(a, b, attrgetter(f"{name}_ns"))
     for cause in CAUSES:
@@ -75,7 +75,7 @@ def _steps(rank: RankResult) -> Iterable[tuple[int, Mapping[str, float]]]:
 
 
 def _named(breakdown: Breakdown | None) -> dict[str, float]:
-    return {} if breakdown is None else {part: getattr(breakdown, part) for part in PARTS}
+    return {} if breakdown is None else {part: getattr(breakdown, part) for part in BREAKDOWN_PARTS}
 
 
 def _over_ranks(

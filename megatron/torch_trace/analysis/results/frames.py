@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import Analysis
 
@@ -97,8 +99,7 @@ def _without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _breakdown(breakdown: Any) -> dict[str, int | None]:
-    names = ("compute", "exposed_communication", "exposed_memory", "idle")
-    return {f"{name}_ns": getattr(breakdown, name, None) for name in names}
+    return {f"{name}_ns": getattr(breakdown, name, None) for name in BREAKDOWN_PARTS}
 
 
 def _frame(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

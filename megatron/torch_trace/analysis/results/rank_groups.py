@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
-
-_PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def _group(label: str, entries: Sequence[_Entry]) -> GroupShares:
     longest = min(entries, key=lambda entry: (-entry[0], entry[1]))
     known = [(parts, length) for length, _, parts in entries if parts is not None and length]
     shares = tuple(_mean(getattr(parts, name) / length for parts, length in known)
-                   for name in _PARTS)  # fmt: skip
+                   for name in BREAKDOWN_PARTS)  # fmt: skip
     return GroupShares(
         label=label,
         count=len(entries),

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import findings
 from megatron.torch_trace.report.places import used_dimensions, where
 from megatron.torch_trace.report.tables import (
-    PARTS,
     At,
     Cell,
     Column,
@@ -62,7 +62,7 @@ def section(analysis: Analysis) -> Section:
             "on_one_screen": len(ranks) <= _ON_ONE_SCREEN,
             "parts": list(
                 zip(
-                    PARTS,
+                    BREAKDOWN_PARTS,
                     ("compute", "exposed communication", "exposed copies", "idle"),
                     strict=True,
                 )
@@ -104,7 +104,7 @@ def _table(analysis: Analysis) -> Table:
             *((text(where(rank, used), where(rank, frozenset(rank.coordinates))),) if used else ()),
             stacked(parts, length),
             ms(length),
-            *(_part(getattr(parts, name, None), length) for name in PARTS),
+            *(_part(getattr(parts, name, None), length) for name in BREAKDOWN_PARTS),
             _part(hidden, length),
         )
         rows.append(Row(cells, whole(rank)))
@@ -123,7 +123,7 @@ def _slim(rank: RankResult) -> Slim:
         return Slim(
             rank.rank, everywhere, None, f"rank {rank.rank}: unknown", (0.0,) * 4, whole(rank)
         )
-    shares = [getattr(rank.breakdown, name) / rank.window_ns for name in PARTS]
+    shares = [getattr(rank.breakdown, name) / rank.window_ns for name in BREAKDOWN_PARTS]
     ends = tuple(round(100 * sum(shares[: n + 1]), 1) for n in range(3))
     told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
     return Slim(
@@ -157,7 +157,7 @@ def _group_cells(group: GroupShares) -> tuple[Cell, ...]:
     bar = Cell(UNKNOWN)
     if shares:
         told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
-        bar = Cell("", full=told, bar=tuple(zip(PARTS, shares, strict=True)))
+        bar = Cell("", full=told, bar=tuple(zip(BREAKDOWN_PARTS, shares, strict=True)))
     return (
         text(group.label),
         number(group.count, f"{group.count:,}"),
@@ -201,7 +201,7 @@ def steps(analysis: Analysis) -> Section:
                 number(rank.rank, str(rank.rank)),
                 stacked(step.breakdown, length),
                 ms(length),
-                *(_part(getattr(step.breakdown, name, None), length) for name in PARTS),
+                *(_part(getattr(step.breakdown, name, None), length) for name in BREAKDOWN_PARTS),
             )
             rows.append(Row(cells, At(rank.rank, step.start_ns, length)))
     table = Table("steps", "Each step of each rank", columns, tuple(rows))

@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
+from megatron.torch_trace.format.breakdown_parts import BUSY_PARTS
 from megatron.torch_trace.report.places import used_dimensions, where
 from megatron.torch_trace.report.tables import At, Section
 from megatron.torch_trace.wording import duration
@@ -165,7 +166,7 @@ def _paths(course: Course, shift: int, span: Span) -> tuple[tuple[str, str], ...
     lengths = [b - a for a, b in zip(course.edges_ns[:-1], course.edges_ns[1:], strict=True)]
     piles = [0.0] * len(lengths)
     found = []
-    for name in ("compute", "exposed_communication", "exposed_memory"):
+    for name in BUSY_PARTS:
         values = getattr(course, name)
         piles = [p + v / max(n, 1) for p, v, n in zip(piles, values, lengths, strict=True)]
         found.append((name, _path(edges, piles)))

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import ANNOTATIONS, GPU_WORK, category
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.event_kinds import coded
-from megatron.torch_trace.tracks.lanes import Ints
 
 Keyed = tuple[list[tuple[str, str, Identity, Identity]], NDArray[np.intp]]
 

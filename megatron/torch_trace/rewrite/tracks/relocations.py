@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.format.tracks import Track as Track
-from megatron.torch_trace.tracks.lanes import Ints
 
 
 class Moves:
