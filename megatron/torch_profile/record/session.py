@@ -141,9 +141,19 @@ def _metadata(capture: CapturePlan, args: Any, flops: int | None) -> dict[str, A
         "device": me.device,
         "argv": sys.argv,
         "model_flops_per_iteration": flops,
+        **_tokens(args),
         # At 1 and 2 Megatron's timers synchronise, and overlap is not what it was.
         "timing_log_level": getattr(args, "timing_log_level", None),
     }
+
+
+def _tokens(args: Any) -> dict[str, int]:
+    """Of an iteration over all ranks; nothing while the batch grows, or where it is not told."""
+    batch, length = getattr(args, "global_batch_size", None), getattr(args, "seq_length", None)
+    grows = getattr(args, "rampup_batch_size", None)
+    if grows or not isinstance(batch, int) or not isinstance(length, int):
+        return {}
+    return {"tokens_per_iteration": batch * length}
 
 
 def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:

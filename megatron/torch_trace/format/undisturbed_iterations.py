@@ -80,6 +80,8 @@ def slowdown_sentence(
     recorded = f"Recorded iteration {duration(recorded_ns)}; undisturbed"
     if undisturbed_ns is None:
         return f"{recorded} unknown: fewer than {LEAST} ran near the window without the profiler"
+    if recorded_ns is None:
+        recorded = "Undisturbed iteration"
     several = len(amounts) > 1
     of = f"medians of {amounts[0]} to {amounts[-1]}" if several else f"median of {amounts[0]}"
     undisturbed = f"{recorded} {duration(undisturbed_ns)} ({of})"

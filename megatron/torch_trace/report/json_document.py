@@ -88,6 +88,9 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         "overlapped_communication_ns": rank.overlapped_communication_ns,
         "unknown": rank.unknown,
         "wait_ns": rank.wait_ns,
+        "undisturbed_iteration_ns": rank.undisturbed_iteration_ns,
+        "undisturbed_iterations": len(rank.undisturbed.lengths),
+        "slowdown": rank.slowdown,
         "steps": [
             {
                 "step": step.step,

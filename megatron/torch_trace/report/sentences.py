@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
+from megatron.torch_trace.format.undisturbed_iterations import LEAST, slowdown_sentence
 from megatron.torch_trace.gpu_record.restarts import again_sentence
-from megatron.torch_trace.wording import counted, duration, percent, ranks
+from megatron.torch_trace.wording import counted, duration, number, percent, ranks
 
 _NAMES = {
     "tp": "tensor parallel",
@@ -23,6 +27,10 @@ _NAMES = {
     "default": "default group",
     "unknown": "unknown group",
 }
+_UNDISTURBED_UNKNOWN = (
+    f"Undisturbed iteration unknown: the trace does not tell of {LEAST} iterations without the "
+    "profiler near its window."
+)
 _LEAST_SHARE = 0.0005
 _LEAST_TWICE = 0.005
 _MOST_NOTES = 8
@@ -49,8 +57,33 @@ def head(analysis: Analysis) -> str:
     else:
         parts.append(f"no steps marked, {_unmarked(analysis)}")
     if not analysis.is_of_the_cpu:
-        parts.append(f"MFU {percent(analysis.mfu.value)}")
+        of = " of the undisturbed iteration" if _is_of_undisturbed(analysis) else ""
+        parts.append(f"MFU {percent(analysis.mfu.value)}{of}")
     return "; ".join(parts) + "."
+
+
+def undisturbed(analysis: Analysis) -> list[str]:
+    """What the iteration takes without the profiler, where capture has told it."""
+    told = [rank for rank in analysis.ranks if rank.undisturbed_iteration_ns is not None]
+    known = [rank for rank in told if rank.recorded_iteration_ns is not None] or told
+    if not known:
+        return []
+    lengths = [rank.recorded_iteration_ns for rank in known]
+    said = slowdown_sentence(
+        fmean(ns for ns in lengths if ns is not None) if None not in lengths else None,
+        fmean(rank.undisturbed_iteration_ns or 0 for rank in known),
+        [len(rank.undisturbed.lengths) for rank in known],
+    )
+    speeds = []
+    if analysis.mfu.tflops_per_gpu is not None:
+        speeds.append(f"{number(analysis.mfu.tflops_per_gpu)} model TFLOP/s a GPU")
+    if analysis.mfu.tokens_per_s is not None:
+        speeds.append(f"{number(analysis.mfu.tokens_per_s)} tokens/s")
+    return [f"{said}. Undisturbed: {', '.join(speeds)}." if speeds else f"{said}."]
+
+
+def _is_of_undisturbed(analysis: Analysis) -> bool:
+    return analysis.mfu.value is not None and analysis.mfu.of == UNDISTURBED
 
 
 def _unmarked(analysis: Analysis) -> str:
@@ -133,10 +166,18 @@ def notes(analysis: Analysis) -> list[str]:
         found.append(f"MFU unknown: {analysis.mfu.reason}")
     elif analysis.mfu.value is not None:
         mfu = analysis.mfu
+        of = f" {UNDISTURBED}" if mfu.of == UNDISTURBED else ""
         found.append(
             f"MFU: {mfu.model_flops:.4g} model FLOPs an iteration ({mfu.source}) / "
-            f"({duration(mfu.iteration_ns)} x {mfu.gpus} GPUs x {mfu.peak_tflops:g} dense TFLOP/s)."
+            f"({duration(mfu.iteration_ns)}{of} x {mfu.gpus} GPUs x {mfu.peak_tflops:g} dense "
+            "TFLOP/s)."
         )
+    if (
+        analysis.summary.steps
+        and not analysis.is_of_the_cpu
+        and analysis.summary.undisturbed_iteration_ns is None
+    ):
+        found.append(_UNDISTURBED_UNKNOWN)
     if analysis.missing_ranks:
         word = "ranks" if len(analysis.missing_ranks) > 1 else "rank"
         found.append(f"No trace of {word} {ranks(analysis.missing_ranks)}.")

@@ -26,7 +26,7 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
     """
     width = max(LEAST_WIDTH, min(width, MOST_WIDTH))
     parts = [
-        paragraph(sentences.head(analysis), width),
+        _first_lines(analysis, width),
         _answer(analysis, width),
         _findings(analysis.findings, width),
         render_section(cpu.section(analysis, top), width),
@@ -41,6 +41,11 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         _notes(analysis, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _first_lines(analysis: Analysis, width: int) -> list[str]:
+    lines = [sentences.head(analysis), *sentences.undisturbed(analysis)]
+    return [part for line in lines for part in paragraph(line, width, "", "  ")]
 
 
 def _answer(analysis: Analysis, width: int) -> list[str]:

@@ -3,6 +3,8 @@
 
     MFU = model FLOPs per iteration / (iteration time x GPUs x dense peak of one GPU)
 
+The iteration is the undisturbed one where that is known: what the profiler adds is not training's.
+
 Dense bf16 peaks, in TFLOP/s, from the vendors' data sheets; sparse numbers are twice as high and
 are not used. A GPU that is not in the table has no MFU.
 """
@@ -10,8 +12,9 @@ are not used. A GPU that is not in the table has no MFU.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+UNDISTURBED, RECORDED = "undisturbed", "recorded"
 _PEAKS = (
     # NVIDIA data sheets: H100/H200 SXM 989, PCIe 756, NVL 835; B200 2250, GB200 2500, B300 2250.
     (r"GB200", 2500.0),
@@ -51,9 +54,12 @@ class Mfu:
         reason: what is unknown, a sentence; None if nothing.
         model_flops: per iteration, over all GPUs.
         source: `trace` (capture's metadata) or `--model-flops`.
-        iteration_ns: mean time of a step.
+        iteration_ns: the iteration that all of this is of.
         gpus: world size.
         peak_tflops: dense bf16 peak of one GPU.
+        of: `undisturbed` or `recorded`, which iteration that is.
+        tflops_per_gpu: model TFLOP/s of one GPU, also where its peak is unknown.
+        tokens_per_s: over all GPUs; None if nothing tells how many an iteration has.
     """
 
     value: float | None
@@ -63,6 +69,9 @@ class Mfu:
     iteration_ns: float | None
     gpus: int | None
     peak_tflops: float | None
+    of: str = RECORDED
+    tflops_per_gpu: float | None = field(default=None, compare=False)
+    tokens_per_s: float | None = field(default=None, compare=False)
 
 
 def dense_peak_tflops(device: str | None) -> float | None:
@@ -83,8 +92,20 @@ def compute_mfu(
     iteration_ns: float | None,
     gpus: int | None,
     device: str | None,
+    undisturbed_ns: float | None = None,
+    tokens: int | None = None,
 ) -> Mfu:
-    """MFU, or why there is none."""
+    """MFU, or why there is none.
+
+    Args:
+        model_flops, source, gpus: see `Mfu`.
+        iteration_ns: mean of the recorded steps.
+        device: name of the GPU.
+        undisturbed_ns: an iteration without the profiler, which is taken instead.
+        tokens: of one iteration over all GPUs.
+    """
+    of = UNDISTURBED if undisturbed_ns else RECORDED
+    iteration_ns = undisturbed_ns or iteration_ns
     peak = dense_peak_tflops(device)
     reason = None
     if device == "cpu":
@@ -97,7 +118,10 @@ def compute_mfu(
         reason = "the trace does not tell the number of GPUs."
     elif peak is None:
         reason = f"the dense peak of the GPU {device or '(not recorded)'} is unknown."
-    value = None
+    speed = value = None
+    if device != "cpu" and model_flops and iteration_ns and gpus:
+        speed = model_flops / (iteration_ns * 1e-9 * gpus * 1e12)
     if reason is None and model_flops and iteration_ns and gpus and peak:
         value = model_flops / (iteration_ns * 1e-9 * gpus * peak * 1e12)
-    return Mfu(value, reason, model_flops, source, iteration_ns, gpus, peak)
+    per_s = tokens / (iteration_ns * 1e-9) if tokens and iteration_ns else None
+    return Mfu(value, reason, model_flops, source, iteration_ns, gpus, peak, of, speed, per_s)

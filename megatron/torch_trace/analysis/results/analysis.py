@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.analysis.communication.clocks import Clock
@@ -25,6 +26,8 @@ from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics
 from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.analysis.timeline.time_slices import Course
+from megatron.torch_trace.format.file_names import TraceName
+from megatron.torch_trace.format.undisturbed_iterations import UndisturbedIterations
 
 if TYPE_CHECKING:
     import polars as pl
@@ -82,6 +85,8 @@ class RankResult:
         base_ns: what the trace's times count from, ns since the epoch where the trace tells it.
         course: the breakdown in slices of time; None if utilisation is unknown.
         cpu: time of the CPU, of a recording with neither GPU work nor launches; else None.
+        undisturbed: iterations without the profiler next to the window, as far as capture told.
+        tokens: of one iteration over all GPUs, as capture wrote; None if it did not.
     """
 
     rank: int
@@ -129,6 +134,35 @@ class RankResult:
     cpu: CpuTime | None = None
     other_device: str | None = None
     is_rocm: bool = False
+    undisturbed: UndisturbedIterations = field(default_factory=UndisturbedIterations)
+    tokens: int | None = None
+
+    @property
+    def undisturbed_iteration_ns(self) -> int | None:
+        """An iteration without the profiler: the median; None if that is unknown."""
+        return self.undisturbed.median_ns
+
+    @property
+    def recorded_iteration_ns(self) -> float | None:
+        """An iteration of the window: the mean; None without steps, or if the last was cut."""
+        name = TraceName.parse(Path(self.file).name)
+        if not self.steps or (name is not None and name.partial):
+            return None
+        return sum(step.end_ns - step.start_ns for step in self.steps) / len(self.steps)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Recorded / undisturbed iteration; None if one of them is unknown."""
+        recorded, undisturbed = self.recorded_iteration_ns, self.undisturbed_iteration_ns
+        return None if recorded is None or undisturbed is None else recorded / undisturbed
+
+    @property
+    def slowed_ns(self) -> int:
+        """How much longer the window is than its iterations without the profiler; 0 if unknown."""
+        undisturbed = self.undisturbed_iteration_ns
+        if self.slowdown is None or undisturbed is None:
+            return 0
+        return max(0, self.window_ns - len(self.steps) * undisturbed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class Summary:
         steps: numbers of the steps.
         communication, kernels, families, operators, shapes: tables, by time.
         extremes: of more than 16 ranks the 8 least and the 8 most idle, ascending; else all.
+        undisturbed_iteration_ns: mean over the ranks that know it; None if none does.
+        slowdown: recorded / undisturbed iteration, of means over the ranks that know both.
     """
 
     shares: Shares | None
@@ -115,6 +117,8 @@ class Summary:
     operators: tuple[WorkSummary, ...]
     shapes: tuple[WorkSummary, ...]
     extremes: tuple[int, ...]
+    undisturbed_iteration_ns: float | None = None
+    slowdown: float | None = None
 
 
 def summarise(ranks: Sequence[RankResult]) -> Summary:
@@ -154,7 +158,21 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
             ],
         ),
         extremes=_extremes(ranks),
+        undisturbed_iteration_ns=_mean_if_known(one.undisturbed_iteration_ns for one in ranks),
+        slowdown=_slowdown(ranks),
     )
+
+
+def _mean_if_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _mean(known) if known else None
+
+
+def _slowdown(ranks: Sequence[RankResult]) -> float | None:
+    known = [rank for rank in ranks if rank.slowdown is not None]
+    recorded = _mean_if_known(rank.recorded_iteration_ns for rank in known)
+    undisturbed = _mean_if_known(rank.undisturbed_iteration_ns for rank in known)
+    return recorded / undisturbed if recorded and undisturbed else None
 
 
 def _extremes(ranks: Sequence[RankResult]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from megatron.torch_trace.analysis.gpu_work.mfu import compute_mfu
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult, SkippedFile
 from megatron.torch_trace.analysis.results.stage_work import stage_work
 from megatron.torch_trace.analysis.results.summary import summarise
+from megatron.torch_trace.analysis.run.iterations_beside import with_iterations_beside
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.analysis.run.rank_pool import analyse_ranks
 from megatron.torch_trace.analysis.run.rank_sources import Gathered, find, gather
@@ -92,7 +93,7 @@ def analyze(
             skipped.append(SkippedFile(path_text(file), reason))
         else:
             found[file] = outcome
-    outcomes = [found[trace] for trace in traces if trace in found]
+    outcomes = [with_iterations_beside(found[one], one) for one in traces if one in found]
     by_rank = _by_rank(outcomes)
     if wanted is not None:
         absent = sorted(wanted - set(by_rank))
@@ -169,17 +170,19 @@ def _together(
     if world_size and complete and all(one.is_rank_known for one in ranks):
         missing = tuple(rank for rank in range(world_size) if rank not in by_rank)
     recorded = [one.model_flops for one in ranks if one.model_flops]
-    lengths = [step.end_ns - step.start_ns for one in ranks for step in one.steps]
+    summary = summarise(ranks)
     mfu = compute_mfu(
         model_flops=recorded[0] if recorded else model_flops,
         source="trace" if recorded else "--model-flops" if model_flops else None,
-        iteration_ns=sum(lengths) / len(lengths) if lengths else None,
+        iteration_ns=summary.iteration_ns,
         gpus=world_size,
         device=next((one.device for one in ranks if one.device), None),
+        undisturbed_ns=summary.undisturbed_iteration_ns,
+        tokens=next((one.tokens for one in ranks if one.tokens), None),
     )
     analysis = Analysis(
         ranks=ranks,
-        summary=summarise(ranks),
+        summary=summary,
         missing_ranks=missing,
         clocks=waits.clocks,
         stragglers=waits.stragglers,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
 from megatron.torch_trace.analysis.run import kept_analysis
+from megatron.torch_trace.analysis.run.iterations_beside import with_iterations_beside
 from megatron.torch_trace.analysis.run.rank_pool import analyse_ranks
 from megatron.torch_trace.analysis.run.rank_sources import find, is_fresh
 from megatron.torch_trace.analysis.run.shares import Shard
@@ -81,6 +82,7 @@ def keep(
         try:
             if isinstance(outcome, TorchTraceError):
                 raise outcome
+            outcome = with_iterations_beside(outcome, trace)
             kept_analysis.write(outcome, trace, identities[trace])
         except TorchTraceError as error:
             reason = str(error).removeprefix(f"{trace}: ")

@@ -39,6 +39,10 @@ from megatron.torch_trace.analysis.timeline.time_slices import course_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_of
+from megatron.torch_trace.format.undisturbed_iterations import (
+    METADATA_NAME,
+    UndisturbedIterations,
+)
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
 from megatron.torch_trace.gpu_record.other_devices import OtherDevice
 from megatron.torch_trace.wording import path_text
@@ -190,11 +194,21 @@ def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
         base_ns=activity.base_ns,
         course=None if unknown else course_of(timeline.sets, window),
         cpu=cpu_time(timeline) if _is_of_the_cpu(activity) else None,
+        undisturbed=_undisturbed(metadata.own.get(METADATA_NAME)),
+        tokens=_count(metadata.own.get("tokens_per_iteration")),
     )
     run = metadata.own.get("run")
     return RankOutcome(
         rank, result, rank_calls(timeline, calls), run if isinstance(run, str) else None
     )
+
+
+def _undisturbed(written: object) -> UndisturbedIterations:
+    return UndisturbedIterations.of(written if isinstance(written, list) else ())
+
+
+def _count(written: object) -> int | None:
+    return written if type(written) is int and written > 0 else None
 
 
 def _counts(written: object) -> dict[str, int]:

@@ -73,7 +73,7 @@ def render_html(
     template = _environment().get_template("page.html")
     return template.render(
         title=_title(analysis),
-        head=sentences.head(analysis),
+        head=[sentences.head(analysis), *sentences.undisturbed(analysis)],
         sections=shown,
         left_out=[section for section in sections if section.missing is not None],
         labels=[entry for section in shown for entry in _labels(section)],

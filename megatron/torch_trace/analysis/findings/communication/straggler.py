@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES
@@ -47,15 +48,21 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
             or one.share_there < _MOSTLY
         ):
             continue
-        cause, difference, advice = _cause(result, list(analysis.ranks))
+        cause = _cause(result, list(analysis.ranks))
+        explained = cause.explained_ns
+        remaining = share
+        if explained:
+            remaining = max(0, lost - explained) / (result.window_ns - result.slowed_ns)
+            if remaining < _LEAST_SHARE:
+                continue
         yield Finding(
             SLUG,
-            severity(share),
+            severity(remaining),
             f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {_calls(one)}. "
-            f"{_delay(one, lost, share)}.{cause}",
-            _evidence(one, lost, share, difference),
-            advice,
-            share,
+            f"{_delay(one, lost, share)}.{cause.text}{_remains(explained, remaining)}",
+            {**_evidence(one, lost, share, cause.difference), "explained_ns": explained},
+            cause.advice,
+            remaining,
             _example(one),
         )
 
@@ -111,7 +118,34 @@ def _evidence(
     }
 
 
-def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, float], str]:
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """Why a rank is late: a sentence, the numbers, the advice, and what the profiler explains."""
+
+    text: str
+    difference: dict[str, float]
+    advice: str
+    explained_ns: int = 0
+
+
+def _remains(explained_ns: int, remaining: float) -> str:
+    if not explained_ns:
+        return ""
+    return (
+        f" The profiler's slowdown explains {milliseconds(explained_ns)}, since this rank launches "
+        f"more than the others; {percent(remaining)} of the undisturbed iteration remains."
+    )
+
+
+def _explained(late: RankResult, others: list[RankResult]) -> int:
+    """What of a late CPU the slowdown explains: it slows all ranks, and one that launches more the
+    more; so what is the same everywhere explains no lateness."""
+    own = late.launches.launches
+    more = own - median(rank.launches.launches for rank in others)
+    return round(late.slowed_ns * more / own) if own and more > 0 else 0
+
+
+def _cause(late: RankResult, ranks: list[RankResult]) -> _Cause:
     """What the late rank does more than the others: its own time, not its waiting."""
     others = [rank for rank in ranks if rank.rank != late.rank and rank.breakdown is not None]
     general = (
@@ -119,7 +153,7 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
         "NUMA binding), and compare the ranks on one timeline with `torch-trace merge --align`."
     )
     if late.breakdown is None or not others:
-        return "", {}, general
+        return _Cause("", {}, general)
     compute = late.breakdown.compute - median(
         rank.breakdown.compute for rank in others if rank.breakdown
     )
@@ -129,7 +163,7 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
     difference = {"compute_ns": compute, "cpu_idle_ns": idle, "data_ns": data}
     least = _DIFFERENT * late.window_ns
     if data >= least and data >= idle / 2:
-        return (
+        return _Cause(
             f" On rank {late.rank} the GPU waits {milliseconds(data)} longer for the data loader "
             "than on the other ranks.",
             difference,
@@ -137,21 +171,22 @@ def _cause(late: RankResult, ranks: list[RankResult]) -> tuple[str, dict[str, fl
             f"{flags(ranks, '`--num-workers`')}.",
         )
     if idle >= least and idle >= compute:
-        return (
+        return _Cause(
             f" On rank {late.rank} the GPU waits {milliseconds(idle)} longer for the CPU than on "
             "the other ranks.",
             difference,
             f"Look at the CPU of rank {late.rank}: it does something between launches (Python, "
             "data, another process, a slow host) that the CPUs of the other ranks do not do.",
+            _explained(late, others),
         )
     if compute >= least:
-        return (
+        return _Cause(
             f" Rank {late.rank} computes {milliseconds(compute)} longer than the other ranks.",
             difference,
             f"Look for more work on rank {late.rank} (uneven layers, experts or sequence lengths), "
             "or for a slower GPU (clock, temperature, power limit).",
         )
-    return "", difference, general
+    return _Cause("", difference, general)
 
 
 def _own_idle(rank: RankResult) -> int:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from statistics import mean, median
 
 from megatron.torch_trace.analysis.findings.examples import most_idle
@@ -17,13 +18,19 @@ from megatron.torch_trace.analysis.findings.shares import (
     severity,
     typically,
 )
+from megatron.torch_trace.analysis.findings.undisturbed_idle import (
+    UndisturbedIdle,
+    of_all,
+    what_remains,
+)
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.wording import percent
 
 SLUG = "launch_bound"
 _LEAST = 0.10
-"""Of the window; the profiler itself makes a few percent of it, by slowing launches down."""
+"""Of the undisturbed iteration; where that is unknown, of the window, in which the profiler itself
+makes a few percent of it, by slowing launches down."""
 
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
@@ -31,21 +38,26 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     ranks = [rank for rank in known(analysis) if rank.window_ns]
     if not ranks:
         return
-    shares = [_share(rank) for rank in ranks]
+    shares = [_remaining(rank) for rank in ranks]
     # The median, so that one rank whose CPU is held up does not make all of them launch-bound.
     if median(shares) >= _LEAST:
-        yield _finding(ranks, median(shares), typically(ranks))
+        yield _finding(ranks, median, typically(ranks))
     elif mean(shares) >= _LEAST:
-        few = [rank for rank in ranks if _share(rank) >= _LEAST]
-        yield _finding(few, mean(_share(rank) for rank in few), over(few))
+        few = [rank for rank in ranks if _remaining(rank) >= _LEAST]
+        yield _finding(few, mean, over(few))
 
 
-def _share(rank: RankResult) -> float:
-    return rank.host.idle.cpu_ns / rank.window_ns
+def _remaining(rank: RankResult) -> float:
+    return UndisturbedIdle.of(rank).cpu_share
 
 
-def _finding(ranks: Sequence[RankResult], share: float, where: str) -> Finding:
+def _finding(
+    ranks: Sequence[RankResult], typical: Callable[[Sequence[float]], float], where: str
+) -> Finding:
     held = held_by(ranks)
+    recorded = typical([rank.host.idle.cpu_ns / rank.window_ns for rank in ranks])
+    share = typical([_remaining(rank) for rank in ranks])
+    remains = what_remains(ranks, attrgetter("explained_cpu_ns"), share, typical)
     kernels, tiny = computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
     delays = [
         rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
@@ -53,11 +65,14 @@ def _finding(ranks: Sequence[RankResult], share: float, where: str) -> Finding:
     return Finding(
         SLUG,
         severity(share),
-        f"The GPU is idle for {percent(share)} of the window because the CPU has not launched the "
-        f"next kernel yet ({where}). {held.text if held else _launches(ranks, kernels, tiny)}",
+        f"The GPU is idle for {percent(recorded)} of the window because the CPU has not launched "
+        f"the next kernel yet ({where}).{remains} "
+        f"{held.text if held else _launches(ranks, kernels, tiny)}",
         {
             "share": share,
+            "recorded_share": recorded,
             "cpu_idle_ns": {rank.rank: rank.host.idle.cpu_ns for rank in ranks},
+            "explained_ns": {r: one.explained_cpu_ns for r, one in of_all(ranks).items()},
             "kernels": kernels,
             "kernels_under_5us": tiny,
             "launch_delay_median_ns": delays,
@@ -93,7 +108,7 @@ def for_launches(ranks: Sequence[RankResult]) -> str:
     if flag_value(ranks, "--transformer-impl") != "transformer_engine":
         parts.append(f"fuse kernels {flags(ranks, '`--transformer-impl transformer_engine`')}")
     parts.append(f"use larger micro-batches {flags(ranks, '`--micro-batch-size`')}")
-    return (
-        f"Launch less: {', '.join(parts)}. The profiler slows launches down: compare with the "
-        "iteration time without it."
-    )
+    advice = f"Launch less: {', '.join(parts)}."
+    if any(rank.slowdown is not None for rank in ranks):
+        return advice
+    return f"{advice} The profiler slows launches down: compare with the iteration time without it."

@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from statistics import mean
 
 from megatron.torch_trace.analysis.findings.host.launch_bound import for_launches
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
+from megatron.torch_trace.analysis.findings.undisturbed_idle import (
+    UndisturbedIdle,
+    of_all,
+    what_remains,
+)
 from megatron.torch_trace.analysis.host.not_started import NotStarted
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.wording import counted, duration, percent
 
 SLUG = "launched_not_started"
 _LEAST = 0.10
-"""Of the window."""
+"""Of the undisturbed iteration; of the window where that is unknown."""
 _LEAST_IF_FIRST = 0.05
-"""Of the window, where nothing else makes the GPU idle longer."""
+"""The same, where nothing else makes the GPU idle longer."""
 _MOSTLY = 0.5
 
 _OUTSIDE = (
@@ -32,8 +39,11 @@ _EVENTS = (
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
     """All ranks together, with the longest wait of all."""
-    ranks = known(analysis)
-    share = mean_share(ranks, lambda rank: rank.host.idle.gpu_ns)
+    ranks = [rank for rank in known(analysis) if rank.window_ns]
+    if not ranks:
+        return
+    recorded = mean_share(ranks, lambda rank: rank.host.idle.gpu_ns)
+    share = mean(UndisturbedIdle.of(rank).gpu_share for rank in ranks)
     told = [(rank, rank.host.not_started) for rank in ranks if rank.host.not_started]
     if not told or share < _LEAST_IF_FIRST:
         return
@@ -45,10 +55,14 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         severity(share),
-        f"The GPU is idle for {percent(share)} of the window although the next work is launched "
-        f"already ({over(ranks)}). {_text(rank, worst, held)}",
+        f"The GPU is idle for {percent(recorded)} of the window although the next work is launched "
+        f"already ({over(ranks)})."
+        f"{what_remains(ranks, attrgetter('explained_gpu_ns'), share, mean)} "
+        f"{_text(rank, worst, held)}",
         {
             "share": share,
+            "recorded_share": recorded,
+            "explained_ns": {r: one.explained_gpu_ns for r, one in of_all(ranks).items()},
             "idle_ns": {rank.rank: one.time_ns for rank, one in told},
             "pieces": {rank.rank: one.pieces for rank, one in told},
             "median_ns": worst.median_ns,
@@ -62,8 +76,8 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _is_first(ranks: Sequence[RankResult], share: float) -> bool:
-    others = ("data_ns", "sync_ns", "cpu_ns", "unknown_ns")
-    return all(
+    others = ("data_ns", "sync_ns", "unknown_ns")
+    return mean(UndisturbedIdle.of(rank).cpu_share for rank in ranks) <= share and all(
         mean_share(ranks, lambda rank, n=name: getattr(rank.host.idle, n)) <= share  # type: ignore[misc]
         for name in others
     )
