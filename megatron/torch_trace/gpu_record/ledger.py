@@ -6,6 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,42 +75,39 @@ class BlockRecord:
         return own
 
     def _take_calls(self, events: Sequence[SlimEvent], rows: Ints, ts: Ints, length: Ints) -> None:
-        roles = _Roles()
         some = [events[row] for row in rows.tolist()]
-        codes = np.array([roles[event.name] for event in some], dtype=np.int64)
-        ids = np.array([_id(event) for event in some], dtype=np.int64)
+        codes = np.fromiter(map(_Roles().__getitem__, [event.name for event in some]), np.int64)
+        ids = _ids(some)
         starts = ts[rows]
-        table = np.stack((ids, starts, codes == _LAUNCH), axis=1)
-        self.calls = table[ids > 0]
+        self.calls = _columns(ids, starts, codes == _LAUNCH)[ids > 0]
         begin, end, wait = (np.flatnonzero(codes == role) for role in (_BEGIN, _END, _WAIT))
         self.begins, self.ends = (
-            _table(
-                [(int(starts[row]), _checksum((some[row].pid, some[row].tid))) for row in mine], 2
-            )
-            for mine in (begin.tolist(), end.tolist())
+            _columns(starts[mine], _Checksums().of([(some[at].pid, some[at].tid) for at in mine]))
+            for mine in (begin, end)
         )
-        self.waits = np.stack((starts[wait], starts[wait] + length[rows[wait]]), axis=1)
+        self.waits = _columns(starts[wait], starts[wait] + length[rows[wait]])
 
     def _take_gpu(self, events: Sequence[SlimEvent], rows: Ints, ts: Ints, length: Ints) -> None:
-        streams, names = _Checksums(), _Checksums()
         some = [events[row] for row in rows.tolist()]
+        pids = [event.pid for event in some]
         own = [None if event.args is None else event.args.stream for event in some]
-        tracks = [
-            (event.pid, event.tid if stream is None else stream)
-            for event, stream in zip(some, own, strict=True)
-        ]
-        columns = (
-            [_id(event) for event in some],
+        lanes = own
+        if None in own:
+            lanes = [
+                event.tid if stream is None else stream
+                for event, stream in zip(some, own, strict=True)
+            ]
+        self.gpu = _columns(
+            _ids(some),
             ts[rows],
             length[rows],
-            [streams[track] for track in tracks],
-            [names[event.name] for event in some],
+            _Checksums().of(list(zip(pids, lanes, strict=True))),
+            _Checksums().of([event.name for event in some]),
         )
-        self.gpu = np.stack([np.array(column, dtype=np.int64) for column in columns], axis=1)
         self.devices = {
-            event.pid
-            for event, stream in zip(some, own, strict=True)
-            if stream is not None and type(event.pid) is int
+            pid
+            for pid, stream in set(zip(pids, own, strict=True))
+            if stream is not None and type(pid) is int
         }
 
 
@@ -193,28 +191,38 @@ class _Roles(dict[str, int]):
         return role
 
 
-def _table(rows: Sequence[tuple[int, ...]], columns: int) -> Ints:
-    return np.array(rows, dtype=np.int64).reshape(len(rows), columns)
+def _columns(*columns: npt.NDArray[Any]) -> Ints:
+    table = np.empty((len(columns[0]), len(columns)), dtype=np.int64)
+    for number, column in enumerate(columns):
+        table[:, number] = column
+    return table
 
 
-def _id(event: SlimEvent) -> int:
-    """Correlation; where there is none, what the call and its work have in common instead."""
-    args = event.args
-    if args is None:
-        return 0
-    if args.correlation is not None and 0 < args.correlation < _EXTERNAL:
-        return args.correlation
-    other = args.external_id
-    return _EXTERNAL + other if other is not None and 0 < other < _EXTERNAL else 0
+def _ids(events: Sequence[SlimEvent]) -> Ints:
+    """Correlations; where there is none, what a call and its work have in common instead."""
+    found = [0 if event.args is None else event.args.correlation or 0 for event in events]
+    if found and min(found) > 0 and max(found) < _EXTERNAL:
+        return np.array(found, dtype=np.int64)
+    return np.array(
+        [
+            own if 0 < own < _EXTERNAL else _external_id(event)
+            for own, event in zip(found, events, strict=True)
+        ],
+        dtype=np.int64,
+    )
+
+
+def _external_id(event: SlimEvent) -> int:
+    other = event.args and event.args.external_id
+    return _EXTERNAL + other if other and 0 < other < _EXTERNAL else 0
 
 
 class _Checksums(dict[object, int]):
     """Word -> its checksum, computed once a block: `checksums[word]`."""
 
     def __missing__(self, word: object) -> int:
-        self[word] = _checksum(word)
+        self[word] = zlib.crc32(repr(word).encode(errors="replace"))
         return self[word]
 
-
-def _checksum(word: object) -> int:
-    return zlib.crc32(repr(word).encode(errors="replace"))
+    def of(self, words: Sequence[object]) -> Ints:
+        return np.fromiter(map(self.__getitem__, words), np.int64, len(words))

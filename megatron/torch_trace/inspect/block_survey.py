@@ -8,20 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron.torch_trace.columns.block_times import block_times
-from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.step_names import MENTION, marks_a_step
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.ledger import BlockRecord
 from megatron.torch_trace.gpu_record.other_devices import ASCEND_MARK
 from megatron.torch_trace.reader import EventBlock, SlimEvent
-from megatron.torch_trace.rewrite.arrow_ends import flow_number
+from megatron.torch_trace.rewrite.arrow_ends import flow_numbers
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
 from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, slices_of
 from megatron.torch_trace.tracks.impossible_times import BlockTimes
-
-_MENTION = MENTION.encode()
 
 
 @dataclass(slots=True)
@@ -55,19 +52,19 @@ class BlockLook:
         ts, dur = block_times(block)
         kinds = BlockKinds(block.events, self.table)
         kinds.add_to(part.account, block.places.sizes)
-        if block.text is None or _MENTION in block.text:
-            for index, event in enumerate(block.events):
-                number = marks_a_step(event.name, event.cat) if event.ph == "X" else None
-                if number is not None and ts[index] != NO_TIME:
+        events = block.events
+        on_cpu = kinds.where("is_on_cpu")
+        for index in np.flatnonzero(on_cpu).tolist():
+            if events[index].name.startswith(MENTION) and ts[index] != NO_TIME:
+                number = marks_a_step(events[index].name, events[index].cat)
+                if number is not None:
                     part.steps.append((number, int(ts[index]), max(0, int(dur[index]))))
-        self._arrows(part, block.events, kinds)
+        self._arrows(part, events, kinds)
         calls, work = kinds.where("is_launch"), kinds.where("is_gpu")
         part.gpu_events = int(work.sum())
         if "X\0" in kinds.keys and block.text:
             part.ascend = block.text.count(ASCEND_MARK)
-        part.record = BlockRecord.of(
-            block.events, (ts, dur), calls, work, calls | kinds.where("is_on_cpu")
-        )
+        part.record = BlockRecord.of(events, (ts, dur), calls, work, calls | on_cpu)
         slices = np.flatnonzero(kinds.where("is_slice"))
         self._times(part, block, ts[slices], dur[slices], slices)
         if self.crossing:
@@ -75,16 +72,18 @@ class BlockLook:
         return part
 
     def _arrows(self, part: SurveyPart, events: list[SlimEvent], kinds: BlockKinds) -> None:
-        """Arrows."""
-        ends: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
-        for index in np.flatnonzero(kinds.where("is_flow")).tolist():
-            event = events[index]
-            both = ends.get((event.cat, event.name))
-            if both is None:
-                key = f"{category(event.cat)}\0{event.name}"
-                both = ends[event.cat, event.name] = part.flows.setdefault(key, ([], []))
-            if event.ph != "t":
-                both[event.ph == "f"].append(flow_number(event.id))
+        """Arrows: those of one kind together, which all have one name as a rule."""
+        for code, kind in enumerate(kinds.kinds):
+            if not kind.is_flow:
+                continue
+            phase = kinds.keys[code].partition("\0")[0]
+            mine = [events[index] for index in np.flatnonzero(kinds.code == code).tolist()]
+            names = [event.name for event in mine]
+            numbers = flow_numbers([event.id for event in mine]).tolist()
+            for name, these in _by_name(names, numbers).items():
+                both = part.flows.setdefault(f"{kind.name}\0{name}", ([], []))
+                if phase != "t":
+                    both[phase == "f"].extend(these)
 
     def _times(
         self,
@@ -106,3 +105,12 @@ class BlockLook:
                 first = int(index[int(np.argmax(odd))])
                 part.odd[kind] = (count, block.event_offset(first))
         part.times = BlockTimes.of(block.offset, ts[present], dur[present], index[present])
+
+
+def _by_name(names: list[str], numbers: list[int]) -> dict[str, list[int]]:
+    if len(set(names)) <= 1:
+        return dict.fromkeys(names[:1], numbers)
+    found: dict[str, list[int]] = {}
+    for name, number in zip(names, numbers, strict=True):
+        found.setdefault(name, []).append(number)
+    return found

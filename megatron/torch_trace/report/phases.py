@@ -70,7 +70,7 @@ def _microbatches(ranks: tuple[RankResult, ...], width: int, *, gpu: bool) -> li
                     place = getattr(row, f"{direction}_place") or _NO_PLACE
                     groups.setdefault(place, []).append(row)
             for place, rows in groups.items():
-                lines.append([str(rank.rank), direction, place, *_group(rows, direction)])
+                lines.append([rank.number, direction, place, *_group(rows, direction)])
     if not lines:
         return []
     columns = ("rank", "<pass", "<in 1F1B", "count", "CPU", "longest", "(is)", "GPU work", "most",

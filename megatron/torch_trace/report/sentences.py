@@ -189,25 +189,26 @@ def notes(analysis: Analysis) -> list[str]:
                 f"Rank unknown: neither {rank.file} nor its name tells it"
                 f"{shown if len(analysis.ranks) > 1 else ''}."
             )
+        whose = rank.name[0].upper() + rank.name[1:]
         if rank.damage:
-            of_ranks.append(f"Rank {rank.rank}: damaged: {rank.damage}.")
+            of_ranks.append(f"{whose}: damaged: {rank.damage}.")
         if rank.odd_times:
-            of_ranks.append(f"Rank {rank.rank}: {rank.odd_times:,} events with impossible times.")
+            of_ranks.append(f"{whose}: {rank.odd_times:,} events with impossible times.")
         again = again_sentence([step.step for step in rank.steps])
-        of_ranks += [f"Rank {rank.rank}: {text[0].lower()}{text[1:]}" for text in again]
+        of_ranks += [f"{whose}: {text[0].lower()}{text[1:]}" for text in again]
         if rank.duplicates:
             rows = counted(rank.duplicates, "GPU row is", "GPU rows are")
-            of_ranks.append(f"Rank {rank.rank}: {rows} written again; each is counted once.")
+            of_ranks.append(f"{whose}: {rows} written again; each is counted once.")
         early = rank.launches.negative_delays
         if early:
             by = duration(-rank.launches.negative_delay_ns)
             of_ranks.append(
-                f"Rank {rank.rank}: {counted(early, 'GPU row')} of the window begin before the "
+                f"{whose}: {counted(early, 'GPU row')} of the window begin before the "
                 f"call that launched them, by up to {by}; launch delays are off by as much."
             )
         if rank.other_devices:
             of_ranks.append(
-                f"Rank {rank.rank} used GPU {ranks(rank.other_devices)} too; only the one with the "
+                f"{whose} used GPU {ranks(rank.other_devices)} too; only the one with the "
                 "most work is analysed."
             )
     skipped = [f"Skipped {one.file}: {one.reason}" for one in analysis.skipped_files]

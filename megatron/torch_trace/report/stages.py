@@ -23,4 +23,4 @@ def first_and_last(
 def label(rank: RankResult, shown: tuple[RankResult, ...]) -> str:
     """`rank 4`, with its stage where several are shown."""
     stage = f", stage {rank.coordinates.get('pp')}" if len(shown) > 1 else ""
-    return f"rank {rank.rank}{stage}"
+    return f"{rank.name}{stage}"

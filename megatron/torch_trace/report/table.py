@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 
 from megatron.torch_trace.report.tables import Column, Row, Section, Table
+from megatron.torch_trace.wording import visible
 
 _GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
@@ -30,7 +31,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
         width: characters a line may have.
     """
     left = [name.startswith("<") for name in columns]
-    cells = [[name.lstrip("<~") for name in columns], *[list(row) for row in rows]]
+    cells = [[name.lstrip("<~") for name in columns], *[[visible(cell) for cell in row] for row in rows]]
     widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
     gap = _GAP
     cut = [n for n, name in enumerate(columns) if name.startswith("<~")]
@@ -109,7 +110,7 @@ def _cut(cell: str, width: int) -> str:
 def paragraph(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """`text` in lines of at most `width`, the first after `first`, the others after `rest`."""
     return textwrap.wrap(
-        _LONG_WORD.sub(lambda word: f"{word[0][:_MOST_OF_A_WORD]}...", text),
+        _LONG_WORD.sub(lambda word: f"{word[0][:_MOST_OF_A_WORD]}...", visible(text)),
         width,
         initial_indent=first,
         subsequent_indent=rest,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
@@ -160,6 +161,11 @@ def share(value: float | None, colour: str = "plain") -> Cell:
 def number(value: float | None, shown: str) -> Cell:
     """Any other number, as it is to be shown."""
     return Cell(NONE if value is None else shown, sort=value)
+
+
+def rank_cell(rank: RankResult) -> Cell:
+    """Its number, or that nothing tells it."""
+    return Cell(rank.number, sort=rank.rank)
 
 
 def at(rank: int | None, moment: Moment | None) -> At | None:

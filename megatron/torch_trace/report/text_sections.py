@@ -35,7 +35,7 @@ def breakdown(analysis: Analysis, width: int) -> list[str]:
     rows = []
     for rank in _shown(analysis):
         where = " ".join(f"{k}{v}" for k, v in rank.coordinates.items() if k in used)
-        rows.append([str(rank.rank), where, *_parts(rank.breakdown, rank.window_ns)])
+        rows.append([rank.number, where, *_parts(rank.breakdown, rank.window_ns)])
         if several:
             rows += [
                 ["", f"step {s.step}", *_parts(s.breakdown, s.end_ns - s.start_ns)]
@@ -114,7 +114,7 @@ def _stage(entries: list[tuple[RankResult, PipelineStep]]) -> list[str]:
     known = [one for rank, one in entries if not rank.unknown]
     return [
         UNKNOWN if first.stage is None else f"{first.stage} of {first.stages}",
-        str(rank.rank) if len(entries) == 1 else ranks(tuple(r.rank for r, _ in entries), most=2),
+        rank.number if len(entries) == 1 else ranks(tuple(r.rank for r, _ in entries), most=2),
         str(first.step),
         _passes(counts, first.chunks),
         milliseconds(mean(one.end_ns - one.start_ns for one in steps)),
@@ -164,7 +164,7 @@ def host(analysis: Analysis, width: int) -> list[str]:
     lines += _python(analysis, width)
     for row, rank in syncs[:3]:
         lines += paragraph(
-            f"rank {rank.rank}: {row.call} by {row.caller}: {row.calls:,} times, "
+            f"{rank.name}: {row.call} by {row.caller}: {row.calls:,} times, "
             f"{duration(row.time_ns)}, longest {duration(row.max_ns)}",
             width,
             "  ",
@@ -184,7 +184,7 @@ def _python(analysis: Analysis, width: int) -> list[str]:
     ]
     first = "" if analysis.is_of_the_cpu else "  "
     return paragraph(
-        f"rank {rank.rank}: Python's own time, ms: {'; '.join(longest)}", width, first, "    "
+        f"{rank.name}: Python's own time, ms: {'; '.join(longest)}", width, first, "    "
     )
 
 
@@ -195,7 +195,7 @@ def _host_row(rank: RankResult) -> list[str]:
     # No loop trains without operators: the trace has none, so nobody knows what is Python.
     recorded = loop is not None and loop.operators_ns > 0
     return [
-        str(rank.rank),
+        rank.number,
         f"{launches.launches:,}",
         NONE if delay is None else f"{delay / 1e3:,.0f}",
         NONE if launches.depth_mean is None else f"{launches.depth_mean:.1f}",

@@ -48,9 +48,9 @@ def milliseconds(ns: float) -> str:
 
 def over(ranks: Sequence[RankResult]) -> str:
     """How the numbers of a sentence were averaged: `rank 0`, or `mean of 4 ranks`."""
-    return f"rank {ranks[0].rank}" if len(ranks) == 1 else f"mean of {len(ranks)} ranks"
+    return ranks[0].name if len(ranks) == 1 else f"mean of {len(ranks)} ranks"
 
 
 def typically(ranks: Sequence[RankResult]) -> str:
     """The same for a median."""
-    return f"rank {ranks[0].rank}" if len(ranks) == 1 else f"median of {len(ranks)} ranks"
+    return ranks[0].name if len(ranks) == 1 else f"median of {len(ranks)} ranks"

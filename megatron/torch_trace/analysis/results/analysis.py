@@ -28,6 +28,7 @@ from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.file_names import TraceName
 from megatron.torch_trace.format.undisturbed_iterations import UndisturbedIterations
+from megatron.torch_trace.wording import UNKNOWN
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,6 +54,7 @@ class RankResult:
         other_device: its rows and what can be said of them, if it is no CUDA or ROCm GPU.
         is_rocm: calls of HIP are in the trace.
         is_rank_known: the trace or its name tells it; else the number only tells traces apart.
+        is_single: there is no other trace to tell it apart from.
         file: path of the trace.
         coordinates: place in the parallel dimensions, as far as known.
         world_size, device, host: None if not recorded.
@@ -130,12 +132,23 @@ class RankResult:
     base_ns: int = 0
     course: Course | None = None
     is_rank_known: bool = True
+    is_single: bool = False
     other_maker: str | None = None
     cpu: CpuTime | None = None
     other_device: str | None = None
     is_rocm: bool = False
     undisturbed: UndisturbedIterations = field(default_factory=UndisturbedIterations)
     tokens: int | None = None
+
+    @property
+    def number(self) -> str:
+        """For tables: `3`; `unknown` of a single trace that tells no rank."""
+        return UNKNOWN if self.is_single and not self.is_rank_known else str(self.rank)
+
+    @property
+    def name(self) -> str:
+        """For sentences: `rank 3`; `this rank` of a single trace that tells no rank."""
+        return "this rank" if self.is_single and not self.is_rank_known else f"rank {self.rank}"
 
     @property
     def undisturbed_iteration_ns(self) -> int | None:

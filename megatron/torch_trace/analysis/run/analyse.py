@@ -140,6 +140,7 @@ def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:
                 outcome.result,
                 rank=rank,
                 is_rank_known=False,
+                is_single=len(outcomes) == 1,
                 pipeline=tuple(replace(one, rank=rank) for one in outcome.result.pipeline),
             )
             found[rank] = replace(outcome, rank=rank, result=result)

@@ -20,6 +20,7 @@ from megatron.torch_trace.report.tables import (
     Table,
     ms,
     number,
+    rank_cell,
     stacked,
     text,
 )
@@ -100,7 +101,7 @@ def _table(analysis: Analysis) -> Table:
         parts, length = rank.breakdown, rank.window_ns
         hidden = rank.overlapped_communication_ns
         cells = (
-            number(rank.rank, str(rank.rank)),
+            rank_cell(rank),
             *((text(where(rank, used), where(rank, frozenset(rank.coordinates))),) if used else ()),
             stacked(parts, length),
             ms(length),
@@ -120,9 +121,7 @@ def _part(ns: int | None, length: int) -> Cell:
 def _slim(rank: RankResult) -> Slim:
     everywhere = " ".join(f"{k}{v}" for k, v in rank.coordinates.items())
     if rank.breakdown is None or not rank.window_ns:
-        return Slim(
-            rank.rank, everywhere, None, f"rank {rank.rank}: unknown", (0.0,) * 4, whole(rank)
-        )
+        return Slim(rank.rank, everywhere, None, f"{rank.name}: unknown", (0.0,) * 4, whole(rank))
     shares = [getattr(rank.breakdown, name) / rank.window_ns for name in BREAKDOWN_PARTS]
     ends = tuple(round(100 * sum(shares[: n + 1]), 1) for n in range(3))
     told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
@@ -130,7 +129,7 @@ def _slim(rank: RankResult) -> Slim:
         rank.rank,
         everywhere,
         ends,
-        f"rank {rank.rank} ({everywhere}): {told}" if everywhere else f"rank {rank.rank}: {told}",
+        f"{rank.name} ({everywhere}): {told}" if everywhere else f"{rank.name}: {told}",
         tuple(round(one, 4) for one in shares),
         whole(rank),
     )
@@ -198,7 +197,7 @@ def steps(analysis: Analysis) -> Section:
             length = step.end_ns - step.start_ns
             cells = (
                 number(step.step, str(step.step)),
-                number(rank.rank, str(rank.rank)),
+                rank_cell(rank),
                 stacked(step.breakdown, length),
                 ms(length),
                 *(_part(getattr(step.breakdown, name, None), length) for name in BREAKDOWN_PARTS),

@@ -16,6 +16,7 @@ from megatron.torch_trace.report.tables import (
     at,
     ms,
     number,
+    rank_cell,
     share,
     text,
 )
@@ -78,7 +79,7 @@ def _idle(shown: list[RankResult], rest: str) -> Table:
                 ms(idle.total_ns),
                 *(ms(getattr(idle, name)) for name, _, _ in _CAUSES),
             )
-        rows.append(Row((number(rank.rank, str(rank.rank)), *cells)))
+        rows.append(Row((rank_cell(rank), *cells)))
     return Table(
         "idle", "Why the GPU was idle, ms and bar of the window", columns, tuple(rows), rest
     )
@@ -118,7 +119,7 @@ def _launch_row(rank: RankResult) -> Row:
         rest = loop.other_ns - loop.backward_ns
         thread = (ms(loop.operators_ns), ms(loop.waiting_ns), ms(loop.backward_ns), ms(rest))
     cells = (
-        number(rank.rank, str(rank.rank)),
+        rank_cell(rank),
         number(launches.launches, count(launches.launches)),
         number(launches.without_kernel, count(launches.without_kernel)),
         *(number(one, f"{(one or 0) / 1e3:,.1f}") for one in delays),
@@ -132,7 +133,7 @@ def _launch_row(rank: RankResult) -> Row:
 
 def _syncs(analysis: Analysis) -> Table | None:
     found = sorted(
-        ((row, rank.rank) for rank in analysis.ranks for row in rank.host.syncs),
+        ((row, rank) for rank in analysis.ranks for row in rank.host.syncs),
         key=lambda entry: -entry[0].time_ns,
     )
     if not found:
@@ -150,12 +151,12 @@ def _syncs(analysis: Analysis) -> Table | None:
             (
                 text(row.call),
                 text(row.caller),
-                number(rank, str(rank)),
+                rank_cell(rank),
                 number(row.calls, count(row.calls)),
                 ms(row.time_ns),
                 ms(row.max_ns),
             ),
-            at(rank, row.longest),
+            at(rank.rank, row.longest),
         )
         for row, rank in found[:_MOST]
     )
@@ -181,7 +182,7 @@ def _loading(analysis: Analysis) -> Table | None:
     for rank, row in found[:_MOST]:
         supply = rank.host.loader_supply
         cells = (
-            number(rank.rank, str(rank.rank)),
+            rank_cell(rank),
             Cell(NONE) if row.step is None else number(row.step, str(row.step)),
             number(row.calls, count(row.calls)),
             ms(row.time_ns),
@@ -207,13 +208,13 @@ def _python(analysis: Analysis) -> Table | None:
         )
         for row in rank.host.python[:_MOST]
     )
-    caption = f"Python's own time on the training loop's thread, rank {rank.rank}"
+    caption = f"Python's own time on the training loop's thread, {rank.name}"
     return Table("python", caption, columns, rows, _more(rank.host.python))
 
 
 def _compiled(analysis: Analysis) -> Table | None:
     found = [
-        (rank.rank, name, times)
+        (rank, name, times)
         for rank in analysis.ranks
         for name, times in rank.compile.items()
         if times
@@ -222,7 +223,7 @@ def _compiled(analysis: Analysis) -> Table | None:
         return None
     columns = (Column("what", number=False), Column("rank"), Column("times"))
     rows = tuple(
-        Row((text(name.replace("_", " ")), number(rank, str(rank)), number(times, count(times))))
+        Row((text(name.replace("_", " ")), rank_cell(rank), number(times, count(times))))
         for rank, name, times in found[:_MOST]
     )
     caption = "What torch.compile did again in the window, and fused kernels that refused"

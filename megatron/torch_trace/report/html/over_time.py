@@ -144,7 +144,7 @@ def _lane(
     rank: RankResult, place: str, shift: int, span: Span, drawn: frozenset[int | None]
 ) -> Lane:
     assert rank.course is not None
-    label = f"rank {rank.rank}" + (f" {place}" if place else "")
+    label = rank.name + (f" {place}" if place else "")
     blocks = tuple(
         _block(row, direction, moment, rank.rank, shift, span)
         for row in rank.microbatches

@@ -16,6 +16,7 @@ from megatron.torch_trace.report.tables import (
     at,
     ms,
     number,
+    rank_cell,
     share,
     text,
 )
@@ -36,7 +37,7 @@ def section(analysis: Analysis) -> Section:
             "Phases",
             "the traces have no spans of phases (--torch-profile-spans phases)",
         )
-    of = ranks(tuple(rank.rank for rank in shown))
+    of = shown[0].name if len(shown) == 1 else f"ranks {ranks(tuple(r.rank for r in shown))}"
     gpu = not analysis.is_of_the_cpu
     data = {
         "table": _phases(shown, of, gpu),
@@ -61,14 +62,14 @@ def _phases(shown: tuple[RankResult, ...], of: str, gpu: bool) -> Table:
     rows = [(rank, row) for rank in shown for row in rank.phases]
     kept = len(columns) if gpu else _OF_THE_CPU
     cells = tuple(Row(_phase(rank, row)[:kept], at(rank.rank, row.longest)) for rank, row in rows)
-    caption = f"Phases; they nest, so they do not add up; rank {of}"
+    caption = f"Phases; they nest, so they do not add up; {of}"
     return Table("loop", caption, columns[:kept], cells)
 
 
 def _phase(rank: RankResult, row: PhaseRow) -> tuple[Cell, ...]:
     return (
         text(row.phase),
-        number(rank.rank, str(rank.rank)),
+        rank_cell(rank),
         number(row.calls, count(row.calls)),
         ms(row.time_ns),
         share(row.share),
@@ -104,7 +105,7 @@ def _microbatches(shown: tuple[RankResult, ...], of: str, gpu: bool) -> Table | 
     if not gpu:
         columns = columns[:-1]
         rows = [Row(row.cells[:-1], row.at) for row in rows]
-    return Table("microbatches", f"Micro-batches, rank {of}", columns, tuple(rows), rest)
+    return Table("microbatches", f"Micro-batches, {of}", columns, tuple(rows), rest)
 
 
 def _microbatch(rank: RankResult, row: MicrobatchRow, direction: str) -> Row:
@@ -114,7 +115,7 @@ def _microbatch(rank: RankResult, row: MicrobatchRow, direction: str) -> Row:
     cells = (
         Cell(name, sort=row.number),
         text(direction),
-        number(rank.rank, str(rank.rank)),
+        rank_cell(rank),
         number(row.step, str(row.step)),
         text(getattr(row, f"{direction}_place") or NONE),
         ms(getattr(row, f"{direction}_ns")),

@@ -17,6 +17,7 @@ from megatron.torch_trace.report.tables import (
     at,
     ms,
     number,
+    rank_cell,
     share,
     text,
 )
@@ -78,7 +79,7 @@ def _pipeline_row(rank: RankResult, one: PipelineStep) -> Row:
         count += f" x {one.chunks}"
     cells = (
         Cell(stage, sort=one.stage),
-        number(rank.rank, str(rank.rank)),
+        rank_cell(rank),
         number(one.step, str(one.step)),
         Cell(count, sort=one.microbatches),
         ms(one.end_ns - one.start_ns),
@@ -97,7 +98,7 @@ def _places(shown: Sequence[RankResult], *, some: bool) -> Table | None:
     rows = [
         Row(
             (
-                number(rank.rank, str(rank.rank)),
+                rank_cell(rank),
                 text(row.place),
                 number(row.microbatches, str(row.microbatches)),
                 ms(row.bubble_ns),

@@ -12,7 +12,16 @@ from typing import Any
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, Series
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.tables import Cell, Column, Row, Section, Table, number, text
+from megatron.torch_trace.report.tables import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+    number,
+    rank_cell,
+    text,
+)
 from megatron.torch_trace.wording import number as number_in_words
 from megatron.torch_trace.wording import ranks
 
@@ -134,7 +143,7 @@ def section(analysis: Analysis, record: RunRecord | None) -> Section:
         tuple(
             Row(
                 (
-                    number(rank.rank, str(rank.rank)),
+                    rank_cell(rank),
                     text(rank.file),
                     text(rank.host_name or ""),
                     text(rank.device or "unknown"),
@@ -215,14 +224,14 @@ def notes(analysis: Analysis, record: RunRecord | None) -> Section:
     """What was repaired, dropped, or is unknown."""
     found = sentences.notes(analysis)
     found += [
-        f"Rank {r.rank}: utilisation is unknown: {r.unknown}"
+        f"{r.name[0].upper()}{r.name[1:]}: utilisation is unknown: {r.unknown}"
         for r in analysis.ranks
         if r.unknown and not r.cpu
     ]
     if record:
         found += record.faults
     rows = tuple(
-        Row((number(rank.rank, str(rank.rank)), text(kind.replace("_", " ")), *_repair(repair)))
+        Row((rank_cell(rank), text(kind.replace("_", " ")), *_repair(repair)))
         for rank in analysis.ranks
         for kind, repair in rank.repairs.items()
         if isinstance(repair, Mapping)

@@ -18,6 +18,7 @@ from megatron.torch_trace.report.tables import (
     at,
     ms,
     number,
+    rank_cell,
     share,
     text,
 )
@@ -74,7 +75,7 @@ def _split(rank: RankResult, place: str, one: CpuSplit) -> Row:
     parts = tuple((colour, getattr(one, name) / one.length_ns) for name, colour in _PARTS)
     return Row(
         (
-            number(rank.rank, str(rank.rank)),
+            rank_cell(rank),
             text(place),
             Cell("", full="operators, data loader, other", bar=parts),
             ms(one.length_ns),

@@ -18,7 +18,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
             SLUG,
             "medium",
             f"A fused kernel refused its inputs, for instance a weight in fp32 under activations "
-            f"in bf16 (rank {ranks[0].rank}{', ...' if len(ranks) > 1 else ''}).",
+            f"in bf16 ({ranks[0].name}{', ...' if len(ranks) > 1 else ''}).",
             {SLUG: {rank.rank: rank.compile[SLUG] for rank in ranks}},
             "Give weights and activations one type, or use Transformer Engine's or Apex's norm; "
             "torch's warning in the log of that rank names the types.",

@@ -32,7 +32,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         severity(lost),
-        f"On rank {worst.rank} the training loop spends {percent(time / worst.window_ns)} of the "
+        f"On {worst.name} the training loop spends {percent(time / worst.window_ns)} of the "
         f"{what} waiting for the data loader, {milliseconds(time / max(calls, 1))} for a batch. "
         f"The GPU is idle for {percent(idle / time)} of that time.",
         {

@@ -31,7 +31,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         "high" if _use(worst) >= (_HARDLY_ANY if slowdown is None else 1.0) else "medium",
-        f"On rank {worst.rank} the data loader is busy for {percent(use)} of the time: a batch "
+        f"On {worst.name} the data loader is busy for {percent(use)} of the time: a batch "
         f"takes it {milliseconds(supply.batch_ns)}, and the loop, which the profiler slows down, "
         f"asks for one every {milliseconds(supply.interval_ns)}. {_without(supply, slowdown)}",
         {

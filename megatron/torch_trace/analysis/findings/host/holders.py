@@ -61,7 +61,7 @@ def _in_gaps(rank: RankResult, gaps: LongGaps) -> Held:
     """The CPU does something else than launching, now and then and for long."""
     longest = duration(gaps.longest.duration_ns) if gaps.longest else "long"
     text = (
-        f"On rank {rank.rank}, {percent(gaps.time_ns / rank.host.idle.cpu_ns)} of that time is in "
+        f"On {rank.name}, {percent(gaps.time_ns / rank.host.idle.cpu_ns)} of that time is in "
         f"{counted(gaps.pieces, 'gap')} of 0.5 ms and more (the longest {longest}): there the CPU "
         "does something else than launching"
     )
@@ -82,12 +82,12 @@ def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
     mean = duration(one.time_ns / one.times)
     if one.kind == PYTHON:
         return (
-            f"For {percent(share)} of that time the CPU of rank {rank.rank} runs {one.name}, "
+            f"For {percent(share)} of that time the CPU of {rank.name} runs {one.name}, "
             f"{counted(one.times, 'time')}, {milliseconds(one.time_ns)} in all."
         )
     call = "launch call" if is_kernel_launch(one.name) else "call"
     return (
-        f"For {percent(share)} of that time the CPU of rank {rank.rank} is inside {one.name}: "
+        f"For {percent(share)} of that time the CPU of {rank.name} is inside {one.name}: "
         f"{counted(one.times, call)} of {mean} on average."
     )
 

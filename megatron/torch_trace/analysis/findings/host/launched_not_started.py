@@ -86,14 +86,14 @@ def _is_first(ranks: Sequence[RankResult], share: float) -> bool:
 def _text(rank: RankResult, worst: NotStarted, held: float) -> str:
     if held < _MOSTLY:
         return (
-            f"On rank {rank.rank} that happens {counted(worst.pieces, 'time')}, "
+            f"On {rank.name} that happens {counted(worst.pieces, 'time')}, "
             f"{duration(worst.median_ns)} each (median): the GPU waits while launches are on their "
             "way, because the CPU is not ahead of the GPU."
         )
     most = duration(worst.longest.duration_ns) if worst.longest else "long"
     return (
         f"{percent(held)} of that is in waits of 50 us and more, longer than a launch is on its "
-        f"way; on rank {rank.rank} {worst.work} waits longest, {most}."
+        f"way; on {rank.name} {worst.work} waits longest, {most}."
     )
 
 

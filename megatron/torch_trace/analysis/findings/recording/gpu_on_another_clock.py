@@ -22,10 +22,12 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         return
     worst = max(offsets.values(), key=abs)
     one = len(offsets) == 1
+    whose = next(rank.name for rank in analysis.ranks if rank.rank in offsets)
+    whose = whose if one else f"ranks {ranks(tuple(offsets))}"
     yield Finding(
         SLUG,
         "high",
-        f"The GPU rows of rank{'' if one else 's'} {ranks(tuple(offsets))} are on another clock "
+        f"The GPU rows of {whose} are on another clock "
         f"than the CPU's, {duration(abs(worst))} or more {'behind' if worst < 0 else 'ahead'}"
         f"{'' if one else ' at the worst'}: utilisation, idle time and launch delays are unknown.",
         {"clock_offset_ns": offsets},

@@ -35,7 +35,8 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         return
     launches = sum(rank.launches.kernel_launches for rank in blind)
     without = sum(rank.launches.without_kernel for rank in blind)
-    where = ", ".join(str(rank.rank) for rank in blind[:8]) + (", ..." if len(blind) > 8 else "")
+    where = blind[0].name
+    where += "".join(f", {rank.rank}" for rank in blind[1:8]) + (", ..." if len(blind) > 8 else "")
     fact = (
         f"{without:,} of {counted(launches, 'launch', 'launches')} have no kernel"
         if launches
@@ -44,7 +45,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         "high",
-        f"Utilisation is unknown on rank {where}: {fact}.",
+        f"Utilisation is unknown on {where}: {fact}.",
         {
             "ranks": [rank.rank for rank in blind],
             "launches": launches,

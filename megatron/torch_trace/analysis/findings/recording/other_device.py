@@ -18,7 +18,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         "info",
-        str(found[0].other_device).replace("The trace", f"The trace of rank {found[0].rank}", 1),
+        str(found[0].other_device).replace("The trace", f"The trace of {found[0].name}", 1),
         {"ranks": [rank.rank for rank in found]},
         "Look at the device's rows in the timeline (`torch-trace view`), and take its load from "
         "its maker's own tools.",
