@@ -31,7 +31,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
         width: characters a line may have.
     """
     left = [name.startswith("<") for name in columns]
-    cells = [[name.lstrip("<~") for name in columns], *[[visible(cell) for cell in row] for row in rows]]
+    cells = [
+        [name.lstrip("<~") for name in columns],
+        *[[visible(cell) for cell in row] for row in rows],
+    ]
     widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
     gap = _GAP
     cut = [n for n, name in enumerate(columns) if name.startswith("<~")]
