@@ -23,7 +23,7 @@ from megatron.torch_profile.publish.window_summary import (
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.format.file_names import kept_analysis_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRACES = ROOT / "tests" / "data" / "tp2pp2"
 
 

@@ -97,7 +97,7 @@ def test_what_is_noted_goes_and_a_forked_child_leaves_it(tmp_path: Path) -> None
         "    sys.stdout.flush()\n"
         "    os._exit(0)\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     ended = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

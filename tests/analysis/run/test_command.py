@@ -69,7 +69,7 @@ def test_neither_pandas_nor_torch_nor_plotly_nor_polars_is_imported(tmp_path: Pa
 
 
 def test_a_condition_that_holds_is_the_exit_status_of_the_program_itself() -> None:
-    samples = Path(__file__).parents[1] / "data" / "analysis"
+    samples = Path(__file__).parents[2] / "data" / "analysis"
     command = [sys.executable, "-m", "megatron.torch_trace", "compare"]
     command += [str(samples / "dp4"), str(samples / "dp4-rank2-slow"), "--fail-if"]
     for condition, status in (("iteration > +5%", 1), ("iteration > +500%", 0)):

@@ -112,7 +112,7 @@ def test_many_sets_of_ranks_that_share_too_few_calls_have_clocks_of_their_own() 
 @pytest.fixture(scope="module")
 def large() -> Analysis:
     """Hundreds of ranks, each the copy of one of two recorded ones."""
-    samples = Path(__file__).parents[1] / "data" / "tp2pp2"
+    samples = Path(__file__).parents[2] / "data" / "tp2pp2"
     recorded = analyze(samples, ranks=[0, 3], use_partials=False, jobs=1)
     ranks = tuple(
         replace(

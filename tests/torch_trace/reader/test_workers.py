@@ -139,7 +139,7 @@ def test_a_process_that_dies_in_the_middle_of_an_answer_is_the_same_sentence(
 
 
 def test_a_process_that_works_for_a_parent_that_was_killed_ends_too() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     code = (
         "import time\n"
         "from megatron.torch_trace.reader.workers import Child\n"
