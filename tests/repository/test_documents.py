@@ -57,6 +57,14 @@ def test_flags_in_documents_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_paths_of_this_repository_exist(document: Path) -> None:
+    if document.name == "CHANGELOG.md":
+        return  # It tells of what has gone, too.
+    named = re.findall(r"\b(?:tests|scripts|benchmarks|tools|examples)/[\w./-]+", document.read_text())
+    assert {name for name in named if not (ROOT / name.rstrip("./")).exists()} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_partial_stands_in_names_of_files_and_flags_only(document: Path) -> None:
     """A trace is cut short and an analysis is kept; the glossary gives the reason."""
     if document.name not in {"glossary.md", "CHANGELOG.md"}:
