@@ -60,7 +60,9 @@ def test_flags_in_documents_exist(document: Path) -> None:
 def test_paths_of_this_repository_exist(document: Path) -> None:
     if document.name == "CHANGELOG.md":
         return  # It tells of what has gone, too.
-    named = re.findall(r"\b(?:tests|scripts|benchmarks|tools|examples)/[\w./-]+", document.read_text())
+    named = re.findall(
+        r"\b(?:tests|scripts|benchmarks|tools|examples)/[\w./-]+", document.read_text()
+    )
     assert {name for name in named if not (ROOT / name.rstrip("./")).exists()} == set()
 
 
