@@ -8,10 +8,18 @@ from pathlib import Path
 
 from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 
+from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.analyse import analyze
-from megatron.torch_trace.report import modules, phases
+from megatron.torch_trace.report.section import Subject
+from megatron.torch_trace.report.sections import modules, phases
+from megatron.torch_trace.report.table import render_section
 
 US = 1000
+
+
+def tree(analysis: Analysis, width: int, top: int) -> list[str]:
+    """Lines of the section of modules on a terminal."""
+    return render_section(modules.section(Subject(analysis, top=top)), width)
 
 
 def stage(rank: int = 0, layers: int = 2, prefix: str = "") -> TraceBuilder:
@@ -39,7 +47,7 @@ def stage(rank: int = 0, layers: int = 2, prefix: str = "") -> TraceBuilder:
 
 def test_layers_are_one_line_of_the_tree_and_have_their_times_below_it(tmp_path: Path) -> None:
     analysis = analyze(stage().write(tmp_path / "rank-0.json"))
-    assert modules.tree(analysis, 100, 5) == [
+    assert tree(analysis, 100, 5) == [
         "MODULES (ms and share of the GPU work they launched): rank 0",
         "  module          class             calls  forward  backward  share",
         "  decoder         TransformerBlock      1     3.00      2.00   83 %",
@@ -47,7 +55,7 @@ def test_layers_are_one_line_of_the_tree_and_have_their_times_below_it(tmp_path:
         "      mlp         MLP                   2     3.00      2.00   83 %",
         "  (in no module)                                               17 %",
         "  In no module, ms: aten::sum 1.00. Within micro-batches 17 % is in no module.",
-        "  TFLOP/s are unknown without shapes: --torch-profile-record-shapes.",
+        "  TFLOP/s are unknown without shapes (--torch-profile-record-shapes).",
         "  Layers 0-1, ms: 2.00, 3.00.",
     ]
 
@@ -55,19 +63,19 @@ def test_layers_are_one_line_of_the_tree_and_have_their_times_below_it(tmp_path:
 def test_a_collective_in_a_layers_hooks_does_not_make_the_layer_longer(tmp_path: Path) -> None:
     trace = stage().gpu(NCCL, 9_000 * US, 59_000 * US, launch=1032 * US, tid=BACKWARD, stream=9)
     analysis = analyze(trace.write(tmp_path / "rank-0.json"))
-    assert "  Layers 0-1, ms without communication: 2.00, 3.00." in modules.tree(analysis, 100, 5)
+    assert "  Layers 0-1, ms without communication: 2.00, 3.00." in tree(analysis, 100, 5)
 
 
 def test_the_heaviest_modules_stay_and_of_many_layers_the_extremes(tmp_path: Path) -> None:
     analysis = analyze(stage(layers=20).write(tmp_path / "rank-0.json"))
-    assert modules.tree(analysis, 80, 1) == [
+    assert tree(analysis, 80, 1) == [
         "MODULES (ms and share of the GPU work they launched): rank 0",
         "  module          calls  forward  backward   share",
         "  decoder             1      210      20.0  99.6 %",
         "    layers.0-19      20      210      20.0  99.6 %",
         "  (in no module)                             0.4 %",
         "  In no module, ms: aten::sum 1.00. Within micro-batches 0.4 % is in no module.",
-        "  TFLOP/s are unknown without shapes: --torch-profile-record-shapes.",
+        "  TFLOP/s are unknown without shapes (--torch-profile-record-shapes).",
         "  20 layers, ms: from 2.00 (layer 0) to 21.0 (layer 19).",
     ]
 
@@ -76,7 +84,7 @@ def test_the_model_is_the_root_and_has_a_part_of_its_own(tmp_path: Path) -> None
     trace = stage().annotation("model: GPTModel", 0, 950 * US)
     trace.gpu(GEMM, 10_000 * US, 10_500 * US, launch=920 * US)
     analysis = analyze(trace.write(tmp_path / "rank-0.json"))
-    assert modules.tree(analysis, 100, 5)[:7] == [
+    assert tree(analysis, 100, 5)[:7] == [
         "MODULES (ms and share of the GPU work they launched): rank 0",
         "  module          class             calls  forward  backward  share",
         "  model           GPTModel              1     3.50      2.00   85 %",
@@ -94,13 +102,12 @@ def test_speeds_stand_beside_the_modules_whose_flops_are_known(tmp_path: Path) -
     trace.op("aten::mm", 20, 30, args=shapes).gpu(GEMM, US, 20 * US, launch=25)
     trace.op("mine::product", 60, 70, args=shapes).gpu(GEMM, 50 * US, 60 * US, launch=65)
     analysis = analyze(trace.write(tmp_path / "rank-0.json"))
-    assert modules.tree(analysis, 80, 5) == [
+    assert tree(analysis, 80, 5) == [
         "MODULES (ms and share of the GPU work they launched): rank 0",
-        "  module          calls  forward  backward  share  TFLOP/s",
-        "  mlp                 1    0.029         -  100 %        -",
-        "    (itself)               0.010         -   34 %",
-        "    fc1               1    0.019         -   66 %      105",
-        "  (in no module)                              0 %",
+        "  module      calls  forward  share  TFLOP/s",
+        "  mlp             1    0.029  100 %        -",
+        "    (itself)           0.010   34 %",
+        "    fc1           1    0.019   66 %      105",
     ]
 
 
@@ -110,7 +117,7 @@ def test_what_the_stages_compute_stands_below_their_trees(tmp_path: Path) -> Non
         trace.annotation("embedding: Embedding", 960 * US, 970 * US)
         trace.gpu(GEMM, 100_000 * US, 100_250 * US, launch=965 * US)
         trace.write(tmp_path / f"rank-{rank}.json")
-    lines = modules.tree(analyze(tmp_path), 80, 5)
+    lines = tree(analyze(tmp_path), 80, 5)
     assert lines[lines.index("") + 1 :][-4:] == [
         "STAGES (GPU work of modules, ms an iteration without communication)",
         "  stage  ranks  layers  one layer  all layers  embedding  other  total",
@@ -122,8 +129,8 @@ def test_what_the_stages_compute_stands_below_their_trees(tmp_path: Path) -> Non
 def test_of_many_stages_the_text_shows_the_first(tmp_path: Path) -> None:
     analysis = analyze(stage().write(tmp_path / "rank-0.json"))
     many = tuple(replace(analysis.stages[0], stage=number) for number in range(18))
-    lines = modules.tree(replace(analysis, stages=many), 80, 1)
-    assert lines[-1] == "  2 lines more: --json has them."
+    lines = tree(replace(analysis, stages=many), 80, 1)
+    assert lines[-1] == "  2 more rows: --json has them."
 
 
 def test_modules_of_stacks_are_named_by_their_classes(tmp_path: Path) -> None:
@@ -131,19 +138,19 @@ def test_modules_of_stacks_are_named_by_their_classes(tmp_path: Path) -> None:
     for name, start, end in (("GPT_0", 0, 100), ("Layer_0", 10, 40), ("Layer_1", 50, 90)):
         trace.add("python_function", f"nn.Module: {name}", start, end - start)
         trace.gpu(GEMM, (1 + start) * US, (2 + start) * US, launch=start + 5)
-    lines = modules.tree(analyze(trace.write(tmp_path / "rank-0.json")), 100, 5)
+    lines = tree(analyze(trace.write(tmp_path / "rank-0.json")), 100, 5)
     assert lines[:5] == [
         "MODULES (ms and share of the GPU work they launched): rank 0, from Python stacks",
-        "  module          calls  forward  backward  share",
-        "  GPT                 1    0.003         -  100 %",
-        "    (itself)               0.001         -   33 %",
-        "    Layer.0-1         2    0.002         -   67 %",
+        "  module       calls  forward  share",
+        "  GPT              1    0.003  100 %",
+        "    (itself)            0.001   33 %",
+        "    Layer.0-1      2    0.002   67 %",
     ]
 
 
 def test_virtual_stages_are_trees_of_their_own(tmp_path: Path) -> None:
     analysis = analyze(stage(prefix="chunk1.").write(tmp_path / "rank-0.json"))
-    assert modules.tree(analysis, 80, 5)[2:5] == [
+    assert tree(analysis, 80, 5)[2:5] == [
         "  chunk1.decoder      1     3.00      2.00   83 %",
         "    layers.0-1        2     3.00      2.00   83 %",
         "      mlp             2     3.00      2.00   83 %",
@@ -153,16 +160,18 @@ def test_virtual_stages_are_trees_of_their_own(tmp_path: Path) -> None:
 def test_the_first_and_the_last_stage_stand_beside_each_other(tmp_path: Path) -> None:
     for rank in (0, 1):
         stage(rank).write(tmp_path / f"rank-{rank}.json")
-    assert phases.tables(analyze(tmp_path), 80, 5) == [
-        "PHASES (ms; they nest): rank 0, stage 0 | rank 1, stage 1",
-        "  phase                 | calls   CPU  GPU work  | calls   CPU  GPU work",
-        "  backward micro-batch        1  0.90      3.00        1  0.90      3.00",
-        "  forward micro-batch         1  0.90      3.00        1  0.90      3.00",
+    assert render_section(phases.section(Subject(analyze(tmp_path))), 80) == [
+        "PHASES (ms; they nest): rank 0, stage 0; rank 1, stage 1",
+        "  phase                 rank  calls   CPU  GPU work  exposed comm",
+        "  backward micro-batch     0      1  0.90      3.00             -",
+        "  backward micro-batch     1      1  0.90      3.00             -",
+        "  forward micro-batch      0      1  0.90      3.00             -",
+        "  forward micro-batch      1      1  0.90      3.00             -",
         "",
-        "MICRO-BATCHES (ms, means; the longest on the CPU and the most on the GPU)",
-        "  rank  pass      in 1F1B  count   CPU  longest  (is)  GPU work  most  (is)",
-        "     0  forward   steady       1  0.90     0.90    #0      3.00  3.00    #0",
-        "     0  backward  steady       1  0.90     0.90    #0      3.00  3.00    #0",
-        "     1  forward   steady       1  0.90     0.90    #0      3.00  3.00    #0",
-        "     1  backward  steady       1  0.90     0.90    #0      3.00  3.00    #0",
+        "MICRO-BATCHES (ms, means; the longest on the CPU and the one with most GPU work)",
+        "  rank  pass      in 1F1B  count   CPU  longest (which)  GPU work  most (which)",
+        "     0  forward   steady       1  0.90        0.90 (#0)      3.00     3.00 (#0)",
+        "     0  backward  steady       1  0.90        0.90 (#0)      3.00     3.00 (#0)",
+        "     1  forward   steady       1  0.90        0.90 (#0)      3.00     3.00 (#0)",
+        "     1  backward  steady       1  0.90        0.90 (#0)      3.00     3.00 (#0)",
     ]

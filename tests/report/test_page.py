@@ -166,7 +166,7 @@ def test_kernels_with_names_of_thousands_of_characters_do_not_fill_the_page(
     found = read(html)
     shown = len(found.tables["kernels"]) - 1
     assert len(html.encode()) < 2e6
-    assert f"{len(summarise(ranks).kernels) - shown:,} more with" in found.text
+    assert f"{len(summarise(ranks).kernels) - shown:,} more kernels are in" in found.text
 
 
 def test_of_1024_ranks_none_is_missing_in_five_megabytes(tp2pp2: Analysis) -> None:
@@ -209,7 +209,9 @@ def test_the_run_tells_what_it_was(tp2pp2: Analysis, tmp_path: Path) -> None:
 def test_each_stage_of_1024_ranks_has_one_line_for_its_bubble(tp2pp2: Analysis) -> None:
     found = read(render_html(of_many(tp2pp2, 1024)))
     assert [row[0] for row in found.tables["stages"][1:]] == [f"{n} of 8" for n in range(8)]
-    assert "Of each stage in each step the rank with the largest bubble; 1,016 rows" in found.text
+    assert (
+        "Of each stage in each step the rank with the largest bubble; 1,016 more rows" in found.text
+    )
 
 
 def test_headings_that_need_it_are_explained_below_their_table(page: Page) -> None:

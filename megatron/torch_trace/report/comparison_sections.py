@@ -18,7 +18,7 @@ from megatron.torch_trace.report.comparison_words import (
 )
 from megatron.torch_trace.report.shapes import shape_in_words
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table
-from megatron.torch_trace.wording import NONE, count, milliseconds, percent
+from megatron.torch_trace.wording import NONE, count, counted, milliseconds, percent
 
 _MOST_RANKS = 16
 _LEAST_NS = 1_000
@@ -85,7 +85,7 @@ def _table(
         heading,
         tuple(columns),
         lines,
-        f"{more:,} more rows: torch-trace compare --json has all of them." if more else "",
+        f"{counted(more, 'more row')}: torch-trace compare --json has all rows." if more else "",
         more,
         brief=f"{heading.upper()} ({note})" if note else heading.upper(),
         note=note,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.compare.statistics import Difference
+from megatron.torch_trace.report.idle_words import IDLE_CAUSES
 from megatron.torch_trace.wording import NONE, milliseconds
 
 _PARTS = {
@@ -11,11 +12,7 @@ _PARTS = {
     "exposed_memory": "exposed copies",
     "communication": "all communication",
     "overlapped_communication": "communication behind compute",
-    "idle: data": "  idle: data loader",
-    "idle: sync": "  idle: synchronisation",
-    "idle: cpu": "  idle: not launched yet",
-    "idle: gpu": "  idle: launched, not started",
-    "idle: unknown": "  idle: unknown",
+    **{f"idle: {words.cause}": f"  idle: {words.title}" for words in IDLE_CAUSES},
 }
 
 

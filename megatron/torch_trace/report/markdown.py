@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.html.module_tree import Tree
-from megatron.torch_trace.report.html.page import SECTIONS
-from megatron.torch_trace.report.tables import Cell, Column, Section, Table
+from megatron.torch_trace.report.contents import sections
+from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.tables import Medium, Table, in_json
 from megatron.torch_trace.wording import visible
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
+_ROWS_OF_A_TREE = 40
 
 
 def render_markdown(analysis: Analysis) -> str:
@@ -24,12 +25,8 @@ def render_markdown(analysis: Analysis) -> str:
     if analysis.findings:
         parts.append("## Findings")
         parts.append("\n".join(map(_finding, analysis.findings)))
-    for make in SECTIONS:
-        section = make(analysis)
-        tables = list(_tables(section))
-        if tables:
-            parts.append(f"## {section.title}")
-            parts += tables
+    for section in sections(Subject(analysis), Medium.DOCUMENT):
+        parts += _section(section)
     notes = sentences.notes(analysis)
     if notes:
         parts += ["## Notes", "\n".join(f"- {_escaped(note)}" for note in notes)]
@@ -41,45 +38,31 @@ def _finding(finding: Any) -> str:
     return f"- **{finding.severity}** `{finding.code}`: {_escaped(finding.title)} {advice}"
 
 
-def _tables(section: Section) -> Iterator[str]:
-    if section.missing is not None:
-        return
-    data = section.data
-    for one in (*data.values(), *data.get("trees", ()), *data.get("tables", ())):
-        if isinstance(one, Table) and one.rows:
-            rows = [(row.level, row.cells) for row in one.rows]
-            yield _table(one.caption, one.columns, rows, one.limit, one.note)
-        elif isinstance(one, Tree) and one.lines:
-            rows = [(line.level, line.cells) for line in one.lines]
-            yield _table(one.label, one.columns, rows, _LINES_OF_A_TREE, one.outside)
+def _section(section: Section) -> list[str]:
+    tables = [_table(one) for one in section.shown(Medium.DOCUMENT)]
+    rest = [_escaped(section.rest)] if section.rest else []
+    return [f"## {section.title}", *tables, *rest] if tables else []
 
 
-_LINES_OF_A_TREE = 40
-
-
-def _table(
-    caption: str,
-    columns: Sequence[Column],
-    rows: Sequence[tuple[int, Sequence[Cell]]],
-    most: int,
-    note: str,
-) -> str:
+def _table(one: Table) -> str:
     # What a page draws as a bar alone has no words.
-    kept = [n for n in range(len(columns)) if any(cells[n].text for _, cells in rows)]
+    kept = [n for n in range(len(one.columns)) if any(row.cells[n].text for row in one.rows)]
     lines = [
-        f"**{_escaped(caption)}**",
+        f"**{_escaped(one.caption)}**",
         "",
-        _row(_escaped(columns[n].title) for n in kept),
-        _row("---:" if columns[n].number else "---" for n in kept),
+        _row(_escaped(one.columns[n].title) for n in kept),
+        _row("---:" if one.columns[n].number else "---" for n in kept),
     ]
-    for level, cells in rows[:most]:
-        indent = "&nbsp;&nbsp;" * max(level - 1, 0)
-        lines.append(_row((indent if n == kept[0] else "") + _escaped(cells[n].text) for n in kept))
-    more = len(rows) - most
+    most = _ROWS_OF_A_TREE if one.is_tree else one.limit
+    for row in one.rows[:most]:
+        indent = "&nbsp;&nbsp;" * max(row.level - 1, 0)
+        cells = [_escaped(row.cells[n].text) for n in kept]
+        lines.append(_row((indent + cells[0], *cells[1:])))
+    more = len(one.rows) - most
     if more > 0:
-        lines += ["", f"{more:,} rows more are in `torch-trace analyze --json`."]
-    if note:
-        lines += ["", _escaped(note)]
+        lines += ["", in_json(more)]
+    if one.note:
+        lines += ["", _escaped(one.note)]
     return "\n".join(lines)
 
 

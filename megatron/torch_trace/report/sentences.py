@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
 from megatron.torch_trace.format.undisturbed_iterations import LEAST, slowdown_sentence
 from megatron.torch_trace.gpu_record.restarts import again_sentence
+from megatron.torch_trace.report.idle_words import IDLE_CAUSES
 from megatron.torch_trace.wording import counted, duration, number, percent, ranks
 
 _NAMES = {
@@ -118,13 +119,7 @@ def answer(analysis: Analysis) -> list[str]:
     twice = sum(analysis.summary.dimensions.values()) - shares.exposed_communication
     exposed += f", {percent(twice)} at the same time." if twice >= _LEAST_TWICE else "."
     causes = sorted(
-        (
-            (idle.cpu, "waiting for the CPU to launch work"),
-            (idle.data, "waiting for the data loader"),
-            (idle.sync, "after a synchronisation"),
-            (idle.gpu, "waiting for launched work to start"),
-            (idle.unknown, "for unknown reasons"),
-        ),
+        ((getattr(idle, words.cause), words.sentence) for words in IDLE_CAUSES),
         reverse=True,
     )
     because = [f"{percent(share)} {text}" for share, text in causes if share >= _LEAST_SHARE]

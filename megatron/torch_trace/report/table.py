@@ -7,8 +7,9 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from megatron.torch_trace.report.tables import Column, Row, Section, Table
-from megatron.torch_trace.wording import visible
+from megatron.torch_trace.report.section import Section
+from megatron.torch_trace.report.tables import Column, Medium, Row, Table
+from megatron.torch_trace.wording import counted, visible
 
 _GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
@@ -55,12 +56,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 def render(one: Table, width: int) -> list[str]:
     """A table as lines: its heading, as many rows as it shows on a terminal, how many more."""
-    kept = [
-        n
-        for n, column in enumerate(one.columns)
-        if column.brief is not None and not (column.spare and width < _WIDE)
-    ]
-    rows = one.rows[: one.most] if one.most else one.rows
+    rows = [row for row in one.rows if not row.spare]
+    rows = rows[: one.most] if one.most else rows
+    kept = [n for n, column in enumerate(one.columns) if column.brief is not None]
+    if width < _WIDE or not _fits(one, rows, kept, width):
+        wanted = [(n, one.columns[n]) for n in kept]
+        kept = [n for n, of in wanted if not of.spare or (of.cut and width >= _WIDE)]
     lines = [one.brief or one.caption.upper()]
     lines += table(
         [_heading(one.columns[n]) for n in kept],
@@ -68,18 +69,27 @@ def render(one: Table, width: int) -> list[str]:
         width,
     )
     more = len(one.rows) - len(rows) + one.more
-    return [*lines, f"  {one.told.format(more)}"] if more and one.told else lines
+    if more and one.told:
+        lines.append("  " + one.told.format(counted(more, f"more {one.each}")))
+    return lines + _said(one.said, width)
+
+
+def _fits(one: Table, rows: Sequence[Row], kept: Sequence[int], width: int) -> bool:
+    """Whether no cell has to be cut."""
+    headings = [_heading(one.columns[n]).lstrip("<~") for n in kept]
+    cells = [headings, *([_indented(row, n) for n in kept] for row in rows)]
+    return _over([max(map(len, column)) for column in zip(*cells, strict=True)], _GAP, width) <= 0
 
 
 def render_section(section: Section, width: int) -> list[str]:
     """The tables of a section, if it has any, and what it says below them."""
-    if section.missing is not None:
-        return []
-    data = section.data
-    tables = data.get("tables") or [one for one in data.values() if isinstance(one, Table)]
-    found = [render(one, width) for one in tables if one.rows]
+    found = [render(one, width) for one in section.shown(Medium.TERMINAL)]
     lines = [line for n, part in enumerate(found) for line in ([""] if n else []) + part]
-    return lines + paragraph(data.get("said", ""), width, "  ", "  ")
+    return lines + _said(section.said, width)
+
+
+def _said(text: str, width: int) -> list[str]:
+    return [part for line in text.splitlines() for part in paragraph(line, width, "  ", "  ")]
 
 
 def _indented(row: Row, n: int) -> str:

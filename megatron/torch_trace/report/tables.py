@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report is made of: sections of tables, rows and cells that only await their renderer.
+"""What tables of a report are made of: rows and cells that only await their renderer.
 
-A section says once what it holds. Where a terminal has less room than a page, the table says what
-to leave out there: columns without a `brief` title, and rows beyond `most`.
+A table says once what it holds. Where a terminal has less room than a page, the table says what
+to leave out there: columns without a `brief` title, `spare` rows, and rows beyond `most`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Flag, auto
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
-from megatron.torch_trace.wording import NONE, UNKNOWN, milliseconds, percent
+from megatron.torch_trace.wording import NONE, UNKNOWN, counted, milliseconds, percent
+
+
+class Medium(Flag):
+    """What a report is rendered for."""
+
+    TERMINAL = auto()
+    PAGE = auto()
+    DOCUMENT = auto()
+    WRITTEN = PAGE | DOCUMENT
+    ALL = TERMINAL | WRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +61,13 @@ class Column:
     """One column.
 
     Args:
-        title: its heading.
+        title: its heading; empty to leave the column out of pages and documents.
         number: its cells are on the right.
         hint: explains the heading.
         brief: the heading on a terminal; None to leave the column out there.
         cut: a terminal that is too narrow cuts its cells.
-        spare: a terminal of less than 96 columns leaves it out.
+        spare: a terminal of less than 96 columns leaves it out; so does a wider one that the table
+            would not fit, unless its cells can be cut.
     """
 
     title: str
@@ -76,12 +87,18 @@ class Row:
         at: an example of what the row sums up.
         attributes: `data-` attributes by name.
         level: in a tree, from 1 on; the rows of a tree stand in its order.
+        spare: a terminal leaves it out.
     """
 
     cells: tuple[Cell, ...]
     at: At | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     level: int = 0
+    spare: bool = False
+
+    def without(self, columns: Container[int]) -> Row:
+        """The row without the cells of these columns."""
+        return replace(self, cells=tuple(c for n, c in enumerate(self.cells) if n not in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +111,11 @@ class Table:
         brief: its heading on a terminal, where the caption would not do.
         most: rows that a terminal shows; 0 for all.
         told: what a terminal says of the rows beyond; nothing where the heading says TOP.
+        each: what a row is, one noun.
         limit: rows that a page shows before it is asked for all.
-        note: what is to be known to read it, a sentence that pages and documents show.
+        note: what is to be known to read it, for pages and documents.
+        said: the same for a terminal, lines that it wraps.
+        media: what shows it.
     """
 
     name: str
@@ -106,9 +126,26 @@ class Table:
     more: int = 0
     brief: str = ""
     most: int = 0
-    told: str = "{:,} rows more: --json has them."
+    told: str = "{}: --json has them."
+    each: str = "row"
     limit: int = 12
     note: str = ""
+    said: str = ""
+    media: Medium = Medium.ALL
+
+    def without(self, columns: Container[int]) -> Table:
+        """The table without these columns."""
+        kept = tuple(column for n, column in enumerate(self.columns) if n not in columns)
+        return replace(self, columns=kept, rows=tuple(row.without(columns) for row in self.rows))
+
+    def without_empty(self, first: int) -> Table:
+        """The table without those columns from `first` on in which there is nothing but zero."""
+        empty = [
+            n
+            for n in range(first, len(self.columns))
+            if not any(row.cells[n].sort or row.cells[n].text == UNKNOWN for row in self.rows)
+        ]
+        return self.without(empty) if empty else self
 
     @property
     def is_tree(self) -> bool:
@@ -122,23 +159,6 @@ class Table:
         return long or len(self.columns) > _MANY_COLUMNS
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of the page.
-
-    Args:
-        name: its id and its template.
-        missing: why there is nothing to show, a sentence; then it is left out.
-        data: what the template gets, or `tables`, one below the other, and `legend`;
-            `said` is for a terminal, below the tables.
-    """
-
-    name: str
-    title: str
-    missing: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
 _MANY_COLUMNS = 9
 
 
@@ -150,6 +170,18 @@ def text(value: object, full: str | None = None, brief: str | None = None) -> Ce
 def ms(ns: float | None) -> Cell:
     """A time in ms."""
     return Cell(milliseconds(ns) if ns else NONE if ns is None else "0", sort=ns)
+
+
+def in_json(more: int, each: str = "row") -> str:
+    """Where the rows are that a page has no room for: `4 more rows are in analyze --json.`"""
+    if more <= 0:
+        return ""
+    return f"{counted(more, f'more {each}')} {'is' if more == 1 else 'are'} in analyze --json."
+
+
+def some_ms(ns: float | None) -> Cell:
+    """A time in ms of what need not be there: `-` instead of 0."""
+    return Cell(milliseconds(ns) if ns else NONE, sort=ns)
 
 
 def share(value: float | None, colour: str = "plain") -> Cell:

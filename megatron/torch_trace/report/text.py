@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections import Counter
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.report import modules, phases, sentences, text_sections
-from megatron.torch_trace.report.sections import communication, cpu, stragglers, work
+from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.contents import sections
+from megatron.torch_trace.report.section import Subject
 from megatron.torch_trace.report.table import paragraph, render_section
+from megatron.torch_trace.report.tables import Medium
 
 LEAST_WIDTH, MOST_WIDTH = 80, 100
 
@@ -29,15 +31,10 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         _first_lines(analysis, width),
         _answer(analysis, width),
         _findings(analysis.findings, width),
-        render_section(cpu.section(analysis, top), width),
-        text_sections.breakdown(analysis, width),
-        render_section(communication.section(analysis), width),
-        render_section(stragglers.section(analysis), width),
-        text_sections.pipeline(analysis, width),
-        phases.tables(analysis, width, top),
-        render_section(work.section(analysis, top), width),
-        modules.tree(analysis, width, top),
-        text_sections.host(analysis, width),
+        *(
+            render_section(one, width)
+            for one in sections(Subject(analysis, top=top), Medium.TERMINAL)
+        ),
         _notes(analysis, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

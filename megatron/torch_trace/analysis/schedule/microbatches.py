@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.span_names import (
+    BACKWARD,
     FORWARD,
     MicrobatchSpan,
     microbatch_span,
@@ -69,6 +72,27 @@ class BubbleRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MicrobatchMeans:
+    """The micro-batches at one place in 1F1B in one direction.
+
+    Args:
+        direction: forward or backward.
+        place: as in `MicrobatchRow`.
+        count: how many there are.
+        cpu_ns, gpu_ns: means of the time on the CPU and of the GPU work.
+        longest, heaviest: the one that takes longest on the CPU, and the one with most GPU work.
+    """
+
+    direction: str
+    place: str | None
+    count: int
+    cpu_ns: float
+    gpu_ns: float
+    longest: MicrobatchRow
+    heaviest: MicrobatchRow
+
+
+@dataclass(frozen=True, slots=True)
 class _Span:
     row: int
     name: MicrobatchSpan
@@ -101,6 +125,30 @@ def microbatch_rows(timeline: Timeline) -> tuple[MicrobatchRow, ...]:
         entry[f"{direction}_gpu_ns"] = work.get(span.row, 0)
         entry[f"{direction}_on_gpu"] = computed.get(span.row)
     return tuple(MicrobatchRow(**entry) for entry in found)
+
+
+def by_place(rows: Iterable[MicrobatchRow]) -> list[MicrobatchMeans]:
+    """Forwards before backwards; places in the order in which they are found."""
+    groups: dict[tuple[str, str | None], list[MicrobatchRow]] = {}
+    for direction in (FORWARD, BACKWARD):
+        for row in rows:
+            if getattr(row, f"{direction}_ns") is not None:
+                place = getattr(row, f"{direction}_place")
+                groups.setdefault((direction, place), []).append(row)
+    return [_means(direction, place, found) for (direction, place), found in groups.items()]
+
+
+def _means(direction: str, place: str | None, rows: list[MicrobatchRow]) -> MicrobatchMeans:
+    cpu, gpu = (attrgetter(f"{direction}{unit}") for unit in ("_ns", "_gpu_ns"))
+    return MicrobatchMeans(
+        direction,
+        place,
+        len(rows),
+        mean(map(cpu, rows)),
+        mean(map(gpu, rows)),
+        max(rows, key=cpu),
+        max(rows, key=gpu),
+    )
 
 
 def _computed(timeline: Timeline) -> dict[int, Moment]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report as one self-contained page; numbers come from `analysis`, here they are laid out.
 
-page       the page from its sections         parts       tables, rows, cells, sections
+page       the page from its sections         page_text   text from traces on a page
 links      what the page of `torch-trace view` links to
-others     one module a section; templates/ and assets/ hold what is not Python
+templates/ and assets/ hold what is not Python; a section that draws more than tables has a template
 """
 
 from __future__ import annotations

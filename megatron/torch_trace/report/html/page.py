@@ -17,39 +17,16 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
 from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.html import (
-    breakdown,
-    findings,
-    host,
-    module_tree,
-    over_time,
-    phases,
-    pipeline,
-    run,
-)
+from megatron.torch_trace.report.contents import sections
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.page_text import shown
-from megatron.torch_trace.report.sections import communication, cpu, stragglers, work
-from megatron.torch_trace.report.tables import Column, Section, Table
+from megatron.torch_trace.report.section import Subject
+from megatron.torch_trace.report.tables import Medium
 from megatron.torch_trace.wording import visible
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _SHARE = re.compile(r"[^\d%]+[\d.]+ %")
 _PACKAGE = "megatron.torch_trace.report.html"
-SECTIONS = (
-    breakdown.section,
-    findings.section,
-    cpu.section,
-    breakdown.steps,
-    over_time.section,
-    communication.section,
-    stragglers.section,
-    pipeline.section,
-    module_tree.section,
-    phases.section,
-    work.section,
-    host.section,
-)
 
 
 def render_html(
@@ -63,10 +40,9 @@ def render_html(
             them, and a click on a marked row shows that row in the timeline.
         record: run.json and metrics of the run; looked for beside the traces if not given.
     """
-    record = record or find_run(analysis)
-    sections = [make(analysis) for make in SECTIONS]
-    sections += [run.telemetry(record), run.section(analysis, record), run.notes(analysis, record)]
-    shown = [section for section in sections if section.missing is None]
+    subject = Subject(analysis, record or find_run(analysis))
+    found = sections(subject, Medium.PAGE)
+    shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
     scripts = [_asset("report.js")]
     if view:
         scripts.append(_asset("perfetto.js") + _asset("timeline.js"))
@@ -75,20 +51,12 @@ def render_html(
         title=_title(analysis),
         head=[sentences.head(analysis), *sentences.undisturbed(analysis)],
         sections=shown,
-        left_out=[section for section in sections if section.missing is not None],
-        labels=[entry for section in shown for entry in _labels(section)],
+        left_out=[one for one in found if one.missing is not None],
         view=view,
         style=Markup(_asset("report.css")),
         scripts=[Markup(script) for script in scripts],
         policy=_policy(scripts, served=view is not None),
     )
-
-
-def _labels(section: Section) -> list[tuple[str, tuple[Column, ...]]]:
-    """Of each table its id and columns: on a narrow screen every number has its label beside it."""
-    data = section.data
-    tables = [*data.values(), *data.get("trees", ()), *data.get("tables", ())]
-    return [(one.name, one.columns) for one in tables if isinstance(one, (Table, module_tree.Tree))]
 
 
 def _title(analysis: Analysis) -> str:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import CommunicationSummary
 from megatron.torch_trace.report.means import of_ranks, over_ranks
+from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,
-    Section,
     Table,
     at,
     ms,
@@ -23,8 +22,9 @@ _NOTE = "Rows of one dimension may overlap rows of another."
 _LEGEND = (("exposed_communication", "exposed"), ("hidden", "beside compute"))
 
 
-def section(analysis: Analysis) -> Section:
+def section(subject: Subject) -> Section:
     """One line for each dimension, group and collective."""
+    analysis = subject.analysis
     rows = analysis.summary.communication
     if not rows:
         return Section("communication", "Communication", "no communication kernel ran")
@@ -57,7 +57,7 @@ def section(analysis: Analysis) -> Section:
         limit=40,
         note=_NOTE,
     )
-    return Section("communication", "Communication", data={"legend": _LEGEND, "tables": [table]})
+    return Section("communication", "Communication", tables=[table], legend=_LEGEND)
 
 
 def _row(row: CommunicationSummary, window: float, *, known: bool) -> Row:

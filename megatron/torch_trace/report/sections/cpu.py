@@ -8,14 +8,15 @@ from megatron.torch_trace.analysis.results.cpu_means import mean_operators
 from megatron.torch_trace.analysis.results.cpu_time import CpuSplit
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
 from megatron.torch_trace.report.places import used_dimensions, where
+from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,
-    Section,
     Table,
     at,
+    in_json,
     ms,
     number,
     rank_cell,
@@ -33,13 +34,15 @@ _LEGEND = (
 )
 
 
-def section(analysis: Analysis, top: int = 5) -> Section:
+def section(subject: Subject) -> Section:
     """Three tables; `top` operators and four times as many modules on a terminal."""
+    analysis = subject.analysis
+    top = subject.top
     if not analysis.is_of_the_cpu:
         return Section("cpu", "Time of the CPU", "the recordings are of GPUs")
     tables = [_ranks(analysis), _operators(analysis, top)]
     tables += [_modules(rank, name, 4 * top) for rank, name in _with_modules(analysis)]
-    return Section("cpu", "Time of the CPU", data={"legend": _LEGEND, "tables": tables})
+    return Section("cpu", "Time of the CPU", tables=tables, legend=_LEGEND)
 
 
 def _ranks(analysis: Analysis) -> Table:
@@ -60,7 +63,7 @@ def _ranks(analysis: Analysis) -> Table:
         Column("other ms", brief="other", hint="neither: Python, waiting, other programs"),
     )
     more = len(analysis.ranks) - _MOST_RANKS
-    rest = f"{more:,} ranks more are in analyze --json." if more > 0 else ""
+    rest = in_json(more, "rank")
     return Table(
         "cpu-ranks",
         "Where the time of the CPU went",
@@ -114,7 +117,7 @@ def _operators(analysis: Analysis, top: int) -> Table:
         f"Operators by their own time on the CPU{means}",
         columns,
         rows,
-        f"{more:,} more are in analyze --json." if more else "",
+        in_json(more, "operator"),
         brief=f"OPERATORS by their own time on the CPU (ms{means})",
         most=2 * top,
     )
@@ -130,7 +133,7 @@ def _modules(rank: RankResult, name: str, most: int) -> Table:
     rows = tuple(_module(rank.rank, level + 1, node) for level, node in every[:_MOST_MODULES])
     columns = (
         Column("module", number=False, cut=True),
-        Column("class", number=False),
+        Column("class", number=False, spare=True),
         Column("calls"),
         Column("forward ms", brief="forward"),
         Column("recompute ms", brief="recompute"),
@@ -146,7 +149,7 @@ def _modules(rank: RankResult, name: str, most: int) -> Table:
         f"Time of the CPU in modules, {name}",
         tuple(column for n, column in enumerate(columns) if n not in empty),
         tuple(_without(row, empty) for row in rows),
-        f"{more:,} more are in analyze --json." if more else "",
+        in_json(more, "module"),
         brief=f"MODULES (ms of the CPU): {name}",
         most=most,
     )

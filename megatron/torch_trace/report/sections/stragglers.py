@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
     At,
     Cell,
     Column,
     Row,
-    Section,
     Table,
     at,
     ms,
     number,
     text,
 )
-from megatron.torch_trace.wording import NONE, duration, milliseconds, percent, ranks
+from megatron.torch_trace.wording import NONE, counted, duration, milliseconds, percent, ranks
 
 _MOST_RANKS, _BRIEF_RANKS = 32, 16
 _MOST_LINES = 2000
@@ -47,8 +47,9 @@ class HeatMap:
     rest: str
 
 
-def section(analysis: Analysis) -> Section:
+def section(subject: Subject) -> Section:
     """Nothing for a single rank."""
+    analysis = subject.analysis
     title = "Stragglers"
     found = analysis.stragglers
     if not found:
@@ -76,23 +77,22 @@ def section(analysis: Analysis) -> Section:
         "Who arrives last",
         columns,
         rows,
-        f"{more:,} ranks more that imposed less." if more else "",
+        f"{counted(more, 'more rank')} imposed less." if more else "",
         brief="STRAGGLERS (ms; imposed is the sum over the ranks that waited)",
         most=_BRIEF_RANKS,
-        told="... and {:,} ranks more that imposed less.",
+        told="{} imposed less.",
+        each="rank",
         limit=_BRIEF_RANKS,
     )
     data = {
-        "table": table,
         "maps": [
             _map(found, "Imposed on others, ms: the sum of their waits", "imposed_wait_ns"),
             _map(found, "Waited for others, ms", "own_wait_ns"),
         ],
         "clocks": _clocks(analysis),
-        "said": _said(analysis),
         "matched": f"{analysis.matched_calls:,} collectives were found on several ranks.",
     }
-    return Section("stragglers", title, data=data)
+    return Section("stragglers", title, tables=[table], said=_said(analysis), data=data)
 
 
 def _row(one: Straggler) -> Row:

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
 from megatron.torch_trace.report.means import of_ranks, over_ranks
+from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.shapes import shape_in_words
 from megatron.torch_trace.report.tables import (
     Cell,
     Column,
     Row,
-    Section,
     Table,
     at,
+    in_json,
     ms,
     number,
     share,
@@ -30,8 +30,10 @@ _MOST_CHARACTERS = 150_000
 _LONGEST = 72
 
 
-def section(analysis: Analysis, top: int = 5) -> Section:
+def section(subject: Subject) -> Section:
     """Four tables; of each a terminal shows `top` rows, of the families at least eight."""
+    analysis = subject.analysis
+    top = subject.top
     summary = analysis.summary
     if not summary.kernels:
         return Section("work", "Kernels", "no GPU work was recorded")
@@ -59,7 +61,7 @@ def section(analysis: Analysis, top: int = 5) -> Section:
         for table, heading, rows in zip(tables, headings, most, strict=True)
         if table is not None
     ]
-    return Section("work", "Kernels", data={"tables": shown})
+    return Section("work", "Kernels", tables=shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _table(kind: _Kind, rows: Sequence[WorkSummary]) -> Table | None:
     rest = ""
     if left:
         time = sum(row.time_ns for row in left)
-        rest = f"{len(left):,} more with {duration(time)} together are in analyze --json."
+        rest = f"{in_json(len(left), first)} Together they take {duration(time)}."
     return Table(kind.name, kind.caption, columns, lines, rest)
 
 

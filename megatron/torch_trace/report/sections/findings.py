@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.report.tables import At, Section, at
+from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import duration, percent
 
 _MOST_VALUES = 16
@@ -27,8 +28,9 @@ class Shown:
     at: At | None
 
 
-def section(analysis: Analysis) -> Section:
+def section(subject: Subject) -> Section:
     """The most severe first; that there is none is an answer too."""
+    analysis = subject.analysis
     shown = [_shown(one) for one in analysis.findings]
     return Section("findings", "Findings", data={"findings": shown})
 

@@ -13,14 +13,17 @@ from megatron.torch_trace.report.tables import (
     At,
     Cell,
     Column,
+    Medium,
     Row,
     Table,
     at,
+    in_json,
     ms,
     number,
+    some_ms,
     text,
 )
-from megatron.torch_trace.wording import duration, flop_rate, milliseconds, ranks
+from megatron.torch_trace.wording import count, duration, flop_rate, milliseconds, ranks
 
 _MOST_CLASSES = 300
 
@@ -42,56 +45,65 @@ class Layers:
     bars: tuple[Bar, ...]
 
 
-def tables(analysis: Analysis) -> dict[str, Any]:
-    """Tables of stages and classes, and the layers of each stage as bars on one scale."""
+def tables(analysis: Analysis) -> tuple[Table | None, Table | None]:
+    """Stages, where there are several, and classes of modules."""
     stages = analysis.stages
-    if not stages:
-        return {"stages": None, "classes": None, "layers": (), "layers_caption": ""}
+    return _stages(stages) if len(stages) > 1 else None, _classes(stages)
+
+
+def figure(analysis: Analysis) -> dict[str, Any]:
+    """The layers of each stage as bars on one scale; nothing where no layers are known."""
+    stages = analysis.stages
     works = [layer.work_ns for stage in stages for layer in stage.layers]
-    caption = ""
-    if works:
-        least, most = milliseconds(min(works)), milliseconds(max(works))
-        caption = f"Layer by layer, an iteration without communication: {least} to {most} ms. " + (
+    if not works:
+        return {}
+    least, most = milliseconds(min(works)), milliseconds(max(works))
+    return {
+        "layers": [_layers(stage, max(works), analysis) for stage in stages if stage.layers],
+        "caption": f"Layer by layer, an iteration without communication: {least} to {most} ms. "
+        + (
             "A stage whose columns add up to more keeps the others waiting."
             if len(stages) > 1
             else "A column that stands out is a layer to look at below."
-        )
-    return {
-        "stages": _stages(stages) if len(stages) > 1 else None,
-        "classes": _classes(stages),
-        "layers": [_layers(stage, max(works), analysis) for stage in stages if stage.layers],
-        "layers_caption": caption,
+        ),
     }
 
 
 def _stages(stages: Sequence[StageWork]) -> Table:
     columns = (
         Column("stage"),
-        Column("ranks", number=False),
+        Column("ranks", number=False, cut=True),
         Column("layers"),
-        Column("layers ms"),
-        Column("embedding ms"),
-        Column("other ms", hint="output layer, loss and the like"),
-        Column("total ms"),
+        Column("one layer ms", brief="one layer", hint="mean of the layers"),
+        Column("layers ms", brief="all layers"),
+        Column("embedding ms", brief="embedding"),
+        Column("other ms", brief="other", hint="output layer, loss and the like"),
+        Column("total ms", brief="total"),
     )
     rows = tuple(
         Row(
             (
                 number(one.stage, str(one.stage)),
                 text(ranks(one.ranks)),
-                number(len(one.layers), str(len(one.layers))),
+                number(len(one.layers), count(len(one.layers))),
+                ms(one.layers_ns / len(one.layers) if one.layers else None),
                 ms(one.layers_ns),
-                ms(one.embedding_ns),
-                ms(one.other_ns),
+                some_ms(one.embedding_ns),
+                some_ms(one.other_ns),
                 ms(one.total_ns),
             )
         )
         for one in stages
     )
-    caption = (
-        "What each stage computes in an iteration, without communication; means over its ranks"
+    return Table(
+        "stage-work",
+        "What each stage computes in an iteration, without communication; means over its ranks",
+        columns,
+        rows,
+        brief="STAGES (GPU work of modules, ms an iteration without communication)",
+        most=16,
+        limit=32,
     )
-    return Table("stage-work", caption, columns, rows)
 
 
 def _classes(stages: Sequence[StageWork]) -> Table | None:
@@ -111,22 +123,21 @@ def _classes(stages: Sequence[StageWork]) -> Table | None:
     found.sort(key=lambda entry: -entry[1].work_ns)
     rows = tuple(Row(_class(stage, part)) for stage, part in found[:_MOST_CLASSES])
     more = len(found) - len(rows)
-    rest = f"{more:,} more are in analyze --json." if more else ""
     caption = (
         "Modules by class, of an iteration, modules below included; means over a stage's ranks"
     )
-    return Table("classes", caption, columns, rows, rest)
+    return Table("classes", caption, columns, rows, in_json(more), media=Medium.WRITTEN)
 
 
 def _class(stage: int, part: PartWork) -> tuple[Cell, ...]:
     return (
         text(part.name),
         number(stage, str(stage)),
-        ms(part.forward_ns),
-        ms(part.recompute_ns),
-        ms(part.backward_ns),
-        ms(part.communication_ns),
-        ms(part.exposed_communication_ns),
+        some_ms(part.forward_ns),
+        some_ms(part.recompute_ns),
+        some_ms(part.backward_ns),
+        some_ms(part.communication_ns),
+        some_ms(part.exposed_communication_ns),
         Cell(flop_rate(part.tflops), sort=part.tflops),
     )
 

@@ -12,7 +12,8 @@ from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.breakdown_parts import BUSY_PARTS
 from megatron.torch_trace.report.places import used_dimensions, where
-from megatron.torch_trace.report.tables import At, Section
+from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.tables import At
 from megatron.torch_trace.wording import duration
 
 WIDTH, HEIGHT = 1000, 24
@@ -60,8 +61,9 @@ class Span:
         return round(WIDTH * (time - self.start) / max(self.end - self.start, 1), _DECIMALS)
 
 
-def section(analysis: Analysis) -> Section:
+def section(subject: Subject) -> Section:
     """What each GPU did over the window."""
+    analysis = subject.analysis
     title = "Over time"
     shown = _shown(analysis)
     if not shown:

@@ -10,18 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.analysis.results.run_record import RunRecord, Series
+from megatron.torch_trace.analysis.results.run_record import Series
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.tables import (
-    Cell,
-    Column,
-    Row,
-    Section,
-    Table,
-    number,
-    rank_cell,
-    text,
-)
+from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.tables import Cell, Column, Row, Table, number, rank_cell, text
 from megatron.torch_trace.wording import number as number_in_words
 from megatron.torch_trace.wording import ranks
 
@@ -56,8 +48,9 @@ class Line:
     told: str
 
 
-def telemetry(record: RunRecord | None) -> Section:
+def telemetry(subject: Subject) -> Section:
     """Every metric of `metrics.jsonl` that is no spread of another one and not on this page."""
+    record = subject.record
     title = "Metrics"
     series = [] if record is None else [s for s in record.metrics if _is_told(s)]
     if not series:
@@ -110,8 +103,10 @@ def _line(series: Series) -> Line:
     )
 
 
-def section(analysis: Analysis, record: RunRecord | None) -> Section:
+def section(subject: Subject) -> Section:
     """From run.json, or what the traces themselves tell."""
+    analysis = subject.analysis
+    record = subject.record
     run: Mapping[str, Any] = record.run if record else {}
     facts: list[tuple[str, str]] = []
     if record:
@@ -126,11 +121,6 @@ def section(analysis: Analysis, record: RunRecord | None) -> Section:
     facts += _hosts(analysis)
     argv = run.get("argv") or next((list(r.argv) for r in analysis.ranks if r.argv), None)
     versions = run.get("versions")
-    tables = {
-        "versions": _pairs("versions", "Versions", versions),
-        "arguments": _pairs("arguments", "Arguments", run.get("arguments")),
-        "environment": _pairs("environment", "Environment", run.get("environment")),
-    }
     files = Table(
         "files",
         "Traces",
@@ -151,18 +141,19 @@ def section(analysis: Analysis, record: RunRecord | None) -> Section:
             )
             for rank in analysis.ranks
         ),
+        limit=8,
     )
     command = [shlex.quote(str(one)) for one in argv] if isinstance(argv, (list, tuple)) else None
     return Section(
         "run",
         "The run",
-        data={
-            "facts": facts,
-            "command": command,
-            **tables,
-            "files": files,
-            "has_record": bool(run),
-        },
+        tables=[
+            _pairs("versions", "Versions", versions, 20),
+            _pairs("arguments", "Arguments", run.get("arguments"), 8),
+            _pairs("environment", "Environment", run.get("environment"), 8),
+            files,
+        ],
+        data={"facts": facts, "command": command, "has_record": bool(run)},
     )
 
 
@@ -198,12 +189,12 @@ def _hosts(analysis: Analysis) -> list[tuple[str, str]]:
     return [("hosts", ", ".join(shown) + (f", and {more} more" if more else ""))]
 
 
-def _pairs(name: str, caption: str, values: object) -> Table | None:
+def _pairs(name: str, caption: str, values: object, limit: int) -> Table | None:
     if not isinstance(values, Mapping) or not values:
         return None
     columns = (Column("name", number=False), Column("value", number=False))
     rows = tuple(Row((text(key), _pair(value))) for key, value in values.items())
-    return Table(name, caption, columns, rows)
+    return Table(name, caption, columns, rows, limit=limit)
 
 
 def _pair(value: object) -> Any:
@@ -220,8 +211,10 @@ def _shown(value: object) -> str:
     return json.dumps(value)
 
 
-def notes(analysis: Analysis, record: RunRecord | None) -> Section:
+def notes(subject: Subject) -> Section:
     """What was repaired, dropped, or is unknown."""
+    analysis = subject.analysis
+    record = subject.record
     found = sentences.notes(analysis)
     found += [
         f"{r.name[0].upper()}{r.name[1:]}: utilisation is unknown: {r.unknown}"
@@ -245,10 +238,10 @@ def notes(analysis: Analysis, record: RunRecord | None) -> Section:
             Column("meaning", number=False),
             Column("at byte", number=False),
         )
-        table = Table("repairs", "What the reader mended or lost", columns, rows)
+        table = Table("repairs", "What the reader mended or lost", columns, rows, limit=16)
     if not found and table is None:
         return Section("notes", "Notes", "nothing was")
-    return Section("notes", "Notes", data={"notes": found, "table": table})
+    return Section("notes", "Notes", tables=[table], data={"notes": found})
 
 
 def _repair(repair: Mapping[str, Any]) -> tuple[Cell, Cell, Cell]:

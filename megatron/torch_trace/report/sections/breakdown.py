@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer, every rank's stacked breakdown, and the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
+from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.places import used_dimensions, where
+from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.sections import findings
+from megatron.torch_trace.report.tables import (
+    At,
+    Cell,
+    Column,
+    Medium,
+    Row,
+    Table,
+    in_json,
+    ms,
+    number,
+    rank_cell,
+    stacked,
+    text,
+)
+from megatron.torch_trace.wording import UNKNOWN, milliseconds, percent
+
+FEW = 32
+"""Ranks that have a line each at once; more are columns side by side."""
+
+_ON_ONE_SCREEN = 8
+"""Ranks whose lines leave room for the first findings below them."""
+
+_MOST_STEPS, _STEPS = 200, 16
+LEGEND = (
+    ("compute", "compute"),
+    ("exposed_communication", "exposed communication"),
+    ("exposed_memory", "exposed copies"),
+    ("idle", "idle"),
+)
+_TITLES = ("compute", "exposed comm", "exposed copies", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    """A rank as a narrow column: where each colour ends from below, in %, and what it says."""
+
+    rank: int
+    where: str
+    ends: tuple[float, ...] | None
+    told: str
+    sort: tuple[float, ...]
+    at: At | None
+
+
+def section(subject: Subject) -> Section:
+    """The first screen."""
+    analysis = subject.analysis
+    ranks = analysis.ranks
+    many = len(ranks) > FEW
+    groups = by_coordinate(ranks) if many else ()
+    data = {
+        "answer": sentences.answer(analysis),
+        "lead": findings.first(analysis),
+        "findings": len(analysis.findings),
+        "on_one_screen": len(ranks) <= _ON_ONE_SCREEN,
+        "many": many,
+        "slim": [_slim(rank) for rank in ranks] if many else [],
+        "count": len(ranks),
+    }
+    tables = [] if analysis.is_of_the_cpu else [_ranks(analysis), _coordinates(groups)]
+    return Section("breakdown", "Where the time went", tables=tables, legend=LEGEND, data=data)
+
+
+def whole(rank: RankResult) -> At | None:
+    """The rank's window."""
+    if not rank.course:
+        return None
+    return At(rank.rank, rank.course.edges_ns[0], rank.window_ns)
+
+
+def _ranks(analysis: Analysis) -> Table:
+    used = used_dimensions(analysis)
+    columns = (
+        Column("rank"),
+        *((Column("at", number=False),) if used else ()),
+        *_columns("window ms", "window"),
+        Column("overlapped comm", hint="communication beside compute", brief=None),
+    )
+    extremes = analysis.summary.extremes
+    rows = []
+    for rank in analysis.ranks:
+        length = rank.window_ns
+        cells = (
+            rank_cell(rank),
+            *((text(where(rank, used), where(rank, frozenset(rank.coordinates))),) if used else ()),
+            *_cells(rank.breakdown, length),
+            _part(rank.overlapped_communication_ns, length),
+        )
+        rows.append(Row(cells, whole(rank), spare=rank.rank not in extremes))
+    return Table(
+        "ranks",
+        "Every rank, % of its window",
+        columns,
+        tuple(rows),
+        brief="WHERE THE TIME WENT (ms)",
+        told="The least and the most idle; {}: --rank R or --json shows them.",
+        each="rank",
+        limit=len(rows),
+    )
+
+
+def _columns(title: str, brief: str) -> tuple[Column, ...]:
+    """A length of time and its parts: shares on a page, ms on a terminal."""
+    return (
+        Column("breakdown", number=False, brief=None),
+        Column(title, brief=brief),
+        *map(Column, _TITLES),
+        Column("", brief="busy"),
+    )
+
+
+def _cells(parts: Breakdown | None, length: int) -> tuple[Cell, ...]:
+    busy = UNKNOWN
+    if parts is not None:
+        busy = percent(1 - parts.idle / length if length else 0.0)
+    return (
+        stacked(parts, length),
+        ms(length),
+        *(_part(getattr(parts, name, None), length) for name in BREAKDOWN_PARTS),
+        Cell(busy),
+    )
+
+
+def _part(ns: int | None, length: int) -> Cell:
+    if ns is None or not length:
+        return Cell(UNKNOWN)
+    return Cell(percent(ns / length), sort=ns / length, brief=milliseconds(ns))
+
+
+def _slim(rank: RankResult) -> Slim:
+    everywhere = " ".join(f"{k}{v}" for k, v in rank.coordinates.items())
+    if rank.breakdown is None or not rank.window_ns:
+        return Slim(rank.rank, everywhere, None, f"{rank.name}: unknown", (0.0,) * 4, whole(rank))
+    shares = [getattr(rank.breakdown, name) / rank.window_ns for name in BREAKDOWN_PARTS]
+    ends = tuple(round(100 * sum(shares[: n + 1]), 1) for n in range(3))
+    told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
+    return Slim(
+        rank.rank,
+        everywhere,
+        ends,
+        f"{rank.name} ({everywhere}): {told}" if everywhere else f"{rank.name}: {told}",
+        tuple(round(one, 4) for one in shares),
+        whole(rank),
+    )
+
+
+def _coordinates(groups: Sequence[GroupShares]) -> Table | None:
+    if not groups:
+        return None
+    caption = "By place in the parallel dimensions"
+    return replace(_groups("coordinates", "ranks", caption, groups), media=Medium.WRITTEN, limit=16)
+
+
+def _groups(name: str, what: str, caption: str, groups: Sequence[GroupShares]) -> Table:
+    columns = (
+        Column(what, number=False),
+        Column("count", brief=None),
+        Column("breakdown", number=False, brief=None),
+        Column("mean ms", brief="mean"),
+        Column("shortest ms (rank)", brief="shortest (rank)"),
+        Column("longest ms (rank)", brief="longest (rank)"),
+        *map(Column, _TITLES),
+    )
+    rows = tuple(Row(_group_cells(group)) for group in groups[:_MOST_STEPS])
+    more = len(groups) - len(rows)
+    return Table(name, caption, columns, rows, in_json(more), more)
+
+
+def _group_cells(group: GroupShares) -> tuple[Cell, ...]:
+    shares = group.shares
+    bar = Cell(UNKNOWN)
+    if shares:
+        told = ", ".join(f"{t} {percent(s)}" for t, s in zip(_TITLES, shares, strict=True))
+        bar = Cell("", full=told, bar=tuple(zip(BREAKDOWN_PARTS, shares, strict=True)))
+    return (
+        text(group.label),
+        number(group.count, f"{group.count:,}"),
+        bar,
+        ms(group.mean_ns),
+        _whose(group.shortest_ns, group.shortest_rank),
+        _whose(group.longest_ns, group.longest_rank),
+        *(Cell(percent(one), sort=one) for one in shares or (None,) * 4),
+    )
+
+
+def _whose(length: int, rank: int) -> Cell:
+    return Cell(f"{milliseconds(length)} ({rank})", sort=length)
+
+
+def steps(subject: Subject) -> Section:
+    """Step by step; rank by rank where ranks are few."""
+    analysis, title = subject.analysis, "Steps"
+    if analysis.is_of_the_cpu:
+        return Section("steps", title, "they are in the section on the time of the CPU")
+    if not analysis.summary.steps:
+        return Section("steps", title, "the traces mark no steps (ProfilerStep)")
+    if len(analysis.summary.steps) == 1:
+        return Section("steps", title, "only one was recorded, so it is the window")
+    if len(analysis.ranks) * len(analysis.summary.steps) <= FEW:
+        return Section("steps", title, tables=[_steps(analysis)])
+    table = _groups("steps", "steps", "Each step over its ranks", by_step(analysis.ranks))
+    heading = "STEPS (ms; parts in % of the step; over all ranks)"
+    return Section("steps", title, tables=[replace(table, brief=heading, most=_STEPS, limit=FEW)])
+
+
+def _steps(analysis: Analysis) -> Table:
+    columns = (Column("step"), Column("rank"), *_columns("ms", "length"))
+    rows = []
+    for rank in analysis.ranks:
+        for step in rank.steps:
+            length = step.end_ns - step.start_ns
+            cells = (
+                number(step.step, str(step.step)),
+                rank_cell(rank),
+                *_cells(step.breakdown, length),
+            )
+            rows.append(Row(cells, At(rank.rank, step.start_ns, length)))
+    caption = "Each step of each rank, % of the step"
+    return Table("steps", caption, columns, tuple(rows), brief="STEPS (ms)", limit=FEW)

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU side: launches, causes of idle time, synchronisations, data loader, Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.report.idle_words import IDLE_CAUSES
+from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.sections.breakdown import FEW
+from megatron.torch_trace.report.tables import (
+    Cell,
+    Column,
+    Medium,
+    Row,
+    Table,
+    at,
+    in_json,
+    ms,
+    number,
+    rank_cell,
+    share,
+    some_ms,
+    text,
+)
+from megatron.torch_trace.wording import NONE, UNKNOWN, count, percent
+
+_MOST = 200
+_CAUSES_FROM = 3
+"""Columns before those of the causes."""
+_USE = "the time to make a batch, of the time between two requests, at least"
+_LEGEND = tuple((words.colour, words.sentence) for words in IDLE_CAUSES)
+_LEFT_OUT = "The least and the most idle; {}: --rank R or --json shows them."
+
+
+def section(subject: Subject) -> Section:
+    """Of every rank, or of the least and the most idle of many."""
+    analysis = subject.analysis
+    shown = [
+        rank
+        for rank in analysis.ranks
+        if len(analysis.ranks) <= FEW or rank.rank in analysis.summary.extremes
+    ]
+    more = len(analysis.ranks) - len(shown)
+    gpu = not analysis.is_of_the_cpu
+    tables = [
+        _idle(analysis, shown, more) if gpu else None,
+        _launches(analysis, shown, more) if gpu else None,
+        _loading(analysis),
+        _syncs(analysis),
+        _python(analysis),
+        _compiled(analysis),
+    ]
+    if not any(tables):
+        return Section("host", "CPU side", "the traces have neither stacks nor a data loader")
+    return Section("host", "CPU side", tables=tables, legend=_LEGEND if gpu else ())
+
+
+def _of_ranks(analysis: Analysis, table: Table, shown: Sequence[RankResult], more: int) -> Table:
+    """The table with what it does not show."""
+    extremes = analysis.summary.extremes
+    rows = tuple(
+        replace(row, spare=rank.rank not in extremes)
+        for row, rank in zip(table.rows, shown, strict=True)
+    )
+    rest = f"The least and the most idle; {in_json(more, 'rank')}"
+    return replace(
+        table,
+        rows=rows,
+        rest=rest if more else "",
+        more=more,
+        told=_LEFT_OUT,
+        each="rank",
+        limit=40,
+    )
+
+
+def _idle(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Table:
+    columns = (
+        Column("rank"),
+        Column("why idle", number=False, brief=None),
+        Column("idle ms", brief="idle"),
+        *(
+            Column(f"{words.title} ms", hint=words.sentence, brief=words.brief)
+            for words in IDLE_CAUSES
+        ),
+    )
+    rows = tuple(Row((rank_cell(rank), *_causes(rank))) for rank in shown)
+    caption = "Why the GPU was idle, ms and bar of the window"
+    table = Table("idle", caption, columns, rows, brief="WHY THE GPU WAS IDLE (ms)")
+    return _of_ranks(analysis, table, shown, more).without_empty(_CAUSES_FROM)
+
+
+def _causes(rank: RankResult) -> tuple[Cell, ...]:
+    idle, length = rank.host.idle, rank.window_ns
+    if rank.unknown or not length:
+        return (Cell(UNKNOWN),) * (_CAUSES_FROM - 1 + len(IDLE_CAUSES))
+    times = [(words, getattr(idle, f"{words.cause}_ns")) for words in IDLE_CAUSES]
+    told = ", ".join(f"{percent(time / length)} {words.sentence}" for words, time in times if time)
+    bar = tuple((words.colour, time / length) for words, time in times)
+    return (
+        Cell("", full=f"of the window: {told or 'no idle time'}", bar=bar),
+        some_ms(idle.total_ns),
+        *(some_ms(time) for _, time in times),
+    )
+
+
+def _launches(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Table:
+    columns = (
+        Column("rank"),
+        Column("launches"),
+        Column("without kernel", brief=None),
+        Column(
+            "delay us",
+            hint="median, from the call to the start of the work",
+        ),
+        Column("90 % us", brief=None, hint="the delay that 90 % of the launches stay below"),
+        Column("longest us", brief=None),
+        Column("queue", hint="launched and not finished, mean over time"),
+        Column("longest queue", brief=None),
+        Column("in launches ms", brief=None, hint="all threads"),
+        Column("operators ms", brief="operators", hint="of the training loop's thread"),
+        Column("waiting ms", brief="waiting", hint="for the GPU"),
+        Column("backward ms", brief=None, hint="while operators ran on other threads"),
+        Column(
+            "Python ms",
+            brief="Python",
+            hint="the rest of the loop's thread, without the backward pass",
+        ),
+    )
+    table = Table(
+        "launches",
+        "Launches, and what the training loop's thread did",
+        columns,
+        tuple(_launch_row(rank) for rank in shown),
+        brief="LAUNCHES, and the training loop's thread (ms)",
+    )
+    return _of_ranks(analysis, table, shown, more)
+
+
+def _launch_row(rank: RankResult) -> Row:
+    launches, loop = rank.launches, rank.host.loop_thread
+    depth = launches.depth_mean
+    delays = (launches.delay_median_ns, launches.delay_p90_ns, launches.delay_max_ns)
+    thread = (Cell(NONE),) * 4
+    if loop is not None:
+        rest = loop.other_ns - loop.backward_ns
+        # No loop trains without operators: the trace has none, so nobody knows what is Python.
+        known = loop.operators_ns > 0
+        thread = (
+            some_ms(loop.operators_ns),
+            some_ms(loop.waiting_ns),
+            some_ms(loop.backward_ns),
+            ms(rest) if known else Cell(NONE),
+        )
+    without = launches.without_kernel
+    cells = (
+        rank_cell(rank),
+        number(launches.launches, count(launches.launches)),
+        number(without, count(without) if without else NONE),
+        *(number(one, f"{(one or 0) / 1e3:,.1f}") for one in delays),
+        number(depth, f"{depth or 0:,.1f}"),
+        number(launches.depth_max, f"{launches.depth_max or 0:,}"),
+        some_ms(launches.calls_ns),
+        *thread,
+    )
+    return Row(cells)
+
+
+def _syncs(analysis: Analysis) -> Table | None:
+    found = sorted(
+        ((row, rank) for rank in analysis.ranks for row in rank.host.syncs),
+        key=lambda entry: -entry[0].time_ns,
+    )
+    if not found:
+        return None
+    columns = (
+        Column("call", number=False, cut=True),
+        Column("called by", number=False, cut=True),
+        Column("rank"),
+        Column("times"),
+        Column("ms"),
+        Column("longest ms", brief="longest"),
+    )
+    rows = tuple(
+        Row(
+            (
+                text(row.call),
+                text(row.caller),
+                rank_cell(rank),
+                number(row.calls, count(row.calls)),
+                ms(row.time_ns),
+                ms(row.max_ns),
+            ),
+            at(rank.rank, row.longest),
+        )
+        for row, rank in found[:_MOST]
+    )
+    return Table(
+        "syncs",
+        "Where the CPU waited for the GPU",
+        columns,
+        rows,
+        in_json(len(found) - _MOST),
+        brief="LONGEST WAITS of the CPU for the GPU (ms)",
+        most=3,
+        told="",
+    )
+
+
+def _loading(analysis: Analysis) -> Table | None:
+    found = [(rank, row) for rank in analysis.ranks for row in rank.host.data_loading]
+    if not found:
+        return None
+    with_use = any(rank.host.loader_supply for rank, _ in found)
+    columns = (
+        Column("rank"),
+        Column("step"),
+        Column("batches"),
+        Column("ms", hint="the training loop in the loader's __next__"),
+        Column("GPU idle ms", hint="of that"),
+        *((Column("use", hint=_USE),) if with_use else ()),
+    )
+    kept = 4 if analysis.is_of_the_cpu else len(columns)
+    found.sort(key=lambda entry: -entry[1].time_ns)
+    rows = []
+    for rank, row in found[:_MOST]:
+        supply = rank.host.loader_supply
+        cells = (
+            rank_cell(rank),
+            Cell(NONE) if row.step is None else number(row.step, str(row.step)),
+            number(row.calls, count(row.calls)),
+            ms(row.time_ns),
+            ms(row.idle_ns),
+            *((Cell(UNKNOWN) if supply is None else share(supply.use),) if with_use else ()),
+        )
+        rows.append(Row(cells[:kept]))
+    return Table(
+        "loading",
+        "Data loader",
+        columns[:kept],
+        tuple(rows),
+        in_json(len(found) - _MOST),
+        media=Medium.WRITTEN,
+    )
+
+
+def _python(analysis: Analysis) -> Table | None:
+    rank = next((rank for rank in analysis.ranks if rank.host.python), None)
+    if rank is None:
+        return None
+    columns = (
+        Column("function", number=False, cut=True),
+        Column("calls"),
+        Column("own ms", brief="own"),
+    )
+    rows = tuple(
+        Row(
+            (
+                text(row.function.rsplit("/", 1)[-1], row.function),
+                number(row.calls, count(row.calls)),
+                ms(row.self_ns),
+            )
+        )
+        for row in rank.host.python[:_MOST]
+    )
+    caption = f"Python's own time on the training loop's thread, {rank.name}"
+    return Table(
+        "python",
+        caption,
+        columns,
+        rows,
+        in_json(len(rank.host.python) - _MOST),
+        brief=f"PYTHON's own time on the training loop's thread, {rank.name} (ms)",
+        most=4,
+        told="",
+    )
+
+
+def _compiled(analysis: Analysis) -> Table | None:
+    found = [
+        (rank, name, times)
+        for rank in analysis.ranks
+        for name, times in rank.compile.items()
+        if times
+    ]
+    if not found:
+        return None
+    columns = (Column("what", number=False), Column("rank"), Column("times"))
+    rows = tuple(
+        Row((text(name.replace("_", " ")), rank_cell(rank), number(times, count(times))))
+        for rank, name, times in found[:_MOST]
+    )
+    caption = "What torch.compile did again in the window, and fused kernels that refused"
+    return Table(
+        "compiled", caption, columns, rows, in_json(len(found) - _MOST), media=Medium.WRITTEN
+    )
