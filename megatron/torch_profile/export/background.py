@@ -72,6 +72,11 @@ class Exporter:
         """Traces that are not on disk yet."""
         return len(self._flights) + len(self._at_exit)
 
+    @property
+    def at_work(self) -> bool:
+        """Whether anything of ours runs beside training."""
+        return self.in_flight > 0 or self._kept_analyses.running
+
     def hurry(self) -> None:
         """The process may be killed any moment: only traces count, not what is made of them."""
         self.hurried = True

@@ -51,6 +51,11 @@ class KeptAnalyses:
         self._failed = False
         atexit.register(self.wait)
 
+    @property
+    def running(self) -> bool:
+        """Whether an analysis runs beside training, or waits for its turn."""
+        return self._running is not None or bool(self._waiting)
+
     def begin(self, what: Export, written: Written) -> None:
         """Have a finished trace analysed, if that is wanted and there is something to analyse."""
         if self._failed or what.urgent or what.partials == "never":

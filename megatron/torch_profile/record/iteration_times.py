@@ -53,7 +53,7 @@ class _Around:
     """A window that is over, and the iterations around it.
 
     Args:
-        busy: those after it during which its trace was still being written.
+        busy: those after it during which its trace was still being written or analysed.
     """
 
     window: Window
@@ -65,7 +65,7 @@ class _Around:
     skipped: bool = False
 
     def chosen_after(self) -> _Lengths:
-        """Those while a trace is being written only where there would be too few."""
+        """Those beside which a trace was written or analysed only where others are too few."""
         enough = len(self.before) + len(self.after) >= LEAST
         return self.after if enough else sorted([*self.busy, *self.after])[:_MOST]
 
@@ -76,7 +76,7 @@ class IterationTimes:
     Args:
         plan: whose windows.
         others: tells whether another profiler runs.
-        exporter: tells whether a trace is being written.
+        exporter: tells whether a trace is being written or analysed.
     """
 
     def __init__(self, plan: CapturePlan, others: OtherProfilers, exporter: Exporter) -> None:
@@ -100,7 +100,7 @@ class IterationTimes:
         """
         now = time.perf_counter_ns()
         ended, self._now = self._now, (iteration, now)
-        was_busy, self._was_busy = self._was_busy, self._exporter.in_flight > 0
+        was_busy, self._was_busy = self._was_busy, self._exporter.at_work
         if ended is None:
             return
         pair = (ended[0], now - ended[1])

@@ -16,6 +16,7 @@ def answer(comparison: Comparison) -> list[str]:
     """One sentence or two for each thing worth knowing, the most important first."""
     return [
         _iteration(comparison.iteration),
+        _undisturbed(comparison.undisturbed),
         *_straggler(comparison),
         *_parts(comparison),
     ]
@@ -30,6 +31,21 @@ def _iteration(one: Difference) -> str:
         return f"An iteration takes as long in B as in A ({moved})."
     word = "longer" if change > 0 else "less"
     return f"An iteration takes {duration(abs(change))} {word} in B ({moved}); {_noise(one)}."
+
+
+def _undisturbed(one: Difference) -> str:
+    """What of the change is no doing of the profiler."""
+    if one.before is None or one.after is None:
+        sides = " and ".join(
+            side for side, ns in (("A", one.before), ("B", one.after)) if ns is None
+        )
+        return f"What an iteration takes without the profiler is unknown in {sides}."
+    change = one.after - one.before
+    moved = f"{duration(one.before)} -> {duration(one.after)}, {relative(one)}"
+    if abs(change) < _LEAST_SHARE * one.before:
+        return f"Without the profiler an iteration takes as long in B as in A ({moved})."
+    much = f"{duration(abs(change))} {'longer' if change > 0 else 'less'}"
+    return f"Without the profiler an iteration takes {much} in B ({moved})."
 
 
 def _noise(one: Difference) -> str:

@@ -32,6 +32,8 @@ def comparison_document(
         "iteration": _difference(comparison.iteration),
         "breakdown": {name: _difference(one) for name, one in comparison.breakdown.items()},
         "dimensions": {name: _difference(one) for name, one in comparison.dimensions.items()},
+        "undisturbed": _difference(comparison.undisturbed),
+        "slowdown": _difference(comparison.slowdown),
         "mfu": _difference(comparison.mfu),
         "ranks": [asdict(one) for one in comparison.ranks],
         "straggler": {"a": comparison.straggler_before, "b": comparison.straggler_after},

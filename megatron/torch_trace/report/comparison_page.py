@@ -20,7 +20,7 @@ from megatron.torch_trace.report.comparison_sections import (
 )
 from megatron.torch_trace.report.comparison_words import part_name
 from megatron.torch_trace.report.html.page_text import shown
-from megatron.torch_trace.report.sentences import head
+from megatron.torch_trace.report.sentences import first_lines
 from megatron.torch_trace.wording import duration
 
 _PACKAGE = "megatron.torch_trace.report"
@@ -57,7 +57,7 @@ def render_comparison_page(
     style = resources.files(_PACKAGE).joinpath("templates", "compare.css").read_text("utf-8")
     return environment.get_template("compare.html").render(
         names=names,
-        heads=(head(a), head(b)),
+        heads=(first_lines(a), first_lines(b)),
         answer=answer(comparison),
         bars=_bars(comparison),
         said=configuration_sentence(comparison),

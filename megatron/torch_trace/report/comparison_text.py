@@ -13,7 +13,7 @@ from megatron.torch_trace.report.comparison_sections import (
     configuration_sentence,
     sections,
 )
-from megatron.torch_trace.report.sentences import head
+from megatron.torch_trace.report.sentences import first_lines
 from megatron.torch_trace.report.table import paragraph, render
 from megatron.torch_trace.report.tables import Table
 from megatron.torch_trace.report.text import LEAST_WIDTH, MOST_WIDTH
@@ -39,7 +39,7 @@ def render_comparison(
     """
     width = max(LEAST_WIDTH, min(width, MOST_WIDTH))
     said = configuration_sentence(comparison)
-    sides = [f"A  {names[0]}: {head(a)}", f"B  {names[1]}: {head(b)}"]
+    sides = [f"A  {names[0]}: {first_lines(a)}", f"B  {names[1]}: {first_lines(b)}"]
     parts = [
         [line for side in sides for line in paragraph(side, width, "", "   ")],
         [line for text in answer(comparison) for line in paragraph(text, width, "", "  ")],

@@ -63,6 +63,11 @@ def head(analysis: Analysis) -> str:
     return "; ".join(parts) + "."
 
 
+def first_lines(analysis: Analysis) -> str:
+    """What was analysed, and how much the profiler slowed it, in one paragraph."""
+    return " ".join([head(analysis), *undisturbed(analysis)])
+
+
 def undisturbed(analysis: Analysis) -> list[str]:
     """What the iteration takes without the profiler, where capture has told it."""
     told = [rank for rank in analysis.ranks if rank.undisturbed_iteration_ns is not None]

@@ -26,7 +26,7 @@ class Training:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
         monkeypatch.setattr(iteration_times.time, "perf_counter_ns", lambda: self.now)
-        self.others, self.exporter = SimpleNamespace(running=False), SimpleNamespace(in_flight=0)
+        self.others, self.exporter = SimpleNamespace(running=False), SimpleNamespace(at_work=False)
         plan = make(folder)._plan
         self.times = IterationTimes(plan, self.others, self.exporter)  # type: ignore[arg-type]
         self.times.begin_step(1, None)
@@ -125,9 +125,9 @@ def test_iterations_while_the_trace_is_being_written_count_only_where_there_are_
 ) -> None:
     training.run(9000)
     training.window()
-    training.exporter.in_flight = 1
+    training.exporter.at_work = True
     training.run(2000, *[700] * 3)
-    training.exporter.in_flight = 0
+    training.exporter.at_work = False
     training.run(*[585] * 3)
     training.times.close()
     assert [ns // MS for _, ns in written(tmp_path)["undisturbed"]] == [700] * 3 + [585] * 3
@@ -138,9 +138,9 @@ def test_iterations_while_the_trace_is_being_written_do_not_count_where_there_ar
 ) -> None:
     training.run(9000, *[585] * 5)
     training.window()
-    training.exporter.in_flight = 1
+    training.exporter.at_work = True
     training.run(2000, *[700] * 30)
-    training.exporter.in_flight = 0
+    training.exporter.at_work = False
     training.run(586, 587)
     training.times.close()
     assert [ns // MS for _, ns in written(tmp_path)["undisturbed"]] == [585] * 5 + [587]
@@ -204,7 +204,7 @@ def test_a_file_that_is_there_stays_and_the_log_says_so(
 def test_times_remember_no_more_than_they_tell(training: Training) -> None:
     training.run(*[1] * 1000)
     training.window()
-    training.exporter.in_flight = 1
+    training.exporter.at_work = True
     training.run(*[1] * 1000)
     around = training.times._around
     assert around is not None

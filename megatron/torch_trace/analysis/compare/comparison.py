@@ -64,7 +64,9 @@ class Comparison:
         breakdown: name -> difference; the four parts, `communication`, `overlapped_communication`,
             causes of idle time as `idle: cpu`, ...; what is unknown on a side has None there.
         dimensions: exposed communication by dimension.
-        mfu: shares of the peak.
+        undisturbed: length of an iteration without the profiler.
+        slowdown: recorded / undisturbed iteration.
+        mfu: shares of the peak, of the undisturbed iteration where that is known.
         ranks: those that both have.
         communication, kernels, families, shapes, modules, module_classes, phases: rows by the size
             of the change, complete.
@@ -77,6 +79,8 @@ class Comparison:
     iteration: Difference
     breakdown: Mapping[str, Difference]
     dimensions: Mapping[str, Difference]
+    undisturbed: Difference
+    slowdown: Difference
     mfu: Difference
     ranks: tuple[RankDifference, ...]
     communication: tuple[CommunicationDifference, ...]
@@ -111,6 +115,10 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
         iteration=parts.pop("iteration"),
         breakdown=parts,
         dimensions=compare_dimensions(a, b),
+        undisturbed=Difference(
+            a.summary.undisturbed_iteration_ns, b.summary.undisturbed_iteration_ns
+        ),
+        slowdown=Difference(a.summary.slowdown, b.summary.slowdown),
         mfu=Difference(a.mfu.value, b.mfu.value),
         ranks=_ranks(a, b),
         communication=communication_rows(a, b),

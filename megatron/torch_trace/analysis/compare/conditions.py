@@ -4,6 +4,7 @@
 condition = metric comparison threshold          idle > +5%
 metric    = iteration | compute | exposed_communication | exposed_memory | idle | communication
           | overlapped_communication | kernels | straggler | mfu
+          | undisturbed                          the iteration without the profiler
           | tp | pp | dp | cp | ep | ...         exposed communication of a dimension
           | kernel:TEXT | family:NAME | module:PATH
 threshold = [+|-] number unit
@@ -39,7 +40,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _NAMED = (
     "iteration", *BREAKDOWN_PARTS, "communication",
-    "overlapped_communication", "kernels", "straggler", "mfu",
+    "overlapped_communication", "kernels", "straggler", "mfu", "undisturbed",
 )  # fmt: skip
 _DIMENSIONS = (*(one for one in ORDER if one != "unknown"), "edp", "gtp", "tp-cp", "tp-dp")
 _TABLES = ("kernel", "family", "module")
@@ -125,6 +126,8 @@ def _value(metric: str, comparison: Comparison) -> Difference:
     table, _, name = metric.partition(":")
     if metric == "iteration":
         return comparison.iteration
+    if metric == "undisturbed":
+        return comparison.undisturbed
     if metric == "mfu":
         return comparison.mfu
     if metric in comparison.breakdown:
