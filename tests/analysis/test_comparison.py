@@ -29,7 +29,7 @@ from megatron.torch_trace.analysis.compare.statistics import (
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.commands.compare import command
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.report.comparison_sections import sections
+from megatron.torch_trace.report.comparison.sections import sections
 
 MS = 1_000_000
 HOSTILE = "</script><img src=x onerror=alert(1)>"

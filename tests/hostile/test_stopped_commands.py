@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from interrupted_runs import Ended, run, unfinished
 
-from megatron.torch_trace.commands import interruption
+from megatron.torch_trace.commands.terminal import interruption
 
 DATA = Path(__file__).parents[1] / "data" / "tp2pp2-spans"
 STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGKILL": -9}

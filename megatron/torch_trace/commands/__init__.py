@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from megatron.torch_trace.commands import interruption
+from megatron.torch_trace.commands.terminal import interruption
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.system import leftovers
 from megatron.torch_trace.version import __version__

@@ -8,8 +8,8 @@ import shutil
 import click
 
 from megatron.torch_trace.commands import options
-from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.commands.kept_analysis import keep
+from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.wording import visible
 

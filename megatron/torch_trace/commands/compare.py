@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.wording import visible
 
@@ -71,9 +71,9 @@ def command(
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.compare.conditions import judge, parse
     from megatron.torch_trace.files.writer import OutputFile
-    from megatron.torch_trace.report.comparison_document import comparison_document
-    from megatron.torch_trace.report.comparison_page import render_comparison_page
-    from megatron.torch_trace.report.comparison_text import render_comparison
+    from megatron.torch_trace.report.comparison.document import comparison_document
+    from megatron.torch_trace.report.comparison.page import render_comparison_page
+    from megatron.torch_trace.report.comparison.text import render_comparison
 
     parsed = [parse(one) for one in conditions]
     names = _short_names(a, b)

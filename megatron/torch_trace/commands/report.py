@@ -7,7 +7,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_damaged
 from megatron.torch_trace.files.writer import OutputFile
 
 

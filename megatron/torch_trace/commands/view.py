@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megatron.torch_trace.commands import interruption, options, terminal
+from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.terminal import interruption
 from megatron.torch_trace.errors import UsageError
 
 if TYPE_CHECKING:

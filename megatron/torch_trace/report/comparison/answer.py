@@ -6,7 +6,7 @@ from __future__ import annotations
 from megatron.torch_trace.analysis.compare.comparison import Comparison, Lateness
 from megatron.torch_trace.analysis.compare.statistics import STEPS, Difference
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
-from megatron.torch_trace.report.comparison_words import part_name, relative, signed
+from megatron.torch_trace.report.comparison.words import part_name, relative, signed
 from megatron.torch_trace.wording import duration, percent
 
 _LEAST_SHARE = 0.001

@@ -12,13 +12,13 @@ from markupsafe import Markup
 from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
-from megatron.torch_trace.report.comparison_answer import answer
-from megatron.torch_trace.report.comparison_sections import (
+from megatron.torch_trace.report.comparison.answer import answer
+from megatron.torch_trace.report.comparison.sections import (
     configuration,
     configuration_sentence,
     sections,
 )
-from megatron.torch_trace.report.comparison_words import part_name
+from megatron.torch_trace.report.comparison.words import part_name
 from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.sentences import first_lines
 from megatron.torch_trace.wording import duration

@@ -9,7 +9,7 @@ from megatron.torch_trace.analysis.compare.comparison import Comparison, RankDif
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import CommunicationDifference, WorkDifference
 from megatron.torch_trace.analysis.timeline.kernel_names import short_name
-from megatron.torch_trace.report.comparison_words import (
+from megatron.torch_trace.report.comparison.words import (
     change,
     interval,
     part_name,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.report.comparison_answer import answer
-from megatron.torch_trace.report.comparison_sections import (
+from megatron.torch_trace.report.comparison.answer import answer
+from megatron.torch_trace.report.comparison.sections import (
     configuration,
     configuration_sentence,
     sections,
