@@ -89,7 +89,7 @@ def test_a_folder_of_strangers_is_told_in_few_lines_and_links_in_a_ring_are_not_
     ended = run(["info", folder], tmp_path)
     assert ended.status == 0, ended
     assert ended.stdout.count("Skipped") == 11
-    assert "Skipped 990 files more." in ended.stdout
+    assert "Skipped 990 more files." in ended.stdout
 
 
 def test_zeros_without_end_fill_no_disk(tmp_path: Path) -> None:

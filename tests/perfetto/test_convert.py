@@ -229,8 +229,8 @@ def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> Non
     assert [(one.ts, one.dur) for one in timeline.slices if one.name == "open"] == [(95_500, 4_000)]
     assert result.notes == (
         f"{trace}: 1 of phase C are neither slices, instants nor arrows and were left out.",
-        f"{trace}: 2 events without a time, or absurdly far off, were left out.",
-        f"{trace}: 1 arrows with an end on no slice were left out.",
+        f"{trace}: 2 events left out: without a time, or impossibly far away.",
+        f"{trace}: 1 arrow left out, since one end is on no slice.",
     )
 
 
@@ -249,8 +249,8 @@ def test_a_kernel_that_overruns_the_next_one_by_seconds_is_cut_there_and_said(
         "m": 5_000_000_000, "n": 10_000,
     }  # fmt: skip
     assert result.notes == (
-        f"{trace}: 1 kernels that overran the next one of their stream by more than a second "
-        "were cut there.",
+        f"{trace}: 1 kernel cut short, which ran more than a second into the next kernel of "
+        "the same stream.",
     )
 
 

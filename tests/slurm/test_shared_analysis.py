@@ -32,7 +32,7 @@ def test_tasks_on_two_nodes_share_the_traces_and_the_answer_is_the_direct_one(
     said = run("srun", "--nodes=2", "--ntasks=4", *TOOL, "analyze", window.name, "--partials")
     shares = sorted(re.findall(r"share (\d/4: 1 of 4 traces: 1 analysed) in ", said))
     assert shares == [f"{share}/4: 1 of 4 traces: 1 analysed" for share in range(1, 5)]
-    assert said.count(f"When all 4 are through: torch-trace analyze {window.name}\n") == 4
+    assert said.count(f"When all 4 shares are done, run: torch-trace analyze {window.name}\n") == 4
     for trace in window.glob("*.pt.trace.json.gz"):
         trace.unlink()
     assert run(*TOOL, "analyze", window.name, "--json") == direct

@@ -126,16 +126,16 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
         (["slim", "{clean}", "-o", "{here}/o.json", "--rank", "4"], "--rank: {clean} holds one rank only; it is for merged traces."),
         (["merge", "{clean}", "-o", "{here}/o.json"], "merge: needs at least two ranks, got 1."),
         (["merge", "{clean}", "-o", "{here}/o.json", "--ranks", "a"], "--ranks a: not a list of ranks; write 0,1,...: one a trace."),
-        (["merge", "{clean}", "-o", "{here}/o.json", "--only", "4"], "--only 4: no trace of that rank here; there are 3."),
+        (["merge", "{clean}", "-o", "{here}/o.json", "--only", "4"], "--only 4: there is no trace of this rank; there are 3."),
         (["merge", "{here}/run", "-o", "{here}/o.json"], "{here}/run: holds 2 windows (iter-0000003, iter-0000005); name one of these folders."),
-        (["slim", "{clean}", "-o", ""], "--output: is empty; name what to write."),
+        (["slim", "{clean}", "-o", ""], "--output: is empty; name the file to write."),
         (["info", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/nothing.gz"], "{here}/nothing.gz: no trace: the file is empty."),
-        (["slim", "{here}/empty", "-o", "{here}/o.json"], "{here}/empty: is a folder; slim takes one trace, name a file in it."),
-        (["convert", "{clean}", "-o", "{here}/o.json.gz"], "--output {here}/o.json.gz: a timeline is no JSON; name it .pftrace.gz, or write JSON with `torch-trace merge`."),
+        (["slim", "{here}/empty", "-o", "{here}/o.json"], "{here}/empty: is a folder, and slim takes one trace; name a file in the folder."),
+        (["convert", "{clean}", "-o", "{here}/o.json.gz"], "--output {here}/o.json.gz: a timeline is not JSON; name the file .pftrace.gz, or write JSON with `torch-trace merge`."),
         (["analyse", "{clean}"], "analyse: no such command; did you mean analyze?"),
-        (["info", "{here}/empty"], "{here}/empty: holds no trace (looked at every file in it and below)."),
+        (["info", "{here}/empty"], "{here}/empty: holds no trace (every file in this folder and below was looked at)."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_status_2_and_one_sentence(
@@ -177,7 +177,7 @@ def test_decompress_of_a_folder_leaves_alone_what_is_plain_already(clean: Path) 
     clean.unlink()
     result = run("decompress", clean.parent)
     assert result.returncode == 2
-    assert b"every trace in it is plain JSON already." in result.stderr
+    assert b"every trace there is plain JSON already." in result.stderr
 
 
 @pytest.mark.parametrize("command", ["slim", "decompress", "merge", "convert", "report", "export"])
@@ -209,7 +209,7 @@ def test_slim_says_which_categories_there_are_where_one_is_misspelt(clean: Path)
 def test_slim_says_once_which_known_category_a_trace_lacks(clean: Path) -> None:
     out = clean.with_name("out.json")
     result = run("slim", clean, "-o", out, "--category", "kernel,gpu_memset")
-    assert result.stderr.decode() == f"--category gpu_memset: none in {clean}.\n"
+    assert result.stderr.decode() == f"--category gpu_memset: no such event in {clean}.\n"
     assert result.returncode == 0
     assert run("slim", clean, "-o", out, "--force", "--category", "kernel").stderr == b""
 
@@ -352,7 +352,10 @@ def test_the_plain_text_beside_a_trace_is_no_second_trace(clean: Path) -> None:
     lines = result.stdout.decode().splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("ok")] == [["ok", str(clean)]]
     plain = clean.with_suffix("")
-    assert lines[-1] == f"Skipped {plain}: the text of rank-0.json.gz, which is beside it."
+    assert (
+        lines[-1]
+        == f"Skipped {plain}: unpacked text of rank-0.json.gz, which is in the same folder."
+    )
 
 
 def test_brackets_in_paths_and_traces_are_no_markup(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from megatron.torch_trace.viewing.server import Server
         (["--ui", "public", "--port", "8000"], "the public UI fetches from port 9001 only"),
         (["--ui", "public", "--host", "0.0.0.0"], "the public UI fetches from 127.0.0.1 only"),
         (["--trace-processor", "no-such-program"], "no such program; give its path"),
-        (["--ui", "public", "--trace-processor", "x"], "goes with the packaged UI"),
+        (["--ui", "public", "--trace-processor", "x"], "needs the packaged UI"),
         (["nowhere"], "nowhere: no such file or folder."),
     ],
 )
@@ -82,16 +82,18 @@ def test_who_can_read_the_traces_is_said_where_it_is_not_the_user_alone(
     monkeypatch.setattr(Server, "run", lambda self, once: None)
     result = CliRunner().invoke(command, [str(trace), "--no-browser", *arguments])
     assert result.exit_code == 0
-    address, *lines = result.output.splitlines()
-    assert ("?token=" in address) == ("--no-token" not in arguments)
-    assert lines[0] == (said or "Ctrl-C ends it.")
+    assert ("?token=" in result.stdout) == ("--no-token" not in arguments)
+    # A report that is ready may be said in between.
+    lines = result.stderr.splitlines()
+    assert [line for line in lines if "can read the traces" in line] == ([said] if said else [])
+    assert "Ctrl-C ends the server." in lines
 
 
 def test_a_rank_without_a_trace_is_one_sentence(tmp_path: Path) -> None:
     for rank in (0, 3):
         (tmp_path / f"rank-{rank}.json").write_text('{"traceEvents": []}')
     error = CliRunner().invoke(command, [str(tmp_path), "--rank", "2"]).exception
-    assert str(error) == "--rank 2: no file is named after it; there are 0, 3."
+    assert str(error) == "--rank 2: no file name has this rank; there are 0, 3."
 
 
 def test_a_file_that_is_no_trace_is_one_sentence_and_no_server(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import click
 
+from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.terminal import interruption
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.system import leftovers
@@ -25,18 +26,18 @@ from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import visible
 
 SUBCOMMANDS: dict[str, str] = {
-    "info": "What a trace holds, what is wrong with it, and how to make it open.",
-    "check": "Every fault of a trace, with its place; exit status 3 if there is one.",
-    "decompress": "Write traces as plain JSON, saving what a cut file still holds.",
-    "recover": "Complete the traces that killed processes left, on a node's scratch or in a run.",
-    "slim": "Write a smaller trace: by step, time, category, duration or stream.",
-    "analyze": "Where the time of an iteration went, over all ranks, and what to do about it.",
-    "report": "The same as one HTML page that loads nothing from anywhere.",
-    "compare": "What another run, window or rank does otherwise: configuration, time, kernels.",
-    "convert": "Write a Perfetto timeline that opens well: ranks in order, named streams.",
-    "view": "Report and timeline in the browser, from this machine, with no network.",
-    "export": "Write events, kernels, collectives and steps as Parquet, for questions of your own.",
-    "merge": "Put the traces of several ranks on one timeline for Perfetto.",
+    "info": "What a trace holds, what is wrong with it, how to open it.",
+    "check": "Every fault of a trace, with its place in the file.",
+    "decompress": "Write plain JSON; saves every whole event of a damaged file.",
+    "recover": "Complete the traces that killed processes left unfinished.",
+    "slim": "Write a smaller trace: by step, time, category or stream.",
+    "analyze": "Where the time of an iteration went, and what to do about it.",
+    "report": "The answer of analyze as one HTML page, to read offline.",
+    "compare": "How a second run, window or rank differs from the first.",
+    "convert": "Write a timeline for Perfetto: ranks in order, streams named.",
+    "view": "Show report and timeline in the browser, without a network.",
+    "export": "Write events, kernels and steps as Parquet, for SQL.",
+    "merge": "Write the traces of several ranks as one trace.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""
 
@@ -86,13 +87,21 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(SUBCOMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=options.exit_status(),
+)
 @click.version_option(__version__)
 def cli() -> None:
     """Read, check, slim, merge and analyse torch.profiler traces.
 
-    Wherever a command takes a trace, it may be plain, gzip or zstd, whatever its name; a folder
-    stands for all the traces in it.
+    \b
+    torch-trace analyze iter-0000005/
+    torch-trace view iter-0000005/rank-0.pt.trace.json.gz
+
+    A trace may be plain JSON, gzip or zstd, under any name. A folder stands for all traces in it.
+    `torch-trace COMMAND --help` shows the options of a command.
     """
 
 
@@ -137,7 +146,7 @@ def run() -> int:
         _drop_output()
         return _failed(_of_the_system(error), 1)
     except MemoryError:
-        return _failed("memory ran out; give the job more, or try -j 1.", 1)
+        return _failed("memory ran out; give the job more memory, or try -j 1.", 1)
     return int(status)
 
 

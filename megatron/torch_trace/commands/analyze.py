@@ -14,7 +14,7 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.wording import visible
 
 
-@click.command("analyze")
+@click.command("analyze", epilog=options.exit_status())
 @options.paths
 @options.as_json
 @options.ranks()
@@ -25,21 +25,22 @@ from megatron.torch_trace.wording import visible
     default=5,
     show_default=True,
     metavar="N",
-    help="Rows in the tables of kernels, operators and shapes; phases and modules twice as many.",
+    help="Rows in the tables of kernels, operators and shapes; the tables of phases and modules "
+    "have twice as many.",
 )
 @options.model_flops
 @click.option(
     "--partials/--no-partials",
     "partials",
     default=None,
-    help="Keep the analysis of each rank beside its trace, in artifacts/, or do not use what was "
-    "kept [default: use it, keep nothing].",
+    help="--partials keeps the analysis of each rank beside its trace, in artifacts/; "
+    "--no-partials uses no kept analysis [default: use kept analyses, keep none].",
 )
 @click.option(
     "--shard",
     metavar="I/N",
-    help="With --partials: only the I-th of N shares of the traces, counted from 1; the tasks of "
-    "`srun -n N` share them by themselves.",
+    help="With --partials: only the I-th of N shares of the traces, counted from 1. Under `srun "
+    "-n N` each task takes its own share without this option.",
 )
 @options.strict
 @options.jobs_of_ranks
@@ -55,19 +56,26 @@ def command(
     strict: bool,
     jobs: int | None,
 ) -> None:
-    """Tell where the time of an iteration went, over all ranks, and what to do about it.
+    """Say where the time of an iteration went, and what to do about it.
 
-    PATH is a trace, or the folder of a window with the traces of its ranks. Ranks are analysed side
-    by side; one that cannot be read is reported and the others go on.
+    \b
+    torch-trace analyze iter-0000005/
+    torch-trace analyze rank-0.pt.trace.json.gz --step 5
+    srun torch-trace analyze RUN --partials
+
+    PATH is a trace, or the folder of a window with the traces of its ranks. A rank that cannot be
+    read is reported, and the other ranks are analysed.
     """
     from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.report.json_document import pieces
     from megatron.torch_trace.report.text import render
 
     if shard and not partials:
-        raise UsageError(f"--shard {shard}: only with --partials, which shares keep.")
+        raise UsageError(f"--shard {shard}: needs --partials.")
     if partials and step is not None:
-        raise UsageError(f"--step {step}: --partials keeps whole windows; leave one of them out.")
+        raise UsageError(
+            f"--step {step}: --partials keeps whole windows; leave one of the two out."
+        )
     if partials:
         with Progress("analyze") as progress:
             instead = keep(

@@ -22,18 +22,25 @@ if TYPE_CHECKING:
     from megatron.torch_trace.inspect.survey import Survey
 
 
-@click.command("check")
+@click.command(
+    "check",
+    epilog=options.exit_status(
+        s0="no fault", s3="at least one fault", s4="at least one fault, with --strict"
+    ),
+)
 @options.paths
 @options.as_json
 @options.strict
 @options.jobs
 def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | None) -> None:
-    """Find every fault of traces: with its count and the byte where it first is.
+    """Find every fault of traces, with its count and its first byte.
 
-    Exit status 0: none. 3: at least one (4 with --strict): damaged text, impossible times, or GPU
-    work that is missing for launches, written twice, or on another clock than the CPU. Slices that
-    cross, which Perfetto before v57 does not show, and arrows with one end are told, but are no
-    faults.
+    \b
+    torch-trace check iter-0000005/
+
+    Faults are: damaged text, impossible times, and GPU work that is missing for its launches, is
+    written again, or is on another clock than the CPU. Two other things are reported and are not
+    faults: slices that cross, which Perfetto before v57 does not show, and arrows with one end.
     """
     sources = find_traces(paths)
     found = []
@@ -113,34 +120,47 @@ def _print(console: Console, one: Survey) -> None:
         )
     if one.metadata.maker is not None:
         table.add_row("[red]format[/]", "", "", one.metadata.maker.sentence)
-    if one.launches or one.gpu_events:
-        bad = one.gpu_record.is_missing or one.gpu_record.is_incomplete
-        table.add_row(
-            "[red]launches[/]" if bad else "launches",
-            f"{one.launches_without_work:,}",
-            "",
-            f"of {one.kernel_launches:,} launches of kernels without GPU work; "
-            f"{one.gpu_events_without_launch:,} of {one.gpu_events:,} GPU events without a launch",
-        )
+    bad = one.gpu_record.is_missing or one.gpu_record.is_incomplete
+    launches = "[red]launches[/]" if bad else "launches"
+    if one.launches_without_work:
+        said = f"of {wording.counted(one.kernel_launches, 'kernel launch', 'kernel launches')}"
+        table.add_row(launches, f"{one.launches_without_work:,}", "", f"{said} have no GPU work")
+    if one.gpu_events_without_launch:
+        said = f"of {wording.counted(one.gpu_events, 'GPU event')} have no launch"
+        table.add_row(launches, f"{one.gpu_events_without_launch:,}", "", said)
     if one.clock_offset is not None:
         table.add_row("[red]clock[/]", f"{one.clock_offset.rows:,}", "", one.clock_offset.sentence)
     if one.duplicates:
-        table.add_row("[red]twice[/]", f"{one.duplicates:,}", "", "GPU rows written again")
+        table.add_row("[red]twice[/]", f"{one.duplicates:,}", "", "GPU rows that are written again")
     if one.captured:
         table.add_row(
-            "captured", f"{one.captured:,}", "", "launches into a CUDA graph, which run nothing yet"
+            "captured",
+            f"{one.captured:,}",
+            "",
+            "launches into a CUDA graph that is being captured; they run nothing",
         )
     if one.crossing or one.annotations_on_tracks:
-        table.add_row(
-            "perfetto",
-            f"{one.crossing or 0:,}",
-            "",
-            f"slices cross another of their track, {one.annotations_on_tracks:,} annotations share "
-            "one with work: Perfetto before v57 drops some; slim --preset perfetto keeps all",
-        )
+        table.add_row("perfetto", *_on_shared_tracks(one.crossing or 0, one.annotations_on_tracks))
     if one.flows_with_one_end:
-        table.add_row(
-            "arrows", f"{one.flows_with_one_end:,}", "", "with one end only; slim leaves them out"
-        )
+        said = "arrows with only one end; torch-trace slim leaves them out"
+        table.add_row("arrows", f"{one.flows_with_one_end:,}", "", said)
     if table.row_count:
         console.print(table)
+
+
+def _on_shared_tracks(crossing: int, annotations: int) -> tuple[str, str, str]:
+    """Columns about slices that older versions of Perfetto do not show."""
+    parts = []
+    if crossing:
+        parts.append(wording.counted(crossing, "slice crosses", "slices cross") + " another one")
+    if annotations:
+        parts.append(
+            wording.counted(annotations, "annotation shares", "annotations share")
+            + " a track with GPU work"
+        )
+    said = f"{' and '.join(parts)}: Perfetto before v57 drops some of them"
+    return (
+        f"{crossing + annotations:,}",
+        "",
+        f"{said}; torch-trace slim --preset perfetto keeps all",
+    )

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import Analysis
 
 
-@click.command("compare")
+@click.command("compare", epilog=options.exit_status(s1="a --fail-if holds, or failure"))
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@options.output(required=False, help="Also write a page: compare.html.")
+@options.output(required=False, help="Also write an HTML page, such as compare.html.")
 @options.as_json
 @click.option(
     "--fail-if",
     "conditions",
     multiple=True,
     metavar="CONDITION",
-    help="Exit with status 1 if this holds: 'idle > +5%', 'iteration > +10ms', 'mfu < -2pp' (the "
-    "change from A to B in %, pp, ms, us or s); can be given several times.",
+    help="Exit with status 1 if the change from A to B is: 'idle > +5%', 'iteration > +10ms', "
+    "'mfu < -2pp' (in %, pp, ms, us or s); may be given several times.",
 )
-@options.ranks("Only this rank of both; can be given several times.")
+@options.ranks("Only this rank of both; may be given several times.")
 @options.step("Only this step of both.")
 @click.option(
     "--top",
@@ -59,14 +59,14 @@ def command(
     strict: bool,
     jobs: int | None,
 ) -> None:
-    """Tell what B does otherwise than A: configuration, time, ranks, communication, kernels.
+    """Say how B differs from A: time, ranks, communication, kernels.
 
     \b
     torch-trace compare before/iter-0000005 after/iter-0000005 -o compare.html
-    torch-trace compare iter-0000005/rank-0.pt.trace.json.gz iter-0000005/rank-2.pt.trace.json.gz
+    torch-trace compare rank-0.pt.trace.json.gz rank-2.pt.trace.json.gz
 
-    A and B are traces, or folders of a window with the traces of its ranks. All numbers are for an
-    iteration and a rank, so that windows of different lengths can be compared.
+    A and B are traces, or folders of a window with the traces of its ranks. All numbers are
+    per iteration and rank, so that windows of different lengths can be compared.
     """
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.compare.conditions import judge, parse

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from megatron.torch_trace.perfetto.convert import Conversion
 
 
-@click.command("convert")
+@click.command("convert", epilog=options.exit_status())
 @options.paths
 @options.output(
     required=True, help="File to write: .pftrace, .pftrace.gz or .pftrace.zst; - for stdout."
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     type=click.Choice(("some", "all", "none")),
     default="some",
     show_default=True,
-    help="Arguments of events to keep: those one looks for, all of them, or none.",
+    help="Arguments of events to keep: the useful ones, all, or none.",
 )
 @options.force
 @options.strict
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...], output: str, args: str, force: bool, strict: bool, jobs: int | None
 ) -> None:
-    """Write traces as one Perfetto timeline, ranks in order and aligned.
+    """Write traces as one timeline for Perfetto, ranks in order and aligned.
 
     \b
     torch-trace convert iter-0000005/ -o all.pftrace.gz
     torch-trace convert rank-0.json.gz -o rank-0.pftrace.gz --args all
 
-    Streams are named after what runs on them, nothing is lost where slices cross, and the ruler
-    begins at 0. The file opens in https://ui.perfetto.dev; .zst needs its version 58 or later.
+    Streams are named after what runs on them, slices that cross are all shown, and time begins at
+    0. The file opens in https://ui.perfetto.dev; a .zst file needs Perfetto v58 or later.
     """
     if ".json" in Path(output).suffixes[-2:]:
         raise UsageError(
-            f"--output {output}: a timeline is no JSON; name it .pftrace.gz, or write JSON with "
-            "`torch-trace merge`."
+            f"--output {output}: a timeline is not JSON; name the file .pftrace.gz, or write JSON "
+            "with `torch-trace merge`."
         )
     from megatron.torch_trace.perfetto.convert import convert
 
@@ -81,11 +81,11 @@ def _report(result: Conversion) -> None:
     terminal.sentence(
         console,
         f"Wrote {terminal.literal(result.output)}: {ranks}, {result.slices:,} slices, "
-        f"{result.arrows:,} arrows, {wording.size(size)}. {result.crossing:,} slices that "
-        "crossed others are on lanes of their own.",
+        f"{result.arrows:,} arrows, {wording.size(size)}."
+        f"{terminal.on_own_lanes(result.crossing)}",
     )
     terminal.sentence(
         console,
-        "Open it in https://ui.perfetto.dev, or see the traces with "
+        "Open the file in https://ui.perfetto.dev, or look at the traces with "
         "`torch-trace view`, which needs no network.",
     )

@@ -16,7 +16,7 @@ from megatron.torch_trace.reader import ByteStream, available_cores
 from megatron.torch_trace.rewrite.decompression import BEGINS_BLANK, BLANKS, MOST_BLANKS, decompress
 
 
-@click.command("decompress")
+@click.command("decompress", epilog=options.exit_status(s3="something was lost or mended"))
 @options.paths
 @options.output(
     required=False, help="File to write; - for stdout [default: PATH without .gz or .zst]."
@@ -26,7 +26,7 @@ from megatron.torch_trace.rewrite.decompression import BEGINS_BLANK, BLANKS, MOS
 @click.option(
     "--repair",
     is_flag=True,
-    help="Look at every event and mend what strict parsers refuse (slower).",
+    help="Read every event and mend what strict parsers refuse (slower).",
 )
 @options.jobs
 def command(
@@ -37,11 +37,14 @@ def command(
     repair: bool,
     jobs: int | None,
 ) -> None:
-    """Write traces as plain JSON, beside where they are.
+    """Write traces as plain JSON, beside the compressed files.
 
-    A file that is cut, corrupt or not UTF-8 is read event by event: every whole event is saved, and
-    the result is valid JSON. Exit status 3 then says that something was lost or mended. Other
-    damage, such as quotes in names or inf, stays as it is without --repair.
+    \b
+    torch-trace decompress rank-0.pt.trace.json.gz
+    torch-trace decompress cut.json.gz -o whole.json --repair
+
+    From a file that is cut, corrupt or not UTF-8, every whole event is saved, and the result is
+    valid JSON. Other damage, such as quotes in names or inf, is mended only with --repair.
     """
     traces = [path for path in map(Path, paths) if is_file(path) or str(path) == "-"]
     for path in traces:
@@ -50,7 +53,9 @@ def command(
     if folders:
         traces += _packed(folders, repair)
     if output and len(traces) > 1:
-        raise UsageError(f"--output {output}: is one file, but there are {len(traces)} traces.")
+        raise UsageError(
+            f"--output {output}: is one file, and there are {len(traces)} traces; name one trace."
+        )
     damaged = []
     for path in traces:
         target = Path(output) if output else _plain_name(path)
@@ -97,7 +102,7 @@ def _packed(folders: list[str], repair: bool) -> list[Path]:
     found = find_traces(folders).traces
     packed = [path for path in found if repair or path.suffix != ".json"]
     if not packed:
-        raise UsageError(f"{', '.join(folders)}: every trace in it is plain JSON already.")
+        raise UsageError(f"{', '.join(folders)}: every trace there is plain JSON already.")
     return packed
 
 

@@ -10,24 +10,26 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError
 
 
-@click.command("export")
+@click.command("export", epilog=options.exit_status())
 @options.paths
-@options.output(required=True, help="Folder to write; it must be empty or not be there.")
+@options.output(required=True, help="Folder to write; it must be empty or not exist.")
 @click.option(
-    "--force", is_flag=True, help="Replace tables in a folder that is not empty; other files stay."
+    "--force",
+    is_flag=True,
+    help="Replace the tables in a folder that is not empty; other files stay.",
 )
 @options.strict
 @options.jobs
 def command(
     paths: tuple[str, ...], output: str, force: bool, strict: bool, jobs: int | None
 ) -> None:
-    """Write events, kernels, collectives and steps as Parquet, for DuckDB, polars or pandas.
+    """Write events, kernels, collectives, steps and ranks as Parquet tables.
 
     \b
     torch-trace export iter-0000005/ -o tables
     duckdb -c "SELECT * FROM 'tables/steps.parquet'"
 
-    docs/export.md says what each column is.
+    The tables are for DuckDB, polars or pandas; docs/export.md describes every column.
     """
     from megatron.torch_trace.parquet.export import export
 

@@ -22,16 +22,20 @@ if TYPE_CHECKING:
     from megatron.torch_trace.inspect.survey import Survey
 
 
-@click.command("info")
+@click.command("info", epilog=options.exit_status())
 @options.paths
 @options.as_json
 @options.strict
 @options.jobs
 def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | None) -> None:
-    """Tell what traces hold, what is wrong with them, and which command makes them open.
+    """Say what traces hold, what is wrong with them, how to open them.
 
-    Rank, coordinates, host, device, versions, steps, span, events and bytes by category, process
-    groups, the profiler's flags.
+    \b
+    torch-trace info rank-0.pt.trace.json.gz
+    torch-trace info iter-0000005/
+
+    For one trace: rank, coordinates, host, device, versions, the profiler's flags, steps, span,
+    size, events and bytes by category, process groups. For several: one line each.
     """
     sources = find_traces(paths)
     surveys = []
@@ -135,13 +139,9 @@ def _print_one(console: Console, one: Survey) -> None:
     if one.file_bytes and one.compression != "none":
         packed = f", {wording.size(one.file_bytes)} as {one.compression}"
     table.add_row("size", f"{wording.size(one.raw_bytes)} of JSON{packed}")
-    table.add_row(
-        "launches",
-        f"{one.launches:,}, of which {one.launches_without_work:,} ran nothing"
-        + (f"; {one.captured:,} into a CUDA graph" if one.captured else ""),
-    )
-    if metadata.own.get("slim"):
-        table.add_row("slimmed", terminal.literal(json.dumps(metadata.own["slim"])))
+    table.add_row("launches", _launches(one))
+    if slim := metadata.own.get("slim"):
+        table.add_row("slimmed", terminal.literal(_words(slim)))
     console.print(table)
     _print_categories(console, one)
     _print_groups(console, one)
@@ -150,6 +150,25 @@ def _print_one(console: Console, one: Survey) -> None:
         terminal.sentence(console, f"[bold red]![/] {terminal.literal(sentence)}")
     for sentence in advice(one):
         console.print(f"[green]>[/] {terminal.literal(sentence)}", soft_wrap=True)
+
+
+def _launches(one: Survey) -> str:
+    parts = [f"{one.launches:,}"]
+    if one.launches_without_work:
+        parts.append(f"{one.launches_without_work:,} of them without GPU work")
+    if one.captured:
+        parts.append(f"{one.captured:,} of them into a CUDA graph")
+    return ", ".join(parts)
+
+
+def _words(slim: Any) -> str:
+    """What a trace was slimmed to: `steps 6; drop shapes`."""
+    if not isinstance(slim, dict):
+        return str(slim)
+    return "; ".join(
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in slim.items()
+    )
 
 
 def _print_categories(console: Console, one: Survey) -> None:

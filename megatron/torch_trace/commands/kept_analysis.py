@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megatron.torch_trace import wording
 from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.errors import UsageError
 
@@ -49,7 +50,10 @@ def keep(
 
     share = Shard.parse(shard) if shard else Shard.of_step(os.environ)
     if share and as_json:
-        raise UsageError(f"--json: share {share} prints no analysis; ask when all are through.")
+        raise UsageError(
+            f"--json: share {share} prints no analysis; leave --json out, and ask for it when all "
+            "shares are done."
+        )
     if share and not shard and jobs is None:
         jobs = cores_of_task(os.environ)
     began = time.monotonic()
@@ -65,12 +69,14 @@ def keep(
     for one in kept.skipped[:_MOST_REASONS]:
         terminal.say(f"torch-trace: {one.file}: {one.reason}")
     if len(kept.skipped) > _MOST_REASONS:
-        terminal.say(f"torch-trace: {len(kept.skipped) - _MOST_REASONS:,} traces more.")
+        terminal.say(
+            f"torch-trace: {len(kept.skipped) - _MOST_REASONS:,} more traces cannot be analysed."
+        )
     done = _done(kept, share, time.monotonic() - began)
     if share:
-        return f"{done}\nWhen all {share.count} are through: {_next(kept, paths)}"
+        return f"{done}\nWhen all {share.count} shares are done, run: {_next(kept, paths)}"
     if len(kept.windows) > 1:
-        return f"{done}\nOne of {len(kept.windows)} windows: {_next(kept, paths)}"
+        return f"{done}\nFor one of the {len(kept.windows)} windows, run: {_next(kept, paths)}"
     terminal.say(f"torch-trace: {done}")
     return None
 
@@ -84,15 +90,18 @@ def cores_of_task(environment: Mapping[str, str]) -> int:
 def _done(kept: Kept, share: Shard | None, seconds: float) -> str:
     mine = len(kept.written) + kept.fresh + len(kept.skipped)
     whose = f"share {share}: " if share else ""
-    what = f"{mine:,} of {len(kept.traces):,} traces" if share else f"{mine:,} traces"
-    parts = [f"{len(kept.written):,} analysed in {seconds:.1f} s"]
+    traces = wording.counted(len(kept.traces), "trace")
+    what = f"{mine:,} of {traces}" if share else wording.counted(mine, "trace")
+    parts = []
+    if kept.written:
+        parts.append(f"{len(kept.written):,} analysed in {wording.seconds(seconds)}")
     if kept.damaged:
         parts.append(f"{len(kept.damaged):,} of these damaged")
     if kept.fresh:
-        parts.append(f"{kept.fresh:,} were analysed before")
+        parts.append(f"{kept.fresh:,} analysed before")
     if kept.skipped:
         parts.append(f"{len(kept.skipped):,} cannot be analysed")
-    return f"{whose}{what}: {', '.join(parts)}."
+    return f"{whose}{what}: {', '.join(parts) or 'nothing to do'}."
 
 
 def _next(kept: Kept, paths: Sequence[str]) -> str:

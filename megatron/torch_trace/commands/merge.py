@@ -15,17 +15,20 @@ from megatron.torch_trace.rewrite.merge.merge import MergeResult, merge
 from megatron.torch_trace.rewrite.selection import parse_numbers
 
 
-@click.command("merge")
+@click.command("merge", epilog=options.exit_status())
 @options.paths
 @options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
 @click.option(
     "--ranks",
     metavar="N[,N]",
-    help="The rank of each trace, in the order given, if neither the traces nor their names tell.",
+    help="The rank of each trace, in the order of PATH..., if neither the traces nor their names "
+    "have it.",
 )
-@click.option("--only", metavar="N[,N]", help="Of the ranks found, merge these.")
+@click.option("--only", metavar="N[,N]", help="Merge only these of the ranks.")
 @click.option(
-    "--align", is_flag=True, help="Correct the clocks of hosts: collectives end together."
+    "--align",
+    is_flag=True,
+    help="Correct the clocks of the hosts, so that collectives end together.",
 )
 @options.force
 @options.strict
@@ -40,14 +43,14 @@ def command(
     strict: bool,
     jobs: int | None,
 ) -> None:
-    """Put the traces of several ranks on one timeline for Perfetto.
+    """Write the traces of several ranks as one trace, for Perfetto.
 
     \b
     torch-trace merge iter-0000005/ -o all.json.gz
     torch-trace merge rank-0.json.gz rank-8.json.gz -o two.json.gz --align
 
-    Ranks are named and sorted `rank 0 (tp0 pp0 dp0)`; no slice is lost to Perfetto v51-v56. The
-    merged file is for looking at: analyse the ranks' own files.
+    Ranks are named and sorted: `rank 0 (tp0 pp0 dp0)`. All slices are shown in Perfetto v51-v56
+    too. The merged file is for looking at; analyze needs the files of the single ranks.
     """
     from megatron.torch_trace.files.selection import listed, one_window
 
@@ -58,7 +61,7 @@ def command(
         missing = wanted.difference(there)
         if missing:
             raise UsageError(
-                f"--only {min(missing)}: no trace of that rank here; there are {listed(there)}."
+                f"--only {min(missing)}: there is no trace of this rank; there are {listed(there)}."
             )
         traces = [trace for trace in traces if trace.rank in wanted]
     for line in skipped_lines(sources.skipped):
@@ -102,8 +105,8 @@ def _report(output: str, result: MergeResult) -> None:
         console.print(table)
     console.print(
         f"Wrote {terminal.literal(output)}: {wording.counted(len(result.ranks), 'rank')}, "
-        f"{result.events:,} events, {wording.size(result.written_bytes)} of JSON. "
-        f"{result.moved_crossing:,} slices that crossed others are on lanes of their own.",
+        f"{result.events:,} events, {wording.size(result.written_bytes)} of JSON."
+        f"{terminal.on_own_lanes(result.moved_crossing)}",
         soft_wrap=True,
     )
-    console.print("Open it in https://ui.perfetto.dev.")
+    console.print("Open the file in https://ui.perfetto.dev.")

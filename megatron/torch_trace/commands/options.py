@@ -20,10 +20,30 @@ paths: Decorator = click.argument("paths", nargs=-1, required=True, metavar="PAT
 force: Decorator = click.option("--force", is_flag=True, help="Replace output that exists.")
 
 strict: Decorator = click.option(
-    "--strict", is_flag=True, help="Damaged input: write nothing, exit with status 4."
+    "--strict", is_flag=True, help="On damaged input write nothing, and exit with status 4."
 )
 
-as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="JSON for machines.")
+as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_STATUS = {
+    0: "success",
+    1: "failure",
+    2: "wrong usage",
+    3: "damaged input; the answer is about what is whole",
+    4: "damaged input, with --strict",
+}
+
+
+def exit_status(**other: str) -> str:
+    """The paragraph on exit statuses at the end of a command's help.
+
+    Args:
+        other: `s3="..."`: what status 3 says of this command; empty where it has none.
+    """
+    meanings = _STATUS | {int(name[1:]): text for name, text in other.items()}
+    lines = [f"  {status}  {text}" for status, text in meanings.items() if text]
+    return "\n".join(["\b", "Exit status:", *lines])
+
 
 JOBS = f"Processes to use [default: the cores that this job may use, at most {MOST_FOR_ONE_FILE}]."
 JOBS_OF_RANKS = (
@@ -55,7 +75,7 @@ def replaceable(ctx: click.Context, param: click.Parameter, value: str | None) -
     if value is None or value == "-":
         return value
     if not value:
-        raise UsageError("--output: is empty; name what to write.")
+        raise UsageError("--output: is empty; name the file to write.")
     try:
         mode = Path(value).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +90,7 @@ def replaceable(ctx: click.Context, param: click.Parameter, value: str | None) -
     return value
 
 
-def ranks(help: str = "Only this rank; can be given several times.") -> Decorator:  # noqa: A002
+def ranks(help: str = "Only this rank; may be given several times.") -> Decorator:  # noqa: A002
     """`--rank`, several times."""
     return click.option(
         "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="R", help=help
@@ -86,5 +106,6 @@ model_flops: Decorator = click.option(
     "--model-flops",
     type=click.FloatRange(min=0, min_open=True),
     metavar="FLOPS",
-    help="FLOPs of the model in one iteration over all GPUs, for MFU, where the traces lack them.",
+    help="FLOPs of the model in one iteration over all GPUs, for MFU; needed if the traces do not "
+    "have this number.",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from megatron.torch_trace.commands import terminal
+from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.rewrite.recovery import (
     Unfinished,
@@ -18,51 +18,54 @@ from megatron.torch_trace.rewrite.recovery import (
 )
 
 
-@click.command("recover")
+@click.command("recover", epilog=options.exit_status(s3="something was lost", s4=""))
 @click.argument("folders", nargs=-1, required=True, metavar="NODE_DIR...")
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    help="Folder of runs to put traces in, where the one they were meant for is not to be had.",
+    help="Folder of runs for the traces whose own folder of runs cannot be reached.",
 )
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
 def command(folders: tuple[str, ...], output: str | None, dry_run: bool) -> None:
     """Complete the traces that killed processes left unfinished.
 
-    NODE_DIR is what --torch-profile-scratch-dir was, on the node itself, or a run or a folder of
-    runs. Text that is whole is compressed and put where its trace belongs; text that was cut is
-    saved up to there, as a .partial trace. Nothing is overwritten, and nothing that was damaged is
-    removed. What somebody still writes to is left alone. A scratch folder in which nothing is left
-    is removed. Exit status 3 says that something was lost.
+    \b
+    torch-trace recover /scratch/traces
+    srun -N $NODES torch-trace recover "$SCRATCH"
+
+    NODE_DIR is the folder of --torch-profile-scratch-dir, on the node itself, or a run, or a folder
+    of runs. A whole trace is compressed and put where it belongs. Of a trace that was cut, the
+    whole events are saved as a .partial trace, and the damaged file stays. Nothing is overwritten.
+    A file that a process still writes to is left as it is. An empty scratch folder is removed.
     """
     target = Path(output).absolute() if output else None
     found = [trace for name in folders for trace in find_unfinished(Path(name), target)]
     if not found:
-        terminal.say(f"{', '.join(folders)}: nothing is unfinished.")
+        terminal.say(f"{', '.join(folders)}: no trace is unfinished.")
     damaged = [str(trace.source) for trace in found if not _complete(trace, dry_run)]
     if not dry_run:
         for name in folders:
             remove_if_empty(Path(name))
     if damaged:
-        raise DamagedTraceError(f"not all could be saved, see above: {', '.join(damaged)}.")
+        raise DamagedTraceError(f"some events are lost, see above: {', '.join(damaged)}.")
 
 
 def _complete(trace: Unfinished, dry_run: bool) -> bool:
     """Do it and say it; False where something was lost."""
     if trace.arrived:
-        terminal.say(f"{trace.source}: left as it is, {trace.arrived} is there.")
+        terminal.say(f"{trace.source}: left as it is: {trace.arrived} exists.")
         return True
     if trace.is_alive(time.time()):
-        terminal.say(f"{trace.source}: left as it is, somebody still writes to it.")
+        terminal.say(f"{trace.source}: left as it is: a process still writes to this file.")
         return True
     if dry_run:
-        terminal.say(f"{trace.source}: would become {trace.target}.")
+        terminal.say(f"{trace.source}: would be saved as {trace.target}.")
         return True
     with terminal.progress(trace.source.name, trace.source) as on_read:
         result = recover(trace, on_read)
     if result.lost is None:
-        terminal.say(f"{trace.source}: now {result.target}.")
+        terminal.say(f"{trace.source}: saved as {result.target}.")
         return True
-    terminal.say(f"{trace.source}: what it holds is now {result.target}. {result.lost}.")
+    terminal.say(f"{trace.source}: its whole events are saved as {result.target}. {result.lost}.")
     return False

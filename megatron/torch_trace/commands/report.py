@@ -11,7 +11,7 @@ from megatron.torch_trace.commands.terminal.analysis_progress import Progress, r
 from megatron.torch_trace.files.writer import OutputFile
 
 
-@click.command("report")
+@click.command("report", epilog=options.exit_status())
 @options.paths
 @click.option(
     "-o",
@@ -19,7 +19,7 @@ from megatron.torch_trace.files.writer import OutputFile
     default="report.html",
     show_default=True,
     metavar="OUT",
-    help="The page to write; Markdown if it ends in .md; - for stdout.",
+    help="File to write: HTML, or Markdown if its name ends in .md; - for stdout.",
     callback=options.replaceable,
 )
 @options.ranks()
@@ -38,15 +38,15 @@ def command(
     strict: bool,
     jobs: int | None,
 ) -> None:
-    """Write what analyze finds as one HTML page, to be read offline and passed on.
+    """Write the answer of analyze as one HTML page, to read offline.
 
     \b
     torch-trace report iter-0000005/
     torch-trace report iter-0000005/ -o step6.html --step 6
     torch-trace report iter-0000005/ -o report.md
 
-    PATH is a trace, or the folder of a window with the traces of its ranks. The page loads nothing
-    from anywhere; run.json and metrics.jsonl beside the window's folder are part of it.
+    PATH is a trace, or the folder of a window with the traces of its ranks. The page needs no
+    network, and contains run.json and metrics.jsonl of the run.
     """
     # First, because it refuses a file that exists before minutes of work.
     with OutputFile(output, force=force) as file:

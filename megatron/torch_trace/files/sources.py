@@ -89,7 +89,7 @@ def skipped_lines(skipped: Sequence[tuple[Path, str]]) -> list[str]:
     """A sentence for each of the first files that are no traces, and how many more there are."""
     lines = [f"Skipped {path}: {reason}." for path, reason in skipped[:_MOST_SKIPPED]]
     more = len(skipped) - len(lines)
-    return [*lines, f"Skipped {counted(more, 'file')} more."] if more else lines
+    return [*lines, f"Skipped {counted(more, 'more file', 'more files')}."] if more else lines
 
 
 def absence(path: Path) -> str:
@@ -99,12 +99,16 @@ def absence(path: Path) -> str:
     except OSError as error:
         if path.is_symlink():
             loops = error.errno == errno.ELOOP
-            return "a link that leads back to itself" if loops else "a link to what is not there"
+            return (
+                "a link that leads back to itself"
+                if loops
+                else "a link to a file that does not exist"
+            )
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return "no such file or folder"
         return f"cannot be read ({error.strerror})"
     if stat.S_ISFIFO(mode):
-        return "a pipe, which can be read only once; give - and let it be standard input"
+        return "a pipe, which can be read only once; name - and pass the trace as standard input"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
@@ -120,11 +124,15 @@ def _search(folder: Path, sources: Sources) -> None:
         else:
             found.append(path)
     if not found:
-        raise UsageError(f"{folder}: holds no trace (looked at every file in it and below).")
+        raise UsageError(
+            f"{folder}: holds no trace (every file in this folder and below was looked at)."
+        )
     for path in found:
         packed = {path.with_name(path.name + suffix) for suffix in (".gz", ".zst")} & {*found}
         if packed:
-            sources.skipped.append((path, f"the text of {min(packed).name}, which is beside it"))
+            sources.skipped.append(
+                (path, f"unpacked text of {min(packed).name}, which is in the same folder")
+            )
         else:
             sources.traces.append(path)
 

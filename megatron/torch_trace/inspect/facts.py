@@ -102,8 +102,8 @@ def problems(one: Survey) -> list[str]:
         found.append(unknown)
     if one.gpu_events and not any(name in LAUNCHES or name == "cpu_op" for name in one.account):
         found.append(
-            "The trace holds no calls and operators of the CPU: compute, communication and copies "
-            "are known; what launched them, and why the GPU was idle, are not."
+            "The trace holds no calls and no operators of the CPU: compute, communication and "
+            "copies are known; what launched them and why the GPU was idle are unknown."
         )
     if one.duplicates:
         rows = wording.counted(one.duplicates, "GPU row is", "GPU rows are")
@@ -111,13 +111,14 @@ def problems(one: Survey) -> list[str]:
     if one.captured:
         found.append(captured_sentence(one.captured, _steps_at(one, one.captured_at)))
     for kind, odd in sorted(one.odd.items()):
-        found.append(f"{odd.count:,} slices {kind} (first at byte {odd.offset:,}).")
+        slices = wording.counted(odd.count, "slice")
+        found.append(f"{slices} {kind} (first at byte {odd.offset:,}).")
     if one.metadata.merged is None:
         found += again_sentence([number for number, *_ in one.steps])
     if not one.steps and one.account and maker is None:
         found.append("No ProfilerStep marks: the whole span counts as one step.")
     if rank(one) is None and one.metadata.merged is None:
-        found.append("No rank: neither the trace nor its name tells it.")
+        found.append("Rank unknown: neither the trace nor its file name has the rank.")
     return found
 
 
@@ -136,10 +137,10 @@ def advice(one: Survey) -> list[str]:
     whole = f"torch-trace slim {name} -o {out} --preset perfetto"
     if one.metadata.merged is not None:
         if one.raw_bytes <= _LARGEST_BYTES:
-            return ["Open it in Perfetto as it is."]
-        return [f"One rank of it: torch-trace slim {name} -o {out} --rank 0"]
+            return ["Perfetto opens this trace as it is."]
+        return [f"For one rank: torch-trace slim {name} -o {out} --rank 0"]
     if one.raw_bytes <= _EASY_BYTES:
-        return [f"Perfetto, nothing lost: {whole}"]
+        return [f"To open it in Perfetto without loss: {whole}"]
     found = []
     python = sizes.get("python_function", 0)
     left = one.raw_bytes - python
@@ -158,7 +159,9 @@ def advice(one: Survey) -> list[str]:
         f"torch-trace slim {name} -o {out} --preset overlap"
     )
     if one.raw_bytes > _LARGEST_BYTES:
-        found.insert(0, "More JSON than a browser can hold (2 GB); TensorBoard gives up at 500 MB.")
+        found.insert(
+            0, "The JSON is larger than a browser can hold (2 GB); TensorBoard gives up at 500 MB."
+        )
     else:
-        found.insert(0, f"Perfetto opens it, slowly; nothing lost: {whole}")
+        found.insert(0, f"Perfetto opens this trace slowly; without loss: {whole}")
     return found

@@ -175,7 +175,8 @@ def _convert_ranks(
             yield part
     except ReaderDiedError as error:
         raise TorchTraceError(
-            f"{work[done].path}: the process that read it died; it may lack memory: try -j 1."
+            f"{work[done].path}: the process that read this file died, maybe for lack of "
+            "memory; try -j 1."
         ) from error
 
 

@@ -27,6 +27,7 @@ from megatron.torch_trace.perfetto.part import PartWriter
 from megatron.torch_trace.perfetto.streams import StreamLabel, label_streams
 from megatron.torch_trace.perfetto.tracks import Planner, RankTitle
 from megatron.torch_trace.reader import Damage, Trace
+from megatron.torch_trace.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +151,11 @@ def _notes(path: Path, found: RankEvents, lost_arrows: int) -> Iterator[str]:
         yield f"{path}: {phases} are neither slices, instants nor arrows and were left out."
     lost = found.odd + found.without_start
     if lost:
-        yield f"{path}: {lost:,} events without a time, or absurdly far off, were left out."
+        yield f"{path}: {counted(lost, 'event')} left out: without a time, or impossibly far away."
     if found.overrunning:
         yield (
-            f"{path}: {found.overrunning:,} kernels that overran the next one of their stream by "
-            "more than a second were cut there."
+            f"{path}: {counted(found.overrunning, 'kernel')} cut short, which ran more than a "
+            "second into the next kernel of the same stream."
         )
     if lost_arrows:
-        yield f"{path}: {lost_arrows:,} arrows with an end on no slice were left out."
+        yield f"{path}: {counted(lost_arrows, 'arrow')} left out, since one end is on no slice."

@@ -19,16 +19,16 @@ KINDS: dict[str, str] = {
     "trailing_comma": "trailing or doubled commas, removed",
     "missing_comma": "missing commas, added",
     "lost_event": "events that could not be repaired, dropped",
-    "stray_text": "text between events that belongs to none, dropped",
-    "second_document": "events behind the end of the document, of a second one, dropped",
-    "second_document_kept": "documents behind the end of the first, written as they are",
-    "text_after_end": "bytes behind the end of the document, dropped",
+    "stray_text": "text between events that is no event, dropped",
+    "second_document": "events of a second document after the end of the first, dropped",
+    "second_document_kept": "documents after the end of the first, written unchanged",
+    "text_after_end": "bytes after the end of the document, dropped",
     "second_events": "events of a second traceEvents in the document, dropped",
-    "broken_array": "the frame of traceEvents is damaged; its events were found by their look",
+    "broken_array": "the list traceEvents is damaged; its events were found one by one",
     "lost_metadata": "metadata entries that could not be repaired, dropped",
     "truncated": "the file ends in the middle; whole events up to there were kept",
-    "truncated_stream": "the compressed stream ends early; what it still held was kept",
-    "corrupt_stream": "the compressed stream is corrupt; what came before was kept",
+    "truncated_stream": "the compressed stream ends early; all events up to there were kept",
+    "corrupt_stream": "the compressed stream is corrupt; all events before that were kept",
 }
 """Kind -> what it is and what was done about it, for people."""
 

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 SMALL_BYTES = 3 << 19
 """Compressed size below which starting other processes costs more than it gives."""
 _PIPE_BYTES = 1 << 20
-_DIED = "a process that read for this one died; it may have lacked memory: try -j 1."
+_DIED = "a process that read for this command died, maybe for lack of memory; try -j 1."
 
 
 class Workers:

@@ -22,7 +22,7 @@ from megatron.torch_trace.format.categories import ANNOTATIONS, GPU_WORK, LAUNCH
 DROPS = {
     "python": "Python frames (half of a trace with stacks)",
     "flows": "arrows",
-    "args": "arguments, but those that link and classify events",
+    "args": "arguments, except those that link and classify events",
     "shapes": "shapes, strides, types and concrete inputs of operators",
     "memory": "allocator events",
     "cpu": "operators on the CPU",
@@ -32,8 +32,8 @@ DROPS = {
 """What `--drop` can name."""
 
 PRESETS = {
-    "overlap": "GPU work, its launches, annotations and collectives: all that overlap needs",
-    "perfetto": "everything, on tracks of which Perfetto v51-v56 loses nothing",
+    "overlap": "GPU work, launches, annotations and collectives, all that overlap needs",
+    "perfetto": "everything, on tracks that Perfetto v51-v56 shows whole",
 }
 
 _DROPPED_CATEGORIES = {

@@ -139,7 +139,9 @@ def test_only_the_ranks_asked_for(tmp_path: Path) -> None:
     analysis = analyze(tmp_path, ranks=[1])
     assert [one.rank for one in analysis.ranks] == [1]
     assert analysis.missing_ranks is None
-    with pytest.raises(UsageError, match="--rank 7: no trace of it here; there are 0, 1, 2"):
+    with pytest.raises(
+        UsageError, match="--rank 7: there is no trace of this rank; there are 0, 1, 2"
+    ):
         analyze(tmp_path, ranks=[7])
 
 
@@ -192,7 +194,7 @@ def test_a_process_that_dies_costs_its_own_rank_only(
     monkeypatch.setattr(rank_pool, "_attempt", dying_reader.attempt)
     outcomes = dict(analyse_ranks(paths, jobs=2))
     assert [isinstance(outcomes[p], TorchTraceError) for p in paths] == [False, True, False]
-    assert "the process that read it died" in str(outcomes[paths[1]])
+    assert "the process that read this file died" in str(outcomes[paths[1]])
 
 
 def test_neither_memory_nor_cores_are_taken_that_are_not_there(

@@ -90,7 +90,7 @@ def test_recorded_traces_give_the_same_from_partials_also_when_they_are_gone(
     gone = analyze(folder)
     assert json.dumps(document(gone)) == json.dumps(document(direct))
     assert lines(caplog) == [
-        f"torch-trace: {len(kept.traces)} traces are gone; kept analyses stand in."
+        f"torch-trace: {len(kept.traces)} traces are gone; their kept analyses are used instead."
     ]
 
 

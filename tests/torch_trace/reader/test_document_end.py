@@ -83,7 +83,7 @@ def test_a_second_trace_events_is_said_with_its_events(tmp_path: Path) -> None:
 
 def test_strict_refuses_what_stands_behind_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", FIRST + SECOND)
-    with pytest.raises(StrictError, match="behind the end"):
+    with pytest.raises(StrictError, match="after the end"):
         list(Trace(path, strict=True).blocks())
 
 

@@ -75,7 +75,7 @@ def test_a_process_that_dies_is_one_sentence_that_says_what_to_try(large: Path) 
     with started_early(1, [large], "json"):
         child = Child(os._exit)
         child.send(9)
-        with pytest.raises(ReaderDiedError, match="died; it may have lacked memory: try -j 1"):
+        with pytest.raises(ReaderDiedError, match="died, maybe for lack of memory; try -j 1"):
             child.receive()
         child.stop()
 

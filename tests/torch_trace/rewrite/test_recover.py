@@ -72,7 +72,7 @@ def test_text_that_was_cut_becomes_a_partial_trace_and_stays(scratch: Path, tmp_
     assert (scratch / RAW).exists()
     again = run(tmp_path / "node")
     assert again.exit_code == 0
-    assert f"left as it is, {partial} is there" in again.output
+    assert f"left as it is: {partial} exists" in again.output
 
 
 def test_a_compressed_file_that_was_cut_becomes_a_partial_trace(
@@ -93,7 +93,7 @@ def test_a_trace_that_is_there_is_never_overwritten(scratch: Path, tmp_path: Pat
     target.parent.mkdir(parents=True)
     target.write_bytes(b"mine")
     (scratch / RAW).write_text(WHOLE)
-    assert f"left as it is, {target} is there" in run(tmp_path / "node").output
+    assert f"left as it is: {target} exists" in run(tmp_path / "node").output
     assert target.read_bytes() == b"mine"
     assert (scratch / RAW).exists()
 
@@ -101,7 +101,7 @@ def test_a_trace_that_is_there_is_never_overwritten(scratch: Path, tmp_path: Pat
 def test_what_somebody_still_writes_to_is_left_alone(scratch: Path, tmp_path: Path) -> None:
     (scratch / RAW).write_text(WHOLE)
     with (scratch / RAW).open("ab"):
-        assert "somebody still writes to it" in run(tmp_path / "node").output
+        assert "a process still writes to this file" in run(tmp_path / "node").output
     assert files(scratch) == [DESTINATION_FILE, RAW]
 
 
@@ -119,14 +119,14 @@ def test_in_a_run_itself_only_what_is_old_is_completed(tmp_path: Path) -> None:
         name.write_text(WHOLE)
     os.utime(window / "rank-0.pt.trace.json.gz.4242.json.tmp", (0, 0))
     result = run(tmp_path)
-    assert "rank-1.pt.trace.json.gz.4242.json.tmp: left as it is, somebody" in result.output
+    assert "rank-1.pt.trace.json.gz.4242.json.tmp: left as it is: a process" in result.output
     assert files(window) == ["rank-0.pt.trace.json.gz", "rank-1.pt.trace.json.gz.4242.json.tmp"]
 
 
 def test_a_dry_run_says_and_does_nothing(scratch: Path, tmp_path: Path) -> None:
     (scratch / RAW).write_text(WHOLE)
     before = files(tmp_path)
-    assert f"would become {tmp_path / 'traces' / WINDOW / TRACE}" in run("-n", tmp_path).output
+    assert f"would be saved as {tmp_path / 'traces' / WINDOW / TRACE}" in run("-n", tmp_path).output
     assert files(tmp_path) == before
 
 
@@ -134,7 +134,7 @@ def test_nothing_unfinished_is_said(tmp_path: Path) -> None:
     (tmp_path / "notes.tmp").touch()
     result = run(tmp_path)
     assert result.exit_code == 0
-    assert "nothing is unfinished" in result.output
+    assert "no trace is unfinished" in result.output
     assert (tmp_path / "notes.tmp").exists()
 
 

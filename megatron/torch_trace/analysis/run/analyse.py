@@ -99,7 +99,8 @@ def analyze(
         absent = sorted(wanted - set(by_rank))
         if absent:
             raise UsageError(
-                f"--rank {absent[0]}: no trace of it here; there are {listed(sorted(by_rank))}."
+                f"--rank {absent[0]}: there is no trace of this rank; there are "
+                f"{listed(sorted(by_rank))}."
             )
         by_rank = {rank: one for rank, one in by_rank.items() if rank in wanted}
     if not by_rank:

@@ -98,7 +98,9 @@ def _side_by_side(
         except ReaderDiedError:
             yield (
                 path,
-                TorchTraceError(f"{path}: the process that read it died; it may lack memory."),
+                TorchTraceError(
+                    f"{path}: the process that read this file died, maybe for lack of memory."
+                ),
             )
 
 

@@ -177,6 +177,8 @@ def _say(reasons: list[str], gone: int) -> None:
         )
     if gone:
         logger.warning(
-            "torch-trace: %s; kept analyses stand in.",
-            "1 trace is gone" if gone == 1 else f"{gone:,} traces are gone",
+            "torch-trace: %s used instead.",
+            "1 trace is gone; its kept analysis is"
+            if gone == 1
+            else f"{gone:,} traces are gone; their kept analyses are",
         )

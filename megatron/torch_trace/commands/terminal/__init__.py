@@ -66,6 +66,15 @@ def table(*columns: str, right: Sequence[int] = ()) -> Table:
     return result
 
 
+def on_own_lanes(crossing: int) -> str:
+    """A sentence about slices that were moved, with a blank before it; nothing where none was."""
+    if not crossing:
+        return ""
+    if crossing == 1:
+        return " 1 slice that crossed another one is on a lane of its own."
+    return f" {crossing:,} slices that crossed others are on lanes of their own."
+
+
 def say(message: str) -> None:
     """One line on standard error."""
     print(visible(message), file=sys.stderr, flush=True)
