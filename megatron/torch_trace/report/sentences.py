@@ -130,13 +130,15 @@ def answer(analysis: Analysis) -> list[str]:
     because = [f"{percent(share)} {text}" for share, text in causes if share >= _LEAST_SHARE]
     waiting = f"Idle {percent(shares.idle)}" + (f" of the {what}" if silent else "")
     waiting += f": {', '.join(because)}." if because else "."
-    computing = (
-        f"Compute {percent(shares.compute)}, exposed copies {percent(shares.exposed_memory)}"
-    )
+    parts = {
+        "Compute": shares.compute,
+        "exposed copies": shares.exposed_memory,
+        "overlapped communication": shares.overlapped_communication,
+    }
+    computing = ", ".join(f"{part} {percent(share)}" for part, share in parts.items() if share)
     if silent:
-        return [waiting, f"{computing}; no communication."]
-    hidden = percent(shares.overlapped_communication)
-    return [exposed, waiting, f"{computing}; {hidden} is communication hidden behind compute."]
+        return [waiting, f"{computing or 'No compute'}; no communication."]
+    return [exposed, waiting, f"{computing or 'No compute'}."]
 
 
 def _answer_of_the_cpu(analysis: Analysis) -> list[str]:

@@ -21,8 +21,8 @@ from megatron.torch_trace.format.undisturbed_iterations import (
     beside,
     slowdown_sentence,
 )
-from megatron.torch_trace.report.comparison_document import comparison_document
-from megatron.torch_trace.report.comparison_text import render_comparison
+from megatron.torch_trace.report.comparison.document import comparison_document
+from megatron.torch_trace.report.comparison.text import render_comparison
 from megatron.torch_trace.report.html.page import render_html
 from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.text import render
@@ -242,9 +242,7 @@ def test_compare_tells_the_iterations_without_the_profiler(tmp_path: Path) -> No
         "A a: rank 0; NVIDIA H200; step 12, 693 ms an iteration; MFU unknown. Recorded iteration "
         "693 ms; undisturbed 585 ms (median of 9): the profiler slowed it by 18 %. B b:"
     ) in said
-    assert (
-        "Without the profiler an iteration takes 15 ms less in B (585 ms -> 570 ms, -2.6 %)."
-    ) in said
+    assert ("The undisturbed iteration takes 15 ms less in B (585 ms -> 570 ms, -2.6 %).") in said
     assert judge(parse("undisturbed < -2%"), found).holds
     assert comparison_document(found, *sides, ("a", "b"))["slowdown"]["before"] > 1
 
@@ -255,7 +253,7 @@ def test_compare_says_which_side_tells_nothing(tmp_path: Path) -> None:
         analyze(written(tmp_path / "b", trace())),
     ]
     said = render_comparison(compare(*sides), *sides, ("a", "b"))
-    assert "What an iteration takes without the profiler is unknown in B." in said
+    assert "The undisturbed iteration is unknown in B." in said
 
 
 def test_a_profiler_that_slows_nothing_explains_nothing(tmp_path: Path) -> None:

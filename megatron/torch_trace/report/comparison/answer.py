@@ -25,7 +25,7 @@ def answer(comparison: Comparison) -> list[str]:
 def _iteration(one: Difference) -> str:
     change = one.change
     if change is None or one.before is None or one.after is None:
-        return "How long an iteration takes is unknown on one side."
+        return "The time of an iteration is unknown on one side."
     moved = f"{duration(one.before)} -> {duration(one.after)}, {relative(one)}"
     if abs(change) < _LEAST_SHARE * one.before:
         return f"An iteration takes as long in B as in A ({moved})."
@@ -39,24 +39,24 @@ def _undisturbed(one: Difference) -> str:
         sides = " and ".join(
             side for side, ns in (("A", one.before), ("B", one.after)) if ns is None
         )
-        return f"What an iteration takes without the profiler is unknown in {sides}."
+        return f"The undisturbed iteration is unknown in {sides}."
     change = one.after - one.before
     moved = f"{duration(one.before)} -> {duration(one.after)}, {relative(one)}"
     if abs(change) < _LEAST_SHARE * one.before:
-        return f"Without the profiler an iteration takes as long in B as in A ({moved})."
+        return f"The undisturbed iteration takes as long in B as in A ({moved})."
     much = f"{duration(abs(change))} {'longer' if change > 0 else 'less'}"
-    return f"Without the profiler an iteration takes {much} in B ({moved})."
+    return f"The undisturbed iteration takes {much} in B ({moved})."
 
 
 def _noise(one: Difference) -> str:
     samples = " and ".join(map(str, one.samples))
     what = "steps" if one.over == STEPS else "ranks"
     if one.significant is None:
-        return "whether that is noise cannot be told from one step on each side"
+        return "one step on each side cannot show whether this is noise"
     if one.significant:
-        return f"that is more than the noise of {samples} {what} (p = {one.p:.2g})"
+        return f"this is more than the noise of {samples} {what} (p = {one.p:.2g})"
     return (
-        f"not significant with {samples} {what}: the 95 % interval is {signed(one.low)} to "
+        f"this may be noise: with {samples} {what} the 95 % interval is {signed(one.low)} to "
         f"{signed(one.high)} ms"
     )
 
@@ -67,20 +67,18 @@ def _straggler(comparison: Comparison) -> list[str]:
     if after is None and before is None:
         return []
     if after is None or after not in rows:
-        return [f"No rank is late in B any more; in A it was rank {before}."]
+        return [f"No rank is late in B. Rank {before} is late in A."]
     row = rows[after]
     text = (
-        f"Rank {after} is late in B: each of the others waits {duration(row.after)} an iteration "
-        f"for it{_where(row)}, {_share(row, comparison)}"
+        f"Rank {after} is late in B: in an iteration each of the other ranks waits "
+        f"{duration(row.after)} for rank {after}{_where(row)}, {_share(row, comparison)}"
     )
     if before == after:
-        return [f"{text}. It was late in A already, by {duration(row.before)}."]
+        return [f"{text}. Rank {after} is late in A too, by {duration(row.before)}."]
     in_a = "" if row.before is None else f"; {duration(row.before)} in A"
     if before is None or before not in rows:
-        return [f"{text}{in_a}. No rank was late in A."]
-    return [
-        f"{text}{in_a}. In A rank {before} was the late one, by {duration(rows[before].before)}."
-    ]
+        return [f"{text}{in_a}. No rank is late in A."]
+    return [f"{text}{in_a}. Rank {before} is late in A, by {duration(rows[before].before)}."]
 
 
 def _where(row: Lateness) -> str:
@@ -114,6 +112,5 @@ def _parts(comparison: Comparison) -> list[str]:
         if one.change is not None and abs(one.change) >= 5 * _LEAST_SHARE * whole
     ]
     by = ", ".join(text for _, text in sorted(dimensions, reverse=True))
-    return [
-        f"In an iteration {names}." + (f" Exposed communication by dimension: {by}." if by else "")
-    ]
+    of = f" Exposed communication by dimension: {by}." if by else ""
+    return [f"Changes in an iteration: {names}.{of}"]

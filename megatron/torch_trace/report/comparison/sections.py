@@ -48,22 +48,22 @@ def configuration(comparison: Comparison, *, top: int) -> Table:
     changes, most = comparison.configuration.changes, 3 * top
     rows = [(one.kind, one.name, _given(one.before), _given(one.after)) for one in changes[:most]]
     columns = (_word("kind"), *(_word(title, cut=True) for title in ("what", "A", "B")))
-    return _table("Configured otherwise", "", columns, rows, more=max(0, len(changes) - most))
+    return _table("Different configuration", "", columns, rows, more=max(0, len(changes) - most))
 
 
 def configuration_sentence(comparison: Comparison) -> str | None:
     """What the table cannot say: nothing differs, or nothing is known; None if it says it all."""
     configuration = comparison.configuration
     if configuration.same_run:
-        return "Both are of the same run, so nothing was configured otherwise."
+        return "A and B are of the same run, so their configuration is the same."
     if configuration.not_recorded:
         who = " and ".join(configuration.not_recorded)
         verb = "have" if len(configuration.not_recorded) > 1 else "has"
         return (
-            f"Whether flags differ is unknown: {who} {verb} no run.json beside the traces, nor the "
-            "command line in them."
+            f"The flags cannot be compared: {who} {verb} no run.json beside the traces and no "
+            "command line in the traces."
         )
-    return None if configuration.changes else "Nothing that is recorded was configured otherwise."
+    return None if configuration.changes else "The recorded configuration is the same."
 
 
 def _table(

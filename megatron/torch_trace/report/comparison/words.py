@@ -11,7 +11,7 @@ _PARTS = {
     "exposed_communication": "exposed communication",
     "exposed_memory": "exposed copies",
     "communication": "all communication",
-    "overlapped_communication": "communication behind compute",
+    "overlapped_communication": "overlapped communication",
     **{f"idle: {words.cause}": f"  idle: {words.title}" for words in IDLE_CAUSES},
 }
 
@@ -57,7 +57,7 @@ def interval(part: Difference) -> str:
 
 
 def significant(part: Difference) -> str:
-    """`yes`: noise is no explanation; `no`: it may be; `-`: no samples to tell by."""
+    """`yes`: noise does not explain it; `no`: noise may; `-`: too few samples."""
     if part.significant is None:
         return NONE
     return "yes" if part.significant else "no"
