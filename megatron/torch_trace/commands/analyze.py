@@ -9,7 +9,11 @@ import click
 
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.kept_analysis import keep
-from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.commands.terminal.analysis_progress import (
+    Progress,
+    analysed,
+    raise_if_damaged,
+)
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.wording import visible
 
@@ -66,7 +70,6 @@ def command(
     PATH is a trace, or the folder of a window with the traces of its ranks. A rank that cannot be
     read is reported, and the other ranks are analysed.
     """
-    from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.report.json_document import pieces
     from megatron.torch_trace.report.text import render
 
@@ -91,18 +94,16 @@ def command(
         if instead:
             click.echo(instead)
             return
-    with Progress("analyze") as progress:
-        analysis = analyze(
-            paths,
-            ranks=ranks or None,
-            step=step,
-            model_flops=model_flops,
-            jobs=jobs,
-            strict=strict,
-            use_partials=partials is not False,
-            on_start=progress.start,
-            on_done=progress.done,
-        )
+    analysis = analysed(
+        "analyze",
+        paths,
+        ranks=ranks,
+        step=step,
+        model_flops=model_flops,
+        jobs=jobs,
+        strict=strict,
+        use_partials=partials is not False,
+    )
     if as_json:
         for piece in pieces(analysis):
             click.echo(piece, nl=False)

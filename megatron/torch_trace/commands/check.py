@@ -10,11 +10,10 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.terminal.surveys import surveys_of
 from megatron.torch_trace.errors import DamagedTraceError, StrictError
 from megatron.torch_trace.files.sources import find_traces, skipped_lines
 from megatron.torch_trace.inspect.facts import problems, rank
-from megatron.torch_trace.reader import available_cores
-from megatron.torch_trace.reader.workers import started_early
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,15 +42,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     faults: slices that cross, which Perfetto before v57 does not show, and arrows with one end.
     """
     sources = find_traces(paths)
-    found = []
-    workers = jobs or available_cores()
-    with started_early(workers - 1, sources.traces, "megatron.torch_trace.inspect.block_survey"):
-        # Imported here: meanwhile the other processes do the same.
-        from megatron.torch_trace.inspect.survey import survey
-
-        for path in sources.traces:
-            with terminal.progress(path.name, path) as on_read:
-                found.append(survey(path, crossing=True, workers=workers, on_read=on_read))
+    found = surveys_of(sources, jobs, crossing=True)
     faulty = [one for one in found if one.has_faults]
     if as_json:
         click.echo(

@@ -7,17 +7,17 @@ import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.commands.terminal.analysis_progress import analysed, raise_if_damaged
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.wording import visible
 
 if TYPE_CHECKING:
-    from megatron.torch_trace.analysis.results.analysis import Analysis
+    pass
 
 
 @click.command("compare", epilog=options.exit_status(s1="a --fail-if holds, or failure"))
@@ -80,7 +80,7 @@ def command(
     # The file first, because it refuses one that exists before minutes of work.
     with OutputFile(output, force=force) if output else nullcontext() as file:
         before, after = (
-            _analysed(path, ranks=ranks or None, step=step, jobs=jobs, strict=strict)
+            analysed("compare", path, ranks=ranks, step=step, jobs=jobs, strict=strict)
             for path in (a, b)
         )
         comparison = compare(before, after)
@@ -102,13 +102,6 @@ def command(
     if failed:
         raise click.exceptions.Exit(TorchTraceError.exit_status)
     raise_if_damaged(before, after)
-
-
-def _analysed(path: str, **options: Any) -> Analysis:
-    from megatron.torch_trace.analysis.run.analyse import analyze
-
-    with Progress("compare") as progress:
-        return analyze(path, on_start=progress.start, on_done=progress.done, **options)
 
 
 def _short_names(a: str, b: str) -> tuple[str, str]:

@@ -10,11 +10,10 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.terminal.surveys import surveys_of
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.files.sources import find_traces, skipped_lines
 from megatron.torch_trace.inspect.facts import advice, device, facts, problems, rank, versions
-from megatron.torch_trace.reader import available_cores
-from megatron.torch_trace.reader.workers import started_early
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,15 +37,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     size, events and bytes by category, process groups. For several: one line each.
     """
     sources = find_traces(paths)
-    surveys = []
-    workers = jobs or available_cores()
-    with started_early(workers - 1, sources.traces, "megatron.torch_trace.inspect.block_survey"):
-        # Imported here: meanwhile the other processes do the same.
-        from megatron.torch_trace.inspect.survey import survey
-
-        for path in sources.traces:
-            with terminal.progress(path.name, path) as on_read:
-                surveys.append(survey(path, strict=strict, workers=workers, on_read=on_read))
+    surveys = surveys_of(sources, jobs, strict=strict)
     if as_json:
         skipped = [{"file": str(p), "reason": reason} for p, reason in sources.skipped]
         click.echo(json.dumps({"traces": [facts(s) for s in surveys], "skipped_files": skipped}))

@@ -7,7 +7,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_damaged
+from megatron.torch_trace.commands.terminal.analysis_progress import analysed, raise_if_damaged
 from megatron.torch_trace.files.writer import OutputFile
 
 
@@ -50,21 +50,18 @@ def command(
     """
     # First, because it refuses a file that exists before minutes of work.
     with OutputFile(output, force=force) as file:
-        from megatron.torch_trace.analysis.run.analyse import analyze
         from megatron.torch_trace.report.html import render_html
         from megatron.torch_trace.report.markdown import render_markdown
 
-        with Progress("report") as progress:
-            analysis = analyze(
-                paths,
-                ranks=ranks or None,
-                step=step,
-                model_flops=model_flops,
-                jobs=jobs,
-                strict=strict,
-                on_start=progress.start,
-                on_done=progress.done,
-            )
+        analysis = analysed(
+            "report",
+            paths,
+            ranks=ranks,
+            step=step,
+            model_flops=model_flops,
+            jobs=jobs,
+            strict=strict,
+        )
         render = render_markdown if output.endswith(".md") else render_html
         page = render(analysis).encode()
         file.write(page)

@@ -204,18 +204,10 @@ def _type_of(path: Path) -> str:
 
 @cache
 def _page(name: str) -> Any:
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from megatron.torch_trace.report.html.environment import environment
 
-    environment = Environment(
-        loader=ChoiceLoader(
-            [
-                PackageLoader("megatron.torch_trace.viewing"),
-                PackageLoader("megatron.torch_trace.report.html", "assets"),
-            ]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    places = (
+        ("megatron.torch_trace.viewing", "templates"),
+        ("megatron.torch_trace.report.html", "assets"),
     )
-    return environment.get_template(f"{name}.html")
+    return environment(*places).get_template(f"{name}.html")

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.errors import DamagedTraceError
@@ -36,6 +36,15 @@ class Progress(ExitStack):
         """For `analyze(on_done=...)`."""
         if self._advance and file.is_file():
             self._advance(file.stat().st_size)
+
+
+def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis:
+    """The analysis of traces, with a bar; `options` are those of `analyze`."""
+    from megatron.torch_trace.analysis.run.analyse import analyze
+
+    options["ranks"] = options["ranks"] or None
+    with Progress(title) as progress:
+        return analyze(paths, on_start=progress.start, on_done=progress.done, **options)
 
 
 def raise_if_damaged(*analyses: Analysis) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison
@@ -19,7 +18,7 @@ from megatron.torch_trace.report.comparison.sections import (
     sections,
 )
 from megatron.torch_trace.report.comparison.words import part_name
-from megatron.torch_trace.report.html.page_text import shown
+from megatron.torch_trace.report.html.environment import environment
 from megatron.torch_trace.report.sentences import first_lines
 from megatron.torch_trace.wording import duration
 
@@ -46,16 +45,9 @@ def render_comparison_page(
         a, b: the analyses, for the two lines that say what they are.
         names: what the user called them.
     """
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        finalize=shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     style = resources.files(_PACKAGE).joinpath("templates", "compare.css").read_text("utf-8")
-    return environment.get_template("compare.html").render(
+    page = environment((_PACKAGE, "templates")).get_template("compare.html")
+    return page.render(
         names=names,
         heads=(first_lines(a), first_lines(b)),
         answer=answer(comparison),

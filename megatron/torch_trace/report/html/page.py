@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -18,8 +18,8 @@ from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
 from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.contents import sections
+from megatron.torch_trace.report.html.environment import environment
 from megatron.torch_trace.report.html.links import ViewLinks
-from megatron.torch_trace.report.html.page_text import shown
 from megatron.torch_trace.report.section import Subject
 from megatron.torch_trace.report.tables import Medium
 from megatron.torch_trace.wording import visible
@@ -69,17 +69,10 @@ def _title(analysis: Analysis) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        finalize=shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["prose"] = _prose
-    environment.filters["answer"] = _answer
-    return environment
+    found = environment((_PACKAGE, "templates"))
+    found.filters["prose"] = _prose
+    found.filters["answer"] = _answer
+    return found
 
 
 def _prose(sentence: str) -> Markup:
