@@ -35,7 +35,7 @@ ROWS = {
 WINDOW, LAST = 4, 12
 _ITERATION = re.compile(r" iteration +(\d+)/.*?elapsed time per iteration \(ms\): ([\d.]+)")
 _LOSS = re.compile(r" iteration +(\d+)/.*?lm loss: (\S+)")
-_STOP = re.compile(r"rank 0 writes .*held ([\d.,]+) (us|ms|s) by the profiler's stop")
+_STOP = re.compile(r"rank 0 writes .*stop held training for ([\d.,]+) (us|ms|s)")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 

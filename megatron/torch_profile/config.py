@@ -128,8 +128,8 @@ class TorchProfileConfig:
     )
     export: str = _flag(
         "background",
-        "Who writes a trace: background forks a child that writes the trace while training goes "
-        "on; sync holds training until the raw file is written, and another process compresses it.",
+        "Who writes a trace. background: a forked process, while training goes on. sync: training "
+        "itself, which is held until the raw file is written; another process compresses the file.",
         choices=["background", "sync"],
     )
     exit_timeout: int = _flag(

@@ -93,7 +93,7 @@ def test_damage_is_status_3_and_tells_kind_count_and_byte(broken: Path) -> None:
     assert "1  " in result.stdout.decode()
     assert f"{BROKEN.index(b'{', len(HEADER) - 2):,}" in result.stdout.decode()
     assert "stray backslashes, doubled" in result.stdout.decode()
-    assert last_line(result.stderr) == f"torch-trace: 1 of 1 traces have faults: {broken}."
+    assert last_line(result.stderr) == f"torch-trace: 1 of 1 trace has faults: {broken}."
 
 
 @pytest.mark.parametrize("command", ["check", "info", "decompress", "slim"])
@@ -258,7 +258,7 @@ def test_standard_input_and_output_stand_for_files(clean: Path) -> None:
 def test_the_status_of_a_process_is_that_of_the_error(broken: Path) -> None:
     done = subprocess.run([*MAIN, "check", broken, "--strict"], capture_output=True)
     assert done.returncode == 4
-    assert last_line(done.stderr) == f"torch-trace: 1 of 1 traces have faults: {broken}."
+    assert last_line(done.stderr) == f"torch-trace: 1 of 1 trace has faults: {broken}."
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
             terminal.sentence(console, terminal.literal(line))
     if faulty:
         kind = StrictError if strict else DamagedTraceError
-        count = f"{len(faulty)} of {len(found)} traces have faults"
+        verb = "has" if len(faulty) == 1 else "have"
+        of_all = f"{len(faulty)} of {wording.counted(len(found), 'trace')}"
+        count = f"{of_all} {verb} faults"
         raise kind(f"{count}: {', '.join(str(one.path) for one in faulty)}.")
 
 
@@ -120,7 +122,7 @@ def _print(console: Console, one: Survey) -> None:
         said = f"of {wording.counted(one.gpu_events, 'GPU event')} have no launch"
         table.add_row(launches, f"{one.gpu_events_without_launch:,}", "", said)
     if one.clock_offset is not None:
-        table.add_row("[red]clock[/]", f"{one.clock_offset.rows:,}", "", one.clock_offset.sentence)
+        table.add_row("[red]clock[/]", "", "", one.clock_offset.sentence)
     if one.duplicates:
         table.add_row("[red]twice[/]", f"{one.duplicates:,}", "", "GPU rows that are written again")
     if one.captured:
@@ -131,7 +133,8 @@ def _print(console: Console, one: Survey) -> None:
             "launches into a CUDA graph that is being captured; they run nothing",
         )
     if one.crossing or one.annotations_on_tracks:
-        table.add_row("perfetto", *_on_shared_tracks(one.crossing or 0, one.annotations_on_tracks))
+        said = _on_shared_tracks(one.crossing or 0, one.annotations_on_tracks)
+        table.add_row("perfetto", "", "", said)
     if one.flows_with_one_end:
         said = "arrows with only one end; torch-trace slim leaves them out"
         table.add_row("arrows", f"{one.flows_with_one_end:,}", "", said)
@@ -139,8 +142,8 @@ def _print(console: Console, one: Survey) -> None:
         console.print(table)
 
 
-def _on_shared_tracks(crossing: int, annotations: int) -> tuple[str, str, str]:
-    """Columns about slices that older versions of Perfetto do not show."""
+def _on_shared_tracks(crossing: int, annotations: int) -> str:
+    """A sentence about slices that older versions of Perfetto do not show."""
     parts = []
     if crossing:
         parts.append(wording.counted(crossing, "slice crosses", "slices cross") + " another one")
@@ -149,9 +152,7 @@ def _on_shared_tracks(crossing: int, annotations: int) -> tuple[str, str, str]:
             wording.counted(annotations, "annotation shares", "annotations share")
             + " a track with GPU work"
         )
-    said = f"{' and '.join(parts)}: Perfetto before v57 drops some of them"
     return (
-        f"{crossing + annotations:,}",
-        "",
-        f"{said}; torch-trace slim --preset perfetto keeps all",
+        f"{' and '.join(parts)}: Perfetto before v57 drops some slices; torch-trace slim --preset "
+        "perfetto keeps all"
     )

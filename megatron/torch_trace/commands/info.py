@@ -148,7 +148,7 @@ def _launches(one: Survey) -> str:
     if one.launches_without_work:
         parts.append(f"{one.launches_without_work:,} of them without GPU work")
     if one.captured:
-        parts.append(f"{one.captured:,} of them into a CUDA graph")
+        parts.append(f"and {one.captured:,} into a CUDA graph")
     return ", ".join(parts)
 
 

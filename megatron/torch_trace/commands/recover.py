@@ -35,9 +35,10 @@ def command(folders: tuple[str, ...], output: str | None, dry_run: bool) -> None
     srun -N $NODES torch-trace recover "$SCRATCH"
 
     NODE_DIR is the folder of --torch-profile-scratch-dir, on the node itself, or a run, or a folder
-    of runs. A whole trace is compressed and put where it belongs. Of a trace that was cut, the
-    whole events are saved as a .partial trace, and the damaged file stays. Nothing is overwritten.
-    A file that a process still writes to is left as it is. An empty scratch folder is removed.
+    of runs. A whole trace is compressed and put where it belongs. Of a damaged trace, the whole
+    events are saved as a cut-short trace (.partial), and the damaged file stays. Nothing is
+    overwritten. A file that a process still writes to is left as it is. An empty scratch folder is
+    removed.
     """
     target = Path(output).absolute() if output else None
     found = [trace for name in folders for trace in find_unfinished(Path(name), target)]

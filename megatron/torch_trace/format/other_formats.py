@@ -126,9 +126,9 @@ def other_maker(head: bytes) -> Maker | None:
     begins = len(_BEGIN.findall(head))
     if begins > _MOST_BEGINS * len(_COMPLETE.findall(head)):
         return Maker(
-            "Events are written as begin and end (B, E), which torch.profiler does not do and "
-            "which is not read here: their work is missing from every number. Open the trace in "
-            "Perfetto, or have its tool write complete events (X)."
+            "Events are written as begin and end (B, E), which torch.profiler does not write and "
+            "torch-trace does not read: the work in these events is missing from every number. "
+            "Open the trace in Perfetto, or have its tool write complete events (X)."
         )
     if _LEGACY.search(head):
         return Maker(

@@ -60,4 +60,4 @@ def captured_sentence(launches: int, steps: Sequence[int]) -> str:
         where = f"in step{'s' * (len(steps) > 1)} {ranks(tuple(steps))}"
     many = "run" if launches > 1 else "runs"
     into = counted(launches, "launch", "launches")
-    return f"A CUDA graph was captured {where}: {into} into it {many} nothing yet."
+    return f"A CUDA graph was captured {where}: {into} into the graph {many} nothing yet."

@@ -56,7 +56,7 @@ class GpuRecord:
             return "The trace holds no GPU work, so what the GPU did is unknown."
         if self.offset is not None:
             text = self.offset.sentence
-            return f"{text[0].upper()}{text[1:]}, so what the GPU did when is unknown."
+            return f"{text[0].upper()}{text[1:]}, so the times of the GPU's work are unknown."
         if self.is_incomplete:
             return f"{blank}: activity was dropped, so what the GPU did is unknown."
         return None

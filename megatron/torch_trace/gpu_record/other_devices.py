@@ -65,7 +65,7 @@ class OtherDevice(NamedTuple):
             for category, count in self.categories.items()
         )
         return (
-            f"The trace is of {self.name} ({listed}), whose work is not analysed, so how busy it "
-            "was is unknown; operators, phases and the CPU's side are told, and the timeline "
-            "shows all rows."
+            f"The trace is of {self.name} ({listed}). The work of this device is not analysed, so "
+            "its utilisation is unknown; operators, phases and the CPU's side are analysed, and "
+            "the timeline shows all rows."
         )

@@ -100,7 +100,7 @@ def test_launches_into_a_graph_being_captured_run_nothing_yet(tmp_path: Path) ->
     assert (launches.kernel_launches, launches.without_kernel) == (20, 0)
     assert (launches.captured, launches.captured_steps) == (30, (4,))
     assert (seen.kernel_launches, seen.captured, seen.has_faults) == (20, 30, False)
-    sentence = "A CUDA graph was captured in step 4: 30 launches into it run nothing yet."
+    sentence = "A CUDA graph was captured in step 4: 30 launches into the graph run nothing yet."
     assert sentence in problems(seen)
     finding = next(f for f in whole(trace, tmp_path).findings if f.code == "graph_capture")
     assert finding.title == f"{sentence.removesuffix('.')} (rank 0)."
@@ -145,7 +145,7 @@ def test_kernels_before_their_launches_are_on_another_clock(
     result, seen = both(work(shift), tmp_path)
     sentence = (
         "20 of 20 GPU rows begin before the call that launched them: the GPU is on another clock "
-        f"than the CPU, {said} or more apart, so what the GPU did when is unknown."
+        f"than the CPU, {said} or more apart, so the times of the GPU's work are unknown."
     )
     assert (result.breakdown, result.unknown) == (None, sentence)
     assert (result.window_ns, result.launches.clock_offset_ns) == (2 * MS, shift + 8 * US)
@@ -178,7 +178,7 @@ def test_kernels_after_the_wait_for_them_are_on_another_clock(tmp_path: Path) ->
     result, seen = both(trace, tmp_path)
     assert result.unknown == (
         "20 GPU rows begin after the CPU had waited for them: the GPU is on another clock than the "
-        "CPU, 88 us or more apart, so what the GPU did when is unknown."
+        "CPU, 88 us or more apart, so the times of the GPU's work are unknown."
     )
     assert result.unknown in problems(seen)
 

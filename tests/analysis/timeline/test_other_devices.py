@@ -15,8 +15,8 @@ from megatron.torch_trace.inspect.facts import problems
 from megatron.torch_trace.inspect.survey import survey
 
 NOT_ANALYSED = (
-    "whose work is not analysed, so how busy it was is unknown; operators, phases and the CPU's "
-    "side are told, and the timeline shows all rows."
+    "The work of this device is not analysed, so its utilisation is unknown; operators, phases and "
+    "the CPU's side are analysed, and the timeline shows all rows."
 )
 
 
@@ -52,7 +52,7 @@ def test_rows_of_another_device_are_named_with_what_can_be_said(
             args = {} if category else {"Task Type": "AI_CORE", "Stream Id": 2}
             trace.add(category, "launchMatMul", at + 20, 60, pid=901, tid=2, args=args)
     path = trace.write(tmp_path / "rank-0.json")
-    sentence = f"The trace is of {device}, {NOT_ANALYSED}"
+    sentence = f"The trace is of {device}. {NOT_ANALYSED}"
     analysis, seen = analyze(path), survey(path)
     assert analysis.ranks[0].unknown == sentence
     assert sentence in problems(seen)
@@ -83,8 +83,8 @@ def test_a_trace_of_the_gpu_alone_says_what_is_known(tmp_path: Path) -> None:
     assert (breakdown.compute, breakdown.idle) == (80, 20)
     assert "launched_before_window" not in [finding.code for finding in analysis.findings]
     assert (
-        "The trace holds no calls and operators of the CPU: compute, communication and copies are "
-        "known; what launched them, and why the GPU was idle, are not."
+        "The trace holds no calls and no operators of the CPU: compute, communication and copies "
+        "are known; what launched them and why the GPU was idle are unknown."
     ) in problems(survey(path))
 
 
