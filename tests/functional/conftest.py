@@ -4,6 +4,23 @@
 Tests import from there: several folders have a conftest, and only one can have that name.
 """
 
-from launches import launch, wheel_path
+from __future__ import annotations
 
-__all__ = ["launch", "wheel_path"]
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from launches import Launch, launch, wheel_path
+from trainings import Trainings
+
+__all__ = ["launch", "trainings", "wheel_path"]
+
+
+@pytest.fixture(scope="session")
+def trainings(
+    launch: Launch, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Trainings]:
+    """The trainings of a version of Megatron."""
+    return cache(
+        lambda version: Trainings(version, launch, tmp_path_factory.mktemp(f"megatron-{version}"))
+    )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Megatron wheels, real torchrun over gloo: what the functional tests stand on."""
+"""Real Megatron wheels, real torchrun over gloo: what the functional tests stand on.
+
+What several tests read is launched in trainings.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +77,7 @@ def wheel_path() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def launch(wheel_path: Callable[[str], str]) -> Launch:
-    """Run a script on several processes of a Megatron version and return its output."""
+    """Run a script on processes of a Megatron version, one without torchrun; its output."""
 
     def run(
         arguments: str,
@@ -84,9 +87,12 @@ def launch(wheel_path: Callable[[str], str]) -> Launch:
         script: str = "pretrain_gpt.py",
         path: str | None = None,
         cwd: Path = ROOT,
+        variables: Mapping[str, str] | None = None,
     ) -> Run:
         environment = {
             **os.environ,
+            "WANDB_MODE": "offline",
+            **(variables or {}),
             "PYTHONPATH": path or f"{ROOT}:{wheel_path(version)}",
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
@@ -94,6 +100,8 @@ def launch(wheel_path: Callable[[str], str]) -> Launch:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_JOB_ID"):
             environment.pop(name, None)
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        if processes == 1:
+            torchrun = []
         ended = subprocess.run(
             [sys.executable, *torchrun, *script.split(), *arguments.split()],
             env=environment,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launches import MODEL, ROOT, WHEELS, Launch, trace_files
+from launches import MODEL, ROOT, WHEELS, Launch, read_trace, steps, trace_files
+from trainings import Trainings
 
 TRAIN = f"{MODEL} --global-batch-size 2 --train-iters 4"
 
@@ -87,24 +88,6 @@ def test_a_megatron_that_would_hide_this_package_is_named(tmp_path: Path) -> Non
     )
 
 
-def test_a_script_that_knows_nothing_of_us_trains_on_the_cpu_and_is_profiled(
-    launch: Launch, tmp_path: Path
-) -> None:
-    # The checkout's layout: a megatron/ tree beside the script, ours elsewhere on the path.
-    script = tmp_path / "checkout" / "pretrain_gpt.py"
-    script.parent.mkdir()
-    source = (ROOT / "pretrain_gpt.py").read_text()
-    head, _, _ = source.partition('if __name__ == "__main__":')
-    script.write_text(f"{head}\nmain()\n")
-    run = launch(
-        f"--cpu {script} {TRAIN} --torch-profile --torch-profile-dir {tmp_path}/traces",
-        script="-m megatron.torch_profile",
-    )
-    assert run.status == 0, run.output
-    assert "--cpu: training on the CPU over gloo" in run.said
-    assert trace_files(tmp_path / "traces") == ["iter-0000003/rank-0.pt.trace.json.gz"]
-
-
 def test_what_needs_another_script_is_one_sentence(launch: Launch) -> None:
     run = launch(f"{TRAIN} --sft")
     assert run.status != 0
@@ -114,34 +97,47 @@ def test_what_needs_another_script_is_one_sentence(launch: Launch) -> None:
     ]
 
 
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_a_checkout_beside_ours_in_either_order(
-    first: str, launch: Launch, wheel_path: Callable[[str], str], tmp_path: Path
+@pytest.fixture(scope="module")
+def checkout(wheel_path: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Megatron checkout: a megatron/ tree, and beside it a script that knows nothing of us."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(Path(wheel_path(WHEELS[0])) / "megatron", folder / "megatron")
+    head, _, _ = (ROOT / "pretrain_gpt.py").read_text().partition('if __name__ == "__main__":')
+    (folder / "pretrain_gpt.py").write_text(f"{head}\nmain()\n")
+    return folder
+
+
+def test_a_checkouts_script_that_knows_nothing_of_us_is_profiled_by_the_launcher(
+    launch: Launch, checkout: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(Path(wheel_path(WHEELS[0])) / "megatron", tmp_path / "checkout" / "megatron")
-    folders = [str(ROOT), str(tmp_path / "checkout")]
     run = launch(
-        f"{TRAIN} --torch-profile --torch-profile-dir {tmp_path}/traces",
-        path=":".join(folders if first == "ours" else reversed(folders)),
+        f"--cpu {checkout}/pretrain_gpt.py {TRAIN} --torch-profile --torch-profile-dir {tmp_path}",
+        path=f"{checkout}:{ROOT}",
+        script="-m megatron.torch_profile",
+        cwd=tmp_path,
+    )
+    assert run.status == 0, run.output
+    assert "--cpu: training on the CPU over gloo" in run.said
+    assert trace_files(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+def test_our_script_trains_with_a_checkout_behind_ours_on_the_path(
+    launch: Launch, checkout: Path, tmp_path: Path
+) -> None:
+    run = launch(
+        f"{TRAIN} --torch-profile --torch-profile-dir {tmp_path}",
+        path=f"{ROOT}:{checkout}",
         script=str(ROOT / "pretrain_gpt.py"),
         cwd=tmp_path,
     )
     assert run.status == 0, run.output
-    assert trace_files(tmp_path / "traces") == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    assert trace_files(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
 def test_a_launch_script_of_a_gpu_trains_on_the_cpu(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
+    trainings: Callable[[str], Trainings],
 ) -> None:
-    monkeypatch.setenv("NVTE_FLASH_ATTN", "1")
-    run = launch(
-        f"{MODEL} --global-batch-size 2 --train-iters 2 --tensor-model-parallel-size 2 "
-        "--sequence-parallel --num-experts 4 --disable-bias-linear --apply-layernorm-1p "
-        "--moe-token-dispatcher-type alltoall --moe-grouped-gemm --cuda-graph-impl local "
-        "--log-memory-to-tensorboard",
-        processes=2,
-    )
-    assert run.status == 0, run.output
+    run = trainings(WHEELS[-1]).of_a_gpu.run
     assert len(run.losses) == 2
     (line,) = [line for line in run.said if line.startswith("on the CPU: ")]
     assert line.endswith("without NVTE_FLASH_ATTN")
@@ -192,13 +188,14 @@ def test_a_folder_that_one_rank_cannot_write_ends_all_ranks_before_training(
     assert run.losses == {}
 
 
-def test_a_way_out_inside_train_still_leaves_a_trace(launch: Launch, tmp_path: Path) -> None:
+def test_a_way_out_inside_train_still_leaves_the_trace_of_the_default_flags(
+    trainings: Callable[[str], Trainings],
+) -> None:
     # Megatron calls sys.exit inside train() when the exit interval is reached.
-    run = launch(
-        f"{MODEL} --global-batch-size 2 --train-iters 20 --exit-interval 3 --torch-profile "
-        f"--torch-profile-dir {tmp_path}",
-        processes=2,
-    )
-    assert run.status == 0, run.output
+    run, folder = trainings(WHEELS[-1]).ended_early.run, trainings(WHEELS[-1]).ended_early.folder
     assert sorted(run.losses) == [1, 2, 3]
-    assert trace_files(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    assert trace_files(folder) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    trace = read_trace(folder, "rank-0.pt.trace.json.gz")
+    assert steps(trace) == ["ProfilerStep#3"]
+    assert trace["torch_profile"]["window"] == {"first": 3, "last": 3}
+    assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 20" in run.said

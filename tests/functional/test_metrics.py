@@ -5,32 +5,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from launches import MODEL, WHEELS, Launch, Run
+from launches import WHEELS, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trainings import LATE, Training, Trainings
 
 from megatron.torch_profile.record.compilations import COUNTS
 
-# Log intervals end in iterations 5 and 10; the last two iterations are never logged. Of a flag that
-# is given twice the later one counts.
-TRAIN = (
-    f"{MODEL.replace('--log-interval 1 ', '')} --log-interval 5 --global-batch-size 8 "
-    "--train-iters 12 --timing-log-level 1 --logging-level 20"
-)
-WANDB = "--log-timers-to-wandb --wandb-project project --wandb-exp-name name --wandb-save-dir"
-
 Numbers = dict[int, dict[str, Any]]
 """Iteration -> key -> value."""
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
 
 
 def wandb_numbers(folder: Path) -> Numbers:
@@ -100,11 +88,6 @@ def printed_milliseconds(run: Run) -> list[dict[str, str]]:
     return [dict(re.findall(timer, block)) for block in blocks]
 
 
-def grad_norms(run: Run) -> dict[int, str]:
-    """Iteration -> the digits of its gradient norm."""
-    return {iteration: digits.split()[1] for iteration, digits in run.losses.items()}
-
-
 def ours(numbers: Numbers) -> Numbers:
     prefixes = ("timers/", "train/", "gpu/", "memory/", "compile/")
     kept = {
@@ -124,156 +107,81 @@ def timer_times(numbers: dict[str, float]) -> dict[str, str]:
     return {m[1]: f"{numbers[key] * 1000.0:.2f}" for key, m in times.items() if m}
 
 
-@pytest.fixture(scope="module")
-def plain(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Without a flag of ours; leaves a checkpoint of iteration 8."""
-    folder = tmp_path_factory.mktemp("plain")
-    run = launch(
-        f"{TRAIN} --log-interval 1 --save {folder}/checkpoints --save-interval 8 "
-        "--ckpt-format torch",
-        processes=2,
-    )
-    assert run.status == 0, run.output
-    run.folder = folder  # type: ignore[attr-defined]
-    return run
+@pytest.fixture(params=WHEELS)
+def resumed(request: pytest.FixtureRequest, trainings: Callable[[str], Trainings]) -> Training:
+    return trainings(request.param).resumed
 
 
-@pytest.mark.parametrize("version", WHEELS)
-def test_every_sink_has_what_megatron_prints_and_the_loss_is_the_same(
-    launch: Launch, plain: Run, tmp_path: Path, version: str
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SLOW_RANK_1)
-    run = launch(
-        f"{TRAIN} {WANDB} {tmp_path}/wandb --log-timers-to-tensorboard --tensorboard-dir "
-        f"{tmp_path}/events --timing-log-level 2 --torch-profile --torch-profile-iterations 8 "
-        f"--torch-profile-ranks 0 --torch-profile-dir {tmp_path}/traces --log-gpu-stats-interval 1 "
-        "--torch-profile-summary always --torch-profile-wandb-artifacts",
-        version=version,
-        processes=2,
-        script=str(script),
-    )
-    assert run.status == 0, run.output
-    if version == WHEELS[-1]:  # as `plain`; losses are printed as means of the interval
-        assert grad_norms(run) == {i: grad_norms(plain)[i] for i in (1, 5, 10)}
-
-    numbers = ours(json_numbers(tmp_path))
-    assert list(numbers) == [1, 5, 10]
-    assert ours(wandb_numbers(tmp_path)) == numbers
-    assert ours(event_numbers(tmp_path / "events")) == as_float32(numbers)
+def test_every_sink_has_what_megatron_prints(resumed: Training) -> None:
+    run, folder = resumed.run, resumed.folder
+    numbers = ours(json_numbers(folder))
+    # 6 is the first of this process; 11 covers 6 to 11, where Megatron would divide by 11.
+    assert list(numbers) == [6, 11, 22]
+    assert ours(wandb_numbers(folder)) == numbers
+    assert ours(event_numbers(folder / "events")) == as_float32(numbers)
     # Before training it prints two more blocks, of its start.
     assert printed_milliseconds(run)[-3:] == [timer_times(of) for of in numbers.values()]
-    assert all("forward-backward" in timer_times(of) for of in numbers.values())
+    for of in (numbers[6], numbers[11]):
+        # One timer spans nearly all of an iteration, so a wrong divisor would show.
+        assert of["timers/forward-backward-time"] * 1000.0 < of["train/step_time_ms"]
+        assert of["timers/forward-backward-time"] * 1000.0 > of["train/step_time_ms"] / 2
 
+
+def test_metrics_name_the_late_rank_and_count_profiled_iterations(resumed: Training) -> None:
+    run, numbers = resumed.run, ours(json_numbers(resumed.folder))
     key = "timers/forward-compute-time"
-    for of, iterations in zip(numbers.values(), [1, 5, 5], strict=True):
+    for of, iterations in zip(numbers.values(), [1, 6, 11], strict=True):
         assert of[f"{key}/slowest_rank"] == 1
         assert of[key] > LATE / iterations
         assert of[f"{key}/mean"] == pytest.approx((of[f"{key}/min"] + of[key]) / 2)
         assert of[f"{key}/imbalance"] == pytest.approx(of[key] / of[f"{key}/mean"])
         assert {name: of[f"compile/{name}"] for name in COUNTS} == dict.fromkeys(COUNTS, 0)
 
-    assert [of["train/profiled_iterations"] for of in numbers.values()] == [0, 0, 3]
+    assert [of["train/profiled_iterations"] for of in numbers.values()] == [0, 0, 4]
     # Another rank's line may follow on the same line of the log.
     line = r"iteration +(\d+)/.*\| tokens/s: \d+ \|( profiled iterations: \d+ \|)?"
     assert re.findall(line, run.output) == [
-        ("1", ""),
-        ("5", ""),
-        ("10", " profiled iterations: 3 |"),
+        ("6", ""),
+        ("11", ""),
+        ("22", " profiled iterations: 4 |"),
     ]
     # This machine may or may not have NVML; without, one line says so.
-    told = any(key.startswith("gpu/") for key in numbers[5])
+    told = any(key.startswith("gpu/") for key in numbers[6])
     assert sum("without GPU telemetry" in line for line in run.said) == (0 if told else 1)
-    what_the_trace_says_is_in_every_sink(run, tmp_path)
 
 
-def what_the_trace_says_is_in_every_sink(run: Run, folder: Path) -> None:
+def test_what_the_trace_says_is_in_every_sink(resumed: Training) -> None:
     """The last rank, which is not profiled, tells of rank 0's window when it is analysed."""
-    window = json_numbers(folder)[8]
+    run, folder = resumed.run, resumed.folder
+    window = json_numbers(folder)[18]
     assert list(window) == ["profile/ranks", "profile/iteration_ms"], "there is no GPU"
-    assert event_numbers(folder / "events")[8].items() >= as_float32({8: window})[8].items()
+    assert event_numbers(folder / "events")[18].items() >= as_float32({18: window})[18].items()
     (told,) = (of for of in wandb_numbers(folder).values() if "profile/iteration" in of)
     assert {key: told[key] for key in window} == window
-    assert told["profile/iteration"] == 8
+    assert told["profile/iteration"] == 18
     assert told["profile/findings/_type"] == "table-file"
     assert told["profile/breakdown_by_rank/nrows"] == 1
-    assert "iterations 8: no GPU work in the traces (1 rank; 1 finding)" in run.said
+    assert "iterations 17-18: no GPU work in the traces (1 rank; 1 finding)" in run.said
     (artifact,) = (r.artifact for r in wandb_records(folder) if r.artifact.type == "torch-profile")
     (entry,) = artifact.manifest.contents
-    assert entry.path == "iter-0000008/rank-0.pt.trace.json.gz"
+    assert entry.path == "iter-0000017-0000018/rank-0.pt.trace.json.gz"
 
 
-def test_wandb_needs_no_tensorboard_and_a_resume_counts_the_iterations_it_ran(
-    launch: Launch, plain: Run, tmp_path: Path
-) -> None:
-    folder: Path = plain.folder  # type: ignore[attr-defined]
-    (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("8")
-    run = launch(
-        f"{TRAIN} {WANDB} {tmp_path}/wandb --load {folder}/checkpoints --ckpt-format torch "
-        "--log-interval 7 --train-iters 16 --override-opt_param-scheduler",
-        processes=2,
-    )
-    assert run.status == 0, run.output
-    numbers = ours(wandb_numbers(tmp_path))
-    # 9 is the first of this process; 14 covers 9 to 14, where Megatron would divide by 7.
-    assert list(numbers) == [9, 14]
+def test_wandb_needs_no_tensorboard(trainings: Callable[[str], Trainings]) -> None:
+    run, folder = trainings(WHEELS[-1]).of_a_gpu.run, trainings(WHEELS[-1]).of_a_gpu.folder
+    numbers = ours(wandb_numbers(folder))
+    assert list(numbers) == [1, 2]
     assert printed_milliseconds(run)[-2:] == [timer_times(of) for of in numbers.values()]
-    for of in numbers.values():
-        # One timer spans nearly all of an iteration, so a wrong divisor would show.
-        assert of["timers/forward-backward-time"] * 1000.0 < of["train/step_time_ms"]
-        assert of["timers/forward-backward-time"] * 1000.0 > of["train/step_time_ms"] / 2
-    assert not list(tmp_path.rglob("metrics.jsonl"))
+    assert not list(folder.rglob("metrics.jsonl"))
 
 
-def test_a_wandb_that_fails_ends_nothing(launch: Launch, plain: Run, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(BROKEN_WANDB)
-    run = launch(
-        f"{TRAIN} {WANDB} {tmp_path}/wandb --torch-profile --torch-profile-dir {tmp_path}/traces "
-        "--log-interval 1",
-        processes=2,
-        script=str(script),
-    )
-    assert run.status == 0, run.output
-    assert run.losses == plain.losses
+def test_a_wandb_that_fails_ends_nothing_and_changes_no_loss(
+    trainings: Callable[[str], Trainings],
+) -> None:
+    train = trainings(WHEELS[-1])
+    run, plain = train.ended_early.run, train.unprofiled.run
+    assert run.losses == {iteration: plain.losses[iteration] for iteration in (1, 2, 3)}
     assert [line for line in run.said if "without metrics" in line] == [
         "warning: training goes on without metrics in W&B: ConnectionError: W&B is down"
     ]
-    assert list(json_numbers(tmp_path)) == list(range(1, 13))
-
-
-LATE = 1.0
-"""Seconds that rank 1 is late, once in each interval: in iterations 1 and 6, of 4 micro-batches."""
-
-SLOW_RANK_1 = f"""
-import itertools, os, runpy, sys, time
-from megatron.core.models.gpt import GPTModel
-
-forward, calls = GPTModel.forward, itertools.count()
-
-def slow(self, *args, **kwargs):
-    if os.environ["RANK"] == "1" and next(calls) in (0, 20):
-        time.sleep({LATE})
-    return forward(self, *args, **kwargs)
-
-GPTModel.forward = slow
-sys.argv[0] = "pretrain_gpt.py"
-runpy.run_path("pretrain_gpt.py", run_name="__main__")
-"""
-
-# Megatron's own calls nobody could save, so only ours fail.
-BROKEN_WANDB = """
-import runpy, sys
-from wandb.sdk import wandb_run
-
-log = wandb_run.Run.log
-
-def broken(self, data, *args, **kwargs):
-    if "train/step_time_ms" in data:
-        raise ConnectionError("W&B is down")
-    return log(self, data, *args, **kwargs)
-
-wandb_run.Run.log = broken
-sys.argv[0] = "pretrain_gpt.py"
-runpy.run_path("pretrain_gpt.py", run_name="__main__")
-"""
+    assert list(json_numbers(train.ended_early.folder)) == [1, 2, 3]
