@@ -103,7 +103,8 @@ class Trainings:
             f"{WANDB} {{0}}/wandb --log-timers-to-tensorboard --tensorboard-dir {{0}}/events "
             "--timing-log-level 2 --logging-level 20 --log-gpu-stats-interval 1 --torch-profile "
             "--torch-profile-iterations 17-18 --torch-profile-ranks 0 "
-            "--torch-profile-dir {0}/traces --torch-profile-summary always --torch-profile-wandb-artifacts",
+            "--torch-profile-dir {0}/traces --torch-profile-summary always "
+            "--torch-profile-wandb-artifacts",
             script=SLOW_RANK_1,
         )
 
