@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launches import MODEL, ROOT, WHEELS, Launch, read_trace, steps, trace_files
-from trainings import Trainings
+from launches import MODEL, ROOT, WHEELS, Launch, trace_files
 
 TRAIN = f"{MODEL} --global-batch-size 2 --train-iters 4"
 
@@ -134,15 +133,6 @@ def test_our_script_trains_with_a_checkout_behind_ours_on_the_path(
     assert trace_files(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
-def test_a_launch_script_of_a_gpu_trains_on_the_cpu(
-    trainings: Callable[[str], Trainings],
-) -> None:
-    run = trainings(WHEELS[-1]).of_a_gpu.run
-    assert len(run.losses) == 2
-    (line,) = [line for line in run.said if line.startswith("on the CPU: ")]
-    assert line.endswith("without NVTE_FLASH_ATTN")
-
-
 def test_yaml_configuration_keeps_our_flags(
     launch: Launch, wheel_path: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -186,16 +176,3 @@ def test_a_folder_that_one_rank_cannot_write_ends_all_ranks_before_training(
         "name a folder that every profiled rank can write to."
     ]
     assert run.losses == {}
-
-
-def test_a_way_out_inside_train_still_leaves_the_trace_of_the_default_flags(
-    trainings: Callable[[str], Trainings],
-) -> None:
-    # Megatron calls sys.exit inside train() when the exit interval is reached.
-    run, folder = trainings(WHEELS[-1]).ended_early.run, trainings(WHEELS[-1]).ended_early.folder
-    assert sorted(run.losses) == [1, 2, 3]
-    assert trace_files(folder) == ["iter-0000003/rank-0.pt.trace.json.gz"]
-    trace = read_trace(folder, "rank-0.pt.trace.json.gz")
-    assert steps(trace) == ["ProfilerStep#3"]
-    assert trace["torch_profile"]["window"] == {"first": 3, "last": 3}
-    assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 20" in run.said

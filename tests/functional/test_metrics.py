@@ -167,21 +167,10 @@ def test_what_the_trace_says_is_in_every_sink(resumed: Training) -> None:
     assert entry.path == "iter-0000017-0000018/rank-0.pt.trace.json.gz"
 
 
-def test_wandb_needs_no_tensorboard(trainings: Callable[[str], Trainings]) -> None:
-    run, folder = trainings(WHEELS[-1]).of_a_gpu.run, trainings(WHEELS[-1]).of_a_gpu.folder
+@pytest.mark.parametrize("version", WHEELS[-1:])
+def test_wandb_needs_no_tensorboard(trainings: Callable[[str], Trainings], version: str) -> None:
+    run, folder = trainings(version).of_a_gpu.run, trainings(version).of_a_gpu.folder
     numbers = ours(wandb_numbers(folder))
     assert list(numbers) == [1, 2]
     assert printed_milliseconds(run)[-2:] == [timer_times(of) for of in numbers.values()]
     assert not list(folder.rglob("metrics.jsonl"))
-
-
-def test_a_wandb_that_fails_ends_nothing_and_changes_no_loss(
-    trainings: Callable[[str], Trainings],
-) -> None:
-    train = trainings(WHEELS[-1])
-    run, plain = train.ended_early.run, train.unprofiled.run
-    assert run.losses == {iteration: plain.losses[iteration] for iteration in (1, 2, 3)}
-    assert [line for line in run.said if "without metrics" in line] == [
-        "warning: training goes on without metrics in W&B: ConnectionError: W&B is down"
-    ]
-    assert list(json_numbers(train.ended_early.folder)) == [1, 2, 3]
