@@ -152,7 +152,7 @@ def test_yaml_configuration_keeps_our_flags(
         *f"--yaml-cfg {yaml} --torch-profile --torch-profile-ranks last".split(),
         path=f"{ROOT}:{wheel_path(WHEELS[0])}",
     )
-    assert ended.stdout.splitlines()[-1] == "ranks ['last'] True", ended.stderr
+    assert "ranks ['last'] True" in ended.stdout.splitlines(), ended.stderr
 
 
 def test_a_mistake_ends_all_ranks_and_is_printed_once(launch: Launch) -> None:

@@ -33,7 +33,7 @@ def test_a_way_out_inside_train_still_leaves_the_trace_of_the_default_flags(
     trace = read_trace(folder, "rank-0.pt.trace.json.gz")
     assert steps(trace) == ["ProfilerStep#3"]
     assert trace["torch_profile"]["window"] == {"first": 3, "last": 3}
-    assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 20" in run.said
+    assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 3" in run.said
 
 
 def test_a_wandb_that_fails_ends_nothing_and_changes_no_loss(train: Trainings) -> None:
