@@ -23,7 +23,7 @@ def test_a_launch_script_of_a_gpu_trains_on_the_cpu(train: Trainings) -> None:
     assert line.endswith("without NVTE_FLASH_ATTN")
 
 
-def test_a_way_out_inside_train_still_leaves_the_trace_of_the_default_flags(
+def test_a_way_out_inside_train_still_leaves_a_trace(
     train: Trainings,
 ) -> None:
     # Megatron calls sys.exit inside train() when the exit interval is reached.
@@ -36,7 +36,7 @@ def test_a_way_out_inside_train_still_leaves_the_trace_of_the_default_flags(
     assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 3" in run.said
 
 
-def test_a_wandb_that_fails_ends_nothing_and_changes_no_loss(train: Trainings) -> None:
+def test_a_wandb_that_fails_ends_nothing(train: Trainings) -> None:
     run, plain = train.ended_early.run, train.unprofiled.run
     assert run.losses == {iteration: plain.losses[iteration] for iteration in (1, 2, 3)}
     assert [line for line in run.said if "without metrics" in line] == [
