@@ -164,7 +164,7 @@ def test_of_many_ranks_the_least_and_the_most_idle_are_shown(tmp_path: Path) -> 
     analysis = analyze(tmp_path)
     assert analysis.summary.extremes == (*range(8), *range(12, 20))
     text = render(analysis, width=80)
-    assert "The least and the most idle; 4 more ranks" in text
+    assert "The least and the most idle ranks; --rank R or --json shows 4 more ranks." in text
     assert "4 more ranks imposed less." in text
     assert max(map(len, text.splitlines())) <= 80
 

@@ -210,12 +210,16 @@ def test_each_stage_of_1024_ranks_has_one_line_for_its_bubble(tp2pp2: Analysis) 
     found = read(render_html(of_many(tp2pp2, 1024)))
     assert [row[0] for row in found.tables["stages"][1:]] == [f"{n} of 8" for n in range(8)]
     assert (
-        "Of each stage in each step the rank with the largest bubble; 1,016 more rows" in found.text
+        "Each row is the rank with the largest bubble of its stage and step; 1,016 more"
+        in found.text
     )
 
 
 def test_headings_that_need_it_are_explained_below_their_table(page: Page) -> None:
-    assert "exposed ms: nothing computes beside it; wait ms: beyond the shortest call" in page.text
+    assert (
+        "exposed ms: the GPU computes nothing meanwhile; wait ms: time beyond the shortest"
+        in page.text
+    )
 
 
 def test_steps_whose_names_would_overlap_are_named_where_there_is_room(tp2pp2: Analysis) -> None:

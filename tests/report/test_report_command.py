@@ -97,7 +97,7 @@ def test_a_name_that_ends_in_md_gets_the_tables_of_the_page_as_markdown(
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# Where the time went"
     assert lines[2].startswith("rank 0; ")
-    assert "## Kernels" in lines
+    assert "## GPU work" in lines
     at = lines.index("**Kernels, of one rank**")
     assert lines[at + 2] == "| kernel | family | calls | ms | of window | mean us | longest us |"
     assert lines[at + 3] == "| --- | --- | ---: | ---: | ---: | ---: | ---: |"

@@ -147,8 +147,8 @@ def _answer_of_the_cpu(analysis: Analysis) -> list[str]:
     whole = means([rank.cpu.window for rank in analysis.ranks if rank.cpu])
     said = f"Operators {percent(whole.operators_ns / whole.length_ns)} of the {what}"
     if whole.data_ns:
-        said += f", the data loader {percent(whole.data_ns / whole.length_ns)}"
-    said += f", neither {percent(whole.other_ns / whole.length_ns)} (Python, waiting)."
+        said += f", data loader {percent(whole.data_ns / whole.length_ns)}"
+    said += f", other time {percent(whole.other_ns / whole.length_ns)} (Python, waiting)."
     first, *others = [
         (row.operator, percent(row.share))
         for row in mean_operators(analysis.ranks)[:_MOST_OPERATORS]
@@ -156,7 +156,7 @@ def _answer_of_the_cpu(analysis: Analysis) -> list[str]:
     if not first[0]:
         return [said]
     rest = "".join(f", {name} {share}" for name, share in others)
-    return [said, f"{first[0]} {first[1]} of the operators' own time{rest}."]
+    return [said, f"Operators by their own time: {first[0]} {first[1]}{rest}."]
 
 
 def notes(analysis: Analysis) -> list[str]:

@@ -15,7 +15,7 @@ from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
-from megatron.torch_trace.wording import NONE, UNKNOWN, counted, milliseconds, percent
+from megatron.torch_trace.wording import NONE, UNKNOWN, count, counted, milliseconds, percent
 
 
 class Medium(Flag):
@@ -177,6 +177,11 @@ def in_json(more: int, each: str = "row") -> str:
     if more <= 0:
         return ""
     return f"{counted(more, f'more {each}')} {'is' if more == 1 else 'are'} in analyze --json."
+
+
+def amount(value: float) -> Cell:
+    """A count; `-` where there is none."""
+    return Cell(count(value) if value else NONE, sort=value)
 
 
 def some_ms(ns: float | None) -> Cell:

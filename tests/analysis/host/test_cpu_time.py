@@ -97,8 +97,8 @@ def test_the_terminal_answers_in_time_of_the_cpu_and_never_with_unknown(
     assert said.splitlines()[:9] == [
         "rank 0; on the CPU; steps 3-4, 1 ms an iteration.",
         "",
-        "Operators 70 % of the iteration, the data loader 10 %, neither 20 % (Python, waiting).",
-        "aten::addmm 41 % of the operators' own time, aten::mm 41 %, aten::linear 14 %, "
+        "Operators 70 % of the iteration, data loader 10 %, other time 20 % (Python, waiting).",
+        "Operators by their own time: aten::addmm 41 %, aten::mm 41 %, aten::linear 14 %, "
         "aten::stack 5.4 %.",
         "",
         "FINDINGS",
@@ -156,8 +156,8 @@ def test_without_steps_the_window_is_from_the_first_operator_to_the_last(tmp_pat
         "rank 0; on the CPU; no steps marked, 500 us from the first operator to the last."
     )
     assert sentences.answer(analysis) == [
-        "Operators 60 % of the window, neither 40 % (Python, waiting).",
-        "aten::mm 67 % of the operators' own time, aten::add 33 %.",
+        "Operators 60 % of the window, other time 40 % (Python, waiting).",
+        "Operators by their own time: aten::mm 67 %, aten::add 33 %.",
     ]
     (finding,) = analysis.findings
     assert finding.code == "recorded_on_the_cpu"

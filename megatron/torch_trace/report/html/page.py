@@ -25,7 +25,7 @@ from megatron.torch_trace.report.tables import Medium
 from megatron.torch_trace.wording import visible
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
-_SHARE = re.compile(r"[^\d%]+[\d.]+ %")
+_SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
 _PACKAGE = "megatron.torch_trace.report.html"
 
 

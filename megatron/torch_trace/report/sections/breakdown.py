@@ -109,7 +109,7 @@ def _ranks(analysis: Analysis) -> Table:
         columns,
         tuple(rows),
         brief="WHERE THE TIME WENT (ms)",
-        told="The least and the most idle; {}: --rank R or --json shows them.",
+        told="The least and the most idle ranks; --rank R or --json shows {}.",
         each="rank",
         limit=len(rows),
     )
@@ -207,11 +207,11 @@ def steps(subject: Subject) -> Section:
     """Step by step; rank by rank where ranks are few."""
     analysis, title = subject.analysis, "Steps"
     if analysis.is_of_the_cpu:
-        return Section("steps", title, "they are in the section on the time of the CPU")
+        return Section("steps", title, "The section Time of the CPU has the steps.")
     if not analysis.summary.steps:
-        return Section("steps", title, "the traces mark no steps (ProfilerStep)")
+        return Section("steps", title, "The traces mark no steps (ProfilerStep).")
     if len(analysis.summary.steps) == 1:
-        return Section("steps", title, "only one was recorded, so it is the window")
+        return Section("steps", title, "The window is a single step.")
     if len(analysis.ranks) * len(analysis.summary.steps) <= FEW:
         return Section("steps", title, tables=[_steps(analysis)])
     table = _groups("steps", "steps", "Each step over its ranks", by_step(analysis.ranks))

@@ -11,15 +11,16 @@ from megatron.torch_trace.report.tables import (
     Column,
     Row,
     Table,
+    amount,
     at,
     ms,
     number,
     text,
 )
-from megatron.torch_trace.wording import NONE, UNKNOWN, count, percent, size, speed
+from megatron.torch_trace.wording import NONE, UNKNOWN, percent, size, speed
 
-_NOTE = "Rows of one dimension may overlap rows of another."
-_LEGEND = (("exposed_communication", "exposed"), ("hidden", "beside compute"))
+_NOTE = "Rows of one dimension may overlap rows of another dimension in time."
+_LEGEND = (("exposed_communication", "exposed"), ("hidden", "overlapped"))
 
 
 def section(subject: Subject) -> Section:
@@ -27,27 +28,31 @@ def section(subject: Subject) -> Section:
     analysis = subject.analysis
     rows = analysis.summary.communication
     if not rows:
-        return Section("communication", "Communication", "no communication kernel ran")
+        return Section("communication", "Communication", "No communication kernel ran.")
     columns = (
-        Column("dim", number=False),
+        Column("dimension", number=False, brief="dim"),
         Column("collective", number=False),
         Column("group", number=False, cut=True, spare=True),
         Column("calls"),
         Column("ms"),
         Column("of window", brief="share"),
-        Column("exposed ms", brief="exposed", hint="nothing computes beside it"),
-        Column("wait ms", brief="wait", hint="beyond the shortest call over the ranks"),
-        Column("bytes", hint="nccl-tests' S, of a rank"),
+        Column("exposed ms", brief="exposed", hint="the GPU computes nothing meanwhile"),
+        Column(
+            "wait ms",
+            brief="wait",
+            hint="time beyond the shortest duration of the same call over the ranks",
+        ),
+        Column("bytes", hint="of one rank, as nccl-tests counts them"),
         Column(
             "busbw GB/s",
             brief="busbw",
-            hint="nccl-tests', decimal; > where waiting is unknown",
+            hint="as nccl-tests defines it; > where the time includes an unknown wait",
         ),
         Column("ranks", brief=None),
     )
     window = analysis.summary.window_ns
     unknown = any(row.wait_ns is None and row.busbw_gbps for row in rows)
-    with_waiting = ", > with waiting in it" if unknown else ""
+    with_waiting = "; > includes waiting" if unknown else ""
     table = Table(
         "collectives",
         f"By dimension and collective, {over_ranks(analysis)}",
@@ -69,7 +74,7 @@ def _row(row: CommunicationSummary, window: float, *, known: bool) -> Row:
         text(row.dimension),
         text(row.collective.replace("_", " "), brief=row.collective),
         text(short.replace("_", " ").lower(), row.group, short),
-        number(row.calls, count(row.calls)),
+        amount(row.calls),
         ms(row.time_ns),
         Cell(percent(row.share), sort=row.share, bar=bar),
         ms(row.exposed_ns) if known else Cell(UNKNOWN),

@@ -15,22 +15,21 @@ from megatron.torch_trace.report.tables import (
     Column,
     Row,
     Table,
+    amount,
     at,
     in_json,
     ms,
-    number,
     rank_cell,
     share,
     text,
 )
-from megatron.torch_trace.wording import count
 
 _MOST_RANKS, _MOST_OPERATORS, _MOST_MODULES = 512, 200, 600
 _PARTS = (("operators_ns", "compute"), ("data_ns", "cause_data"), ("other_ns", "idle"))
 _LEGEND = (
     ("compute", "operators"),
     ("cause_data", "data loader"),
-    ("idle", "neither: Python, waiting"),
+    ("idle", "other: Python, waiting"),
 )
 
 
@@ -39,7 +38,11 @@ def section(subject: Subject) -> Section:
     analysis = subject.analysis
     top = subject.top
     if not analysis.is_of_the_cpu:
-        return Section("cpu", "Time of the CPU", "the recordings are of GPUs")
+        return Section(
+            "cpu",
+            "Time of the CPU",
+            "The traces are of GPUs. This section is for traces without a GPU.",
+        )
     tables = [_ranks(analysis), _operators(analysis, top)]
     tables += [_modules(rank, name, 4 * top) for rank, name in _with_modules(analysis)]
     return Section("cpu", "Time of the CPU", tables=tables, legend=_LEGEND)
@@ -58,9 +61,17 @@ def _ranks(analysis: Analysis) -> Table:
         Column("at", number=False),
         Column("breakdown", number=False, brief=None),
         Column("length ms", brief="length"),
-        Column("operators ms", brief="operators", hint="some thread was in an operator of torch"),
-        Column("data loader ms", brief="data loader", hint="the training loop waited in it"),
-        Column("other ms", brief="other", hint="neither: Python, waiting, other programs"),
+        Column(
+            "operators ms",
+            brief="operators",
+            hint="time in which any thread is in an operator of torch",
+        ),
+        Column(
+            "data loader ms",
+            brief="data loader",
+            hint="time in which the training loop waits for it",
+        ),
+        Column("other ms", brief="other", hint="Python, waiting, other programs"),
     )
     more = len(analysis.ranks) - _MOST_RANKS
     rest = in_json(more, "rank")
@@ -93,7 +104,7 @@ def _operators(analysis: Analysis, top: int) -> Table:
         Row(
             (
                 text(row.operator),
-                number(row.calls, count(row.calls)),
+                amount(row.calls),
                 ms(row.self_ns),
                 share(row.share),
                 ms(row.time_ns),
@@ -164,7 +175,7 @@ def _module(rank: int, level: int, node: ModuleNode) -> Row:
     cells = (
         text(node.name, ".".join(node.path)),
         text(node.type),
-        number(node.sum("calls"), count(node.sum("calls"))),
+        amount(node.sum("calls")),
         ms(node.sum("time_ns")),
         ms(node.sum("recompute_time_ns")),
         ms(node.sum("backward_time_ns")),

@@ -16,6 +16,7 @@ from megatron.torch_trace.report.tables import (
     Medium,
     Row,
     Table,
+    amount,
     at,
     in_json,
     ms,
@@ -25,14 +26,14 @@ from megatron.torch_trace.report.tables import (
     some_ms,
     text,
 )
-from megatron.torch_trace.wording import NONE, UNKNOWN, count, percent
+from megatron.torch_trace.wording import NONE, UNKNOWN, percent
 
 _MOST = 200
 _CAUSES_FROM = 3
 """Columns before those of the causes."""
-_USE = "the time to make a batch, of the time between two requests, at least"
+_USE = "least time to make a batch, share of the time between two requests"
 _LEGEND = tuple((words.colour, words.sentence) for words in IDLE_CAUSES)
-_LEFT_OUT = "The least and the most idle; {}: --rank R or --json shows them."
+_LEFT_OUT = "The least and the most idle ranks; --rank R or --json shows {}."
 
 
 def section(subject: Subject) -> Section:
@@ -54,7 +55,7 @@ def section(subject: Subject) -> Section:
         _compiled(analysis),
     ]
     if not any(tables):
-        return Section("host", "CPU side", "the traces have neither stacks nor a data loader")
+        return Section("host", "CPU side", "The traces have neither stacks nor a data loader.")
     return Section("host", "CPU side", tables=tables, legend=_LEGEND if gpu else ())
 
 
@@ -65,7 +66,7 @@ def _of_ranks(analysis: Analysis, table: Table, shown: Sequence[RankResult], mor
         replace(row, spare=rank.rank not in extremes)
         for row, rank in zip(table.rows, shown, strict=True)
     )
-    rest = f"The least and the most idle; {in_json(more, 'rank')}"
+    rest = f"These are the least and the most idle ranks; {in_json(more, 'rank')}"
     return replace(
         table,
         rows=rows,
@@ -88,7 +89,7 @@ def _idle(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Table:
         ),
     )
     rows = tuple(Row((rank_cell(rank), *_causes(rank))) for rank in shown)
-    caption = "Why the GPU was idle, ms and bar of the window"
+    caption = "Why the GPU was idle (bar: share of the window)"
     table = Table("idle", caption, columns, rows, brief="WHY THE GPU WAS IDLE (ms)")
     return _of_ranks(analysis, table, shown, more).without_empty(_CAUSES_FROM)
 
@@ -111,28 +112,32 @@ def _launches(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Tab
     columns = (
         Column("rank"),
         Column("launches"),
-        Column("without kernel", brief=None),
+        Column("without kernel", brief=None, hint="launches whose kernel is not in the trace"),
         Column(
             "delay us",
             hint="median, from the call to the start of the work",
         ),
-        Column("90 % us", brief=None, hint="the delay that 90 % of the launches stay below"),
+        Column("90 % us", brief=None, hint="90 % of the launches have a shorter delay"),
         Column("longest us", brief=None),
-        Column("queue", hint="launched and not finished, mean over time"),
+        Column("queue", hint="work that is launched and not finished, mean over time"),
         Column("longest queue", brief=None),
-        Column("in launches ms", brief=None, hint="all threads"),
-        Column("operators ms", brief="operators", hint="of the training loop's thread"),
-        Column("waiting ms", brief="waiting", hint="for the GPU"),
-        Column("backward ms", brief=None, hint="while operators ran on other threads"),
+        Column("in launches ms", brief=None, hint="time in launch calls of all threads"),
+        Column(
+            "operators ms",
+            brief="operators",
+            hint="time of the training loop's thread in operators",
+        ),
+        Column("waiting ms", brief="waiting", hint="time in which this thread waits for the GPU"),
+        Column("backward ms", brief=None, hint="time in which only other threads run operators"),
         Column(
             "Python ms",
             brief="Python",
-            hint="the rest of the loop's thread, without the backward pass",
+            hint="the rest of this thread's time",
         ),
     )
     table = Table(
         "launches",
-        "Launches, and what the training loop's thread did",
+        "Launches, and the time of the training loop's thread",
         columns,
         tuple(_launch_row(rank) for rank in shown),
         brief="LAUNCHES, and the training loop's thread (ms)",
@@ -158,8 +163,8 @@ def _launch_row(rank: RankResult) -> Row:
     without = launches.without_kernel
     cells = (
         rank_cell(rank),
-        number(launches.launches, count(launches.launches)),
-        number(without, count(without) if without else NONE),
+        amount(launches.launches),
+        amount(without),
         *(number(one, f"{(one or 0) / 1e3:,.1f}") for one in delays),
         number(depth, f"{depth or 0:,.1f}"),
         number(launches.depth_max, f"{launches.depth_max or 0:,}"),
@@ -190,7 +195,7 @@ def _syncs(analysis: Analysis) -> Table | None:
                 text(row.call),
                 text(row.caller),
                 rank_cell(rank),
-                number(row.calls, count(row.calls)),
+                amount(row.calls),
                 ms(row.time_ns),
                 ms(row.max_ns),
             ),
@@ -219,8 +224,8 @@ def _loading(analysis: Analysis) -> Table | None:
         Column("rank"),
         Column("step"),
         Column("batches"),
-        Column("ms", hint="the training loop in the loader's __next__"),
-        Column("GPU idle ms", hint="of that"),
+        Column("ms", hint="time of the training loop in the data loader"),
+        Column("GPU idle ms", hint="idle time of the GPU meanwhile"),
         *((Column("use", hint=_USE),) if with_use else ()),
     )
     kept = 4 if analysis.is_of_the_cpu else len(columns)
@@ -231,7 +236,7 @@ def _loading(analysis: Analysis) -> Table | None:
         cells = (
             rank_cell(rank),
             Cell(NONE) if row.step is None else number(row.step, str(row.step)),
-            number(row.calls, count(row.calls)),
+            amount(row.calls),
             ms(row.time_ns),
             ms(row.idle_ns),
             *((Cell(UNKNOWN) if supply is None else share(supply.use),) if with_use else ()),
@@ -260,7 +265,7 @@ def _python(analysis: Analysis) -> Table | None:
         Row(
             (
                 text(row.function.rsplit("/", 1)[-1], row.function),
-                number(row.calls, count(row.calls)),
+                amount(row.calls),
                 ms(row.self_ns),
             )
         )
@@ -290,10 +295,12 @@ def _compiled(analysis: Analysis) -> Table | None:
         return None
     columns = (Column("what", number=False), Column("rank"), Column("times"))
     rows = tuple(
-        Row((text(name.replace("_", " ")), rank_cell(rank), number(times, count(times))))
+        Row((text(name.replace("_", " ")), rank_cell(rank), amount(times)))
         for rank, name, times in found[:_MOST]
     )
-    caption = "What torch.compile did again in the window, and fused kernels that refused"
+    caption = (
+        "Recompilations by torch.compile in the window, and fused kernels that could not be used"
+    )
     return Table(
         "compiled", caption, columns, rows, in_json(len(found) - _MOST), media=Medium.WRITTEN
     )

@@ -17,15 +17,15 @@ from megatron.torch_trace.report.tables import (
     Column,
     Row,
     Table,
+    amount,
     at,
     in_json,
     ms,
-    number,
     share,
     some_ms,
     text,
 )
-from megatron.torch_trace.wording import count, counted, flop_rate, milliseconds, percent, ranks
+from megatron.torch_trace.wording import counted, flop_rate, milliseconds, percent, ranks
 
 _MOST = 600
 _DEPTH = 5
@@ -45,14 +45,16 @@ def section(subject: Subject) -> Section:
     """What the stages compute, and a tree for the first and the last of them."""
     analysis, title = subject.analysis, "Modules"
     if analysis.is_of_the_cpu:
-        return Section("modules", title, "no GPU work was recorded; see the time of the CPU")
+        return Section(
+            "modules", title, "No GPU work was recorded; see the section Time of the CPU."
+        )
     shown = first_and_last(analysis, lambda rank: any(row.total_ns for row in rank.modules))
     if not shown:
         missing = (
-            "the traces have neither spans of modules (--torch-profile-spans modules) nor stacks"
+            "The traces have neither spans of modules (--torch-profile-spans modules) nor stacks."
         )
         if any(rank.modules for rank in analysis.ranks):
-            missing = "no module launched GPU work"
+            missing = "No module launched GPU work."
         return Section("modules", title, missing)
     trees = [_tree(rank, label(rank, shown), 2 * subject.top) for rank in shown]
     stages, classes = stage_work.tables(analysis)
@@ -111,11 +113,11 @@ def _columns(*, stacks: bool) -> tuple[Column, ...]:
         Column("forward ms", brief="forward"),
         Column("recompute ms", brief="recompute"),
         Column("backward ms", brief="backward"),
-        Column("total ms", brief=None, hint="sum of GPU work, modules below included"),
+        Column("total ms", brief=None, hint="GPU work, modules below included"),
         Column("share", hint="of all GPU work in the window"),
         Column(
             "TFLOP/s",
-            hint="FLOPs of matrix products and attention / total without communication",
+            hint="FLOPs of matrix products and attention / time without communication",
         ),
         Column("exposed comm ms", brief="exposed comm"),
     )
@@ -133,7 +135,7 @@ def _row(rank: int, level: int, node: ModuleNode, whole: int, *, spare: bool) ->
     cells = (
         Cell(node.name, full=".".join(node.path)),
         text(node.type, ", ".join(sorted({row.type for row in node.rows}))),
-        number(calls, count(calls)),
+        amount(calls),
         *(some_ms(node.sum(name)) for name in _PASSES),
         ms(node.total_ns),
         share(node.total_ns / whole if whole else None),

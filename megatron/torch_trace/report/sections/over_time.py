@@ -67,7 +67,7 @@ def section(subject: Subject) -> Section:
     title = "Over time"
     shown = _shown(analysis)
     if not shown:
-        return Section("over_time", title, "what the GPUs did is unknown")
+        return Section("over_time", title, "It is unknown what the GPUs did.")
     shifts = _shifts(analysis)
     starts = [rank.course.edges_ns[0] + shifts[rank.rank] for rank in shown if rank.course]
     ends = [rank.course.edges_ns[-1] + shifts[rank.rank] for rank in shown if rank.course]
@@ -88,8 +88,8 @@ def section(subject: Subject) -> Section:
         "aligned": len(shown) > 1 and all(c.offset_ns is not None for c in analysis.clocks),
         "rest": " ".join(
             (
-                f"Of {len(analysis.ranks):,} ranks {chosen} are shown." if more else "",
-                "Micro-batches of the first steps only are drawn; there are too many for a figure."
+                f"The figure shows {chosen} of {len(analysis.ranks):,} ranks." if more else "",
+                "Only the micro-batches of the first steps are drawn, because there are too many."
                 if any(row.step not in drawn for rank in shown for row in rank.microbatches)
                 else "",
             )

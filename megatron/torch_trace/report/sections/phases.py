@@ -18,6 +18,7 @@ from megatron.torch_trace.report.tables import (
     Medium,
     Row,
     Table,
+    amount,
     at,
     in_json,
     ms,
@@ -27,7 +28,7 @@ from megatron.torch_trace.report.tables import (
     some_ms,
     text,
 )
-from megatron.torch_trace.wording import NONE, count, milliseconds, ranks
+from megatron.torch_trace.wording import NONE, milliseconds, ranks
 
 _MOST = 300
 _PHASE_ON_GPU, _PLACE_ON_GPU, _MICROBATCH_ON_GPU = (5, 6, 7), (6, 7), (6,)
@@ -44,7 +45,7 @@ def section(subject: Subject) -> Section:
     analysis = subject.analysis
     shown = first_and_last(analysis, lambda rank: rank.phases)
     if not shown:
-        missing = "the traces have no spans of phases (--torch-profile-spans phases)"
+        missing = "The traces have no spans of phases (--torch-profile-spans phases)."
         return Section("phases", "Phases", missing)
     of = shown[0].name if len(shown) == 1 else f"ranks {ranks(tuple(r.rank for r in shown))}"
     tables = [_phases(shown, of, 2 * subject.top), _places(shown, of), _microbatches(shown, of)]
@@ -54,7 +55,8 @@ def section(subject: Subject) -> Section:
     rest = ""
     if len(shown) < len(analysis.ranks):
         rest = (
-            "The lowest rank of the first and of the last stage; the others are in analyze --json."
+            "These are the lowest ranks of the first and of the last stage; "
+            "analyze --json has all ranks."
         )
     return Section("phases", "Phases", tables=tables, rest=rest)
 
@@ -64,9 +66,11 @@ def _phases(shown: Ranks, of: str, most: int) -> Table:
         Column("phase", number=False, cut=True),
         Column("rank", brief="rank" if len(shown) > 1 else None),
         Column("calls"),
-        Column("CPU ms", brief="CPU", hint="union of its spans on the training loop's thread"),
+        Column("CPU ms", brief="CPU", hint="time in its spans on the training loop's thread"),
         Column("of window", brief=None),
-        Column("GPU work ms", brief="GPU work", hint="launched meanwhile; it may run later"),
+        Column(
+            "GPU work ms", brief="GPU work", hint="work that the phase launches; it may run later"
+        ),
         Column("kernels", brief=None),
         Column("exposed comm ms", brief="exposed comm", hint="of the GPU work"),
     )
@@ -79,7 +83,7 @@ def _phases(shown: Ranks, of: str, most: int) -> Table:
     spare = _SAME if any(rank.microbatches for rank in shown) else ()
     return Table(
         "loop",
-        f"Phases; they nest, so they do not add up; {of}",
+        f"Phases of {of} (phases nest, so times do not add up)",
         columns,
         tuple(
             Row(_phase(rank, row), at(rank.rank, row.longest), spare=row.phase in spare)
@@ -96,11 +100,11 @@ def _phase(rank: RankResult, row: PhaseRow) -> tuple[Cell, ...]:
     return (
         text(row.phase),
         rank_cell(rank),
-        number(row.calls, count(row.calls)),
+        amount(row.calls),
         some_ms(row.time_ns),
         share(row.share),
         some_ms(row.gpu_ns),
-        number(row.kernels, count(row.kernels)),
+        amount(row.kernels),
         some_ms(row.exposed_communication_ns),
     )
 
@@ -112,12 +116,14 @@ def _places(shown: Ranks, of: str) -> Table:
         Column("in 1F1B", number=False),
         Column("count"),
         Column("CPU ms", brief="CPU", hint="mean"),
-        Column("longest ms (micro-batch)", brief="longest (which)", hint="on the CPU"),
-        Column("GPU work ms", brief="GPU work", hint="mean of what was launched meanwhile"),
-        Column("most ms (micro-batch)", brief="most (which)", hint="GPU work"),
+        Column("longest on the CPU (micro-batch)", brief="longest (which)"),
+        Column(
+            "GPU work ms", brief="GPU work", hint="mean of the work that a micro-batch launches"
+        ),
+        Column("most GPU work (micro-batch)", brief="most (which)"),
     )
     rows = tuple(Row(_place(rank, one)) for rank in shown for one in by_place(rank.microbatches))
-    caption = f"Micro-batches by place in 1F1B, {of}"
+    caption = f"Micro-batches of {of} by place in 1F1B"
     gpu = any(row.gpu_ns for rank in shown for row in rank.phases)
     most = " and the one with most GPU work" if gpu else ""
     brief = f"MICRO-BATCHES (ms, means; the longest on the CPU{most})"
@@ -129,7 +135,7 @@ def _place(rank: RankResult, one: MicrobatchMeans) -> tuple[Cell, ...]:
         rank_cell(rank),
         text(one.direction),
         text(one.place or NONE),
-        number(one.count, count(one.count)),
+        amount(one.count),
         ms(one.cpu_ns),
         _which(one.longest, f"{one.direction}_ns"),
         ms(one.gpu_ns),
@@ -162,13 +168,13 @@ def _microbatches(shown: Ranks, of: str) -> Table:
         Column("step"),
         Column("in 1F1B", number=False),
         Column("CPU ms"),
-        Column("GPU work ms", hint="sum of what was launched meanwhile"),
+        Column("GPU work ms", hint="sum of the work that it launches"),
     )
     more = len(rows) - _MOST
     if more > 0:
         rows = sorted(rows, key=lambda row: -(row.cells[5].sort or 0))[:_MOST]
-    rest = f"The longest on the CPU; {in_json(more)}" if more > 0 else ""
-    caption = f"Micro-batches one by one, {of}"
+    rest = f"These are the longest on the CPU; {in_json(more)}" if more > 0 else ""
+    caption = f"Micro-batches of {of}, one by one"
     return Table(
         "microbatches", caption, columns, tuple(rows), rest, limit=16, media=Medium.WRITTEN
     )

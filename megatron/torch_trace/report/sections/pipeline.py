@@ -40,7 +40,7 @@ def section(subject: Subject) -> Section:
     title = "Pipeline"
     entries = [(rank, one) for rank in subject.analysis.ranks for one in rank.pipeline]
     if not entries:
-        return Section("pipeline", title, "the traces hold no pipeline communication")
+        return Section("pipeline", title, "The traces hold no pipeline communication.")
     entries.sort(key=lambda entry: (entry[1].stage or 0, entry[0].rank, entry[1].step))
     few = len(entries) <= _FEW
     shown = entries if len(entries) <= _MOST else _largest(entries)
@@ -55,13 +55,15 @@ def _columns(whose: Column) -> tuple[Column, ...]:
         Column("stage"),
         whose,
         Column("step"),
-        Column("micro-batches", hint="m; times v, the virtual stages of an interleaved rank"),
+        Column("micro-batches", hint="m, or m x v with v virtual stages on a rank"),
         Column("length ms", brief="length", hint="from the first to the last micro-batch"),
         Column("compute ms", brief="compute"),
-        Column("send/recv ms", brief="send/recv", hint="exposed: nothing computes beside it"),
+        Column(
+            "send/recv ms", brief="send/recv", hint="exposed: the GPU computes nothing meanwhile"
+        ),
         Column("idle ms", brief="idle"),
-        Column("bubble", hint="exposed send/recv and idle, of the length"),
-        Column("1F1B ideal", hint="(p-1)/(vm+p-1) for stages of equal cost"),
+        Column("bubble", hint="exposed send/recv plus idle, share of the length"),
+        Column("1F1B ideal", hint="(p-1)/(vm+p-1) for p stages of equal cost"),
     )
 
 
@@ -85,7 +87,9 @@ def _stages(shown: Sequence[PipelineEntry], count: int, media: Medium) -> Table:
     more = count - len(rows)
     rest = ""
     if more:
-        rest = f"Of each stage in each step the rank with the largest bubble; {in_json(more)}"
+        rest = (
+            f"Each row is the rank with the largest bubble of its stage and step; {in_json(more)}"
+        )
     columns = _columns(Column("rank"))
     caption = "Each stage in each step"
     return Table(
@@ -142,16 +146,16 @@ def _places(analysis: Analysis, shown: Sequence[PipelineEntry], *, some: bool) -
         Column("bubble ms", brief="bubble"),
     )
     more = len(found) - _MOST
-    rest = "Of the ranks above; those of the others are in analyze --json." if some else ""
+    rest = "These are the ranks above; analyze --json has all ranks." if some else ""
     if more > 0:
         rest = in_json(more)
     return Table(
         "places",
-        "The bubble before and inside the micro-batches of each place",
+        "Bubble by place in 1F1B, before and inside the micro-batches",
         columns,
         tuple(found[:_MOST]),
         rest,
-        brief="BUBBLE (ms), before and inside the micro-batches of each place in 1F1B",
+        brief="BUBBLE BY PLACE IN 1F1B (ms, before and inside the micro-batches)",
         told="",
         limit=_FEW,
     )

@@ -57,8 +57,8 @@ def telemetry(subject: Subject) -> Section:
         return Section(
             "telemetry",
             title,
-            "no metrics.jsonl lies beside the window's folder (--log-gpu-stats-interval, "
-            "--log-timers-to-wandb)",
+            "There is no metrics.jsonl beside the window's folder (--log-gpu-stats-interval, "
+            "--log-timers-to-wandb).",
         )
     groups: dict[str, list[Line]] = {}
     for one in series:
@@ -182,7 +182,10 @@ def _hosts(analysis: Analysis) -> list[tuple[str, str]]:
     for rank in analysis.ranks:
         if rank.host_name:
             hosts.setdefault(rank.host_name, []).append(rank.rank)
-    shown = [f"{host} (rank {ranks(tuple(own))})" for host, own in list(hosts.items())[:16]]
+    shown = [
+        f"{host} ({'rank' if len(own) == 1 else 'ranks'} {ranks(tuple(own))})"
+        for host, own in list(hosts.items())[:16]
+    ]
     more = len(hosts) - len(shown)
     if not shown:
         return []
@@ -240,7 +243,7 @@ def notes(subject: Subject) -> Section:
         )
         table = Table("repairs", "What the reader mended or lost", columns, rows, limit=16)
     if not found and table is None:
-        return Section("notes", "Notes", "nothing was")
+        return Section("notes", "Notes", "There is nothing to note.")
     return Section("notes", "Notes", tables=[table], data={"notes": found})
 
 

@@ -16,6 +16,7 @@ from megatron.torch_trace.report.tables import (
     Medium,
     Row,
     Table,
+    amount,
     at,
     in_json,
     ms,
@@ -23,7 +24,7 @@ from megatron.torch_trace.report.tables import (
     some_ms,
     text,
 )
-from megatron.torch_trace.wording import count, duration, flop_rate, milliseconds, ranks
+from megatron.torch_trace.wording import duration, flop_rate, milliseconds, ranks
 
 _MOST_CLASSES = 300
 
@@ -57,14 +58,14 @@ def figure(analysis: Analysis) -> dict[str, Any]:
     works = [layer.work_ns for stage in stages for layer in stage.layers]
     if not works:
         return {}
-    least, most = milliseconds(min(works)), milliseconds(max(works))
+    span = " to ".join(dict.fromkeys(milliseconds(end(works)) for end in (min, max)))
     return {
         "layers": [_layers(stage, max(works), analysis) for stage in stages if stage.layers],
-        "caption": f"Layer by layer, an iteration without communication: {least} to {most} ms. "
+        "caption": f"GPU time of each layer in an iteration, without communication: {span} ms. "
         + (
-            "A stage whose columns add up to more keeps the others waiting."
+            "The other stages wait for the stage whose layers add up to most."
             if len(stages) > 1
-            else "A column that stands out is a layer to look at below."
+            else "Look below for a layer that stands out."
         ),
     }
 
@@ -85,7 +86,7 @@ def _stages(stages: Sequence[StageWork]) -> Table:
             (
                 number(one.stage, str(one.stage)),
                 text(ranks(one.ranks)),
-                number(len(one.layers), count(len(one.layers))),
+                amount(len(one.layers)),
                 ms(one.layers_ns / len(one.layers) if one.layers else None),
                 ms(one.layers_ns),
                 some_ms(one.embedding_ns),
@@ -97,7 +98,7 @@ def _stages(stages: Sequence[StageWork]) -> Table:
     )
     return Table(
         "stage-work",
-        "What each stage computes in an iteration, without communication; means over its ranks",
+        "GPU work of each stage in an iteration, without communication; means over its ranks",
         columns,
         rows,
         brief="STAGES (GPU work of modules, ms an iteration without communication)",
@@ -116,7 +117,7 @@ def _classes(stages: Sequence[StageWork]) -> Table | None:
         Column("forward ms"),
         Column("recompute ms"),
         Column("backward ms"),
-        Column("comm ms", hint="of these, communication"),
+        Column("comm ms", hint="communication, part of these times"),
         Column("exposed comm ms"),
         Column("TFLOP/s"),
     )
@@ -124,9 +125,11 @@ def _classes(stages: Sequence[StageWork]) -> Table | None:
     rows = tuple(Row(_class(stage, part)) for stage, part in found[:_MOST_CLASSES])
     more = len(found) - len(rows)
     caption = (
-        "Modules by class, of an iteration, modules below included; means over a stage's ranks"
+        "GPU work by class of module in an iteration, modules below included; means over ranks"
     )
-    return Table("classes", caption, columns, rows, in_json(more), media=Medium.WRITTEN)
+    return Table(
+        "classes", caption, columns, rows, in_json(more), media=Medium.WRITTEN
+    ).without_empty(2)
 
 
 def _class(stage: int, part: PartWork) -> tuple[Cell, ...]:

@@ -54,19 +54,19 @@ def section(subject: Subject) -> Section:
     found = analysis.stragglers
     if not found:
         reason = (
-            "one rank is no comparison"
+            "A single rank cannot be compared with others."
             if len(analysis.ranks) == 1
-            else ("no collective was found on two ranks")
+            else ("No collective is in the traces of two ranks.")
         )
         return Section("stragglers", title, reason)
     columns = (
         Column("rank"),
         Column("arrives last"),
         Column("of calls", brief=None),
-        Column("imposed ms", brief="imposed", hint="sum over the ranks that waited for it"),
         Column(
-            "delay ms", brief=None, hint="how much later the others could go on, mean over them"
+            "imposed ms", brief="imposed", hint="sum of the waits of all other ranks for this rank"
         ),
+        Column("delay ms", brief=None, hint="how much later the other ranks go on, mean over them"),
         Column("own waiting ms", brief="own waiting"),
         Column("mostly in", number=False),
     )
@@ -78,21 +78,25 @@ def section(subject: Subject) -> Section:
         columns,
         rows,
         f"{counted(more, 'more rank')} imposed less." if more else "",
-        brief="STRAGGLERS (ms; imposed is the sum over the ranks that waited)",
+        brief="STRAGGLERS (ms; imposed: sum of the waits of all other ranks)",
         most=_BRIEF_RANKS,
         told="{} imposed less.",
         each="rank",
         limit=_BRIEF_RANKS,
     )
+    clocks = _clocks(analysis)
     data = {
+        "clocks": clocks,
         "maps": [
-            _map(found, "Imposed on others, ms: the sum of their waits", "imposed_wait_ns"),
-            _map(found, "Waited for others, ms", "own_wait_ns"),
+            _map(
+                found,
+                "Imposed wait, ms: how long other ranks wait for a rank, in sum",
+                "imposed_wait_ns",
+            ),
+            _map(found, "Own wait, ms: how long a rank waits for other ranks", "own_wait_ns"),
         ],
-        "clocks": _clocks(analysis),
-        "matched": f"{analysis.matched_calls:,} collectives were found on several ranks.",
     }
-    return Section("stragglers", title, tables=[table], said=_said(analysis), data=data)
+    return Section("stragglers", title, tables=[table], said=clocks, data=data)
 
 
 def _row(one: Straggler) -> Row:
@@ -116,22 +120,26 @@ def _row(one: Straggler) -> Row:
     return Row(cells, at(one.rank, worst.worst if worst else None))
 
 
-def _said(analysis: Analysis) -> str:
-    """How the ranks were put on one clock, for a terminal."""
-    errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
+def _clocks(analysis: Analysis) -> str:
+    """How the ranks were put on one clock."""
+    known = [clock for clock in analysis.clocks if clock.offset_ns is not None]
     lost = tuple(clock.rank for clock in analysis.clocks if clock.offset_ns is None)
-    offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
-    said = f"{analysis.matched_calls:,} collectives matched over ranks."
+    errors = [clock.error_ns for clock in known if clock.error_ns is not None]
+    matched = counted(analysis.matched_calls, "call of a collective", "calls of collectives")
+    said = f"{matched} matched over ranks."
     if errors:
+        offset = max(abs(clock.offset_ns or 0) for clock in known)
         said += (
-            f" Clocks aligned on their ends: offsets up to {duration(max(offsets))}, error "
-            f"{duration(max(errors))}."
+            f" Clocks are aligned on the ends of these calls: offsets up to {duration(offset)}, "
+            f"error up to {duration(max(errors))}."
         )
-    apart = {clock.reference for clock in analysis.clocks if clock.offset_ns is not None}
+    apart = {clock.reference for clock in known}
     if len(apart) > 1:
         said += f" {len(apart)} sets of ranks share no collective with each other."
     if lost:
-        said += f" Not aligned (too few common calls): rank {ranks(lost)}."
+        said += (
+            f" Too few common calls to align {'rank' if len(lost) == 1 else 'ranks'} {ranks(lost)}."
+        )
     return said
 
 
@@ -152,8 +160,8 @@ def _map(found: Sequence[Straggler], caption: str, measure: str) -> HeatMap:
         others = heaviest[_MOST_RANKS:]
         left = sum(total[one.rank] for one in others)
         rest = (
-            f"The {len(shown)} ranks with most of it; the other {len(others):,} have "
-            f"{duration(left)} together, {duration(total[others[0].rank])} or less each."
+            f"These are the {len(shown)} ranks with most; the other {len(others):,} have "
+            f"{duration(left)} together, each at most {duration(total[others[0].rank])}."
         )
     names = tuple(f"{dimension} {name.replace('_', ' ')}" for dimension, name in labels)
     return HeatMap(caption, names, tuple(lines), rest)
@@ -179,20 +187,4 @@ def _spot(rank: int, row: Lateness | None, measure: str, most: int) -> Spot:
         f"waited {duration(row.own_wait_ns)} itself"
     )
     place = at(rank, row.worst) if measure == "imposed_wait_ns" else None
-    return Spot(level, milliseconds(value) if value else "0", told, place)
-
-
-def _clocks(analysis: Analysis) -> str:
-    """How well the clocks of the ranks agree."""
-    errors = [clock.error_ns for clock in analysis.clocks if clock.error_ns is not None]
-    offsets = [abs(clock.offset_ns) for clock in analysis.clocks if clock.offset_ns is not None]
-    lost = [str(clock.rank) for clock in analysis.clocks if clock.offset_ns is None]
-    parts = []
-    if errors and offsets:
-        parts.append(
-            f"Clocks aligned on the ends of collectives: offsets up to {duration(max(offsets))}, "
-            f"error {duration(max(errors))}."
-        )
-    if lost:
-        parts.append(f"Not aligned, too few common calls: rank {', '.join(lost)}.")
-    return " ".join(parts)
+    return Spot(level, milliseconds(value) if value else NONE, told, place)

@@ -16,6 +16,7 @@ from megatron.torch_trace.report.tables import (
     Column,
     Row,
     Table,
+    amount,
     at,
     in_json,
     ms,
@@ -23,7 +24,7 @@ from megatron.torch_trace.report.tables import (
     share,
     text,
 )
-from megatron.torch_trace.wording import count, duration
+from megatron.torch_trace.wording import duration
 
 _LEAST, _MOST = 50, 400
 _MOST_CHARACTERS = 150_000
@@ -36,7 +37,7 @@ def section(subject: Subject) -> Section:
     top = subject.top
     summary = analysis.summary
     if not summary.kernels:
-        return Section("work", "Kernels", "no GPU work was recorded")
+        return Section("work", "GPU work", "No GPU work was recorded.")
     over, of = over_ranks(analysis), of_ranks(analysis)
     tables = [
         _table(_Kind("families", "family", f"GPU work by family, {over}"), summary.families),
@@ -61,7 +62,7 @@ def section(subject: Subject) -> Section:
         for table, heading, rows in zip(tables, headings, most, strict=True)
         if table is not None
     ]
-    return Section("work", "Kernels", tables=shown)
+    return Section("work", "GPU work", tables=shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def _row(row: WorkSummary, first: str, short: str) -> Row:
     longest = None if row.longest is None else row.longest.duration_ns
     cells = (
         *names,
-        number(row.calls, count(row.calls)),
+        amount(row.calls),
         ms(row.time_ns),
         share(row.share),
         _microseconds(row.mean_ns),
