@@ -35,6 +35,7 @@ def test_the_sections_come_in_the_order_of_the_questions(page: Page) -> None:
         "stragglers",
         "pipeline",
         "work",
+        "idle_time",
         "host",
         "run",
         "notes",
