@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
-from megatron.torch_trace.analysis.compare.configuration import Configuration, compare_configuration
-from megatron.torch_trace.analysis.compare.parts import (
+from megatron.torch_trace.analysis.compare.breakdown import (
     compare_dimensions,
     compare_parts,
     parts_of_rank,
 )
+from megatron.torch_trace.analysis.compare.configuration import Configuration, compare_configuration
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import (
     CommunicationDifference,

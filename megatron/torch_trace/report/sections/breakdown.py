@@ -11,7 +11,7 @@ from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_co
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.report import sentences
-from megatron.torch_trace.report.places import used_dimensions, where
+from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import findings
 from megatron.torch_trace.report.tables import (

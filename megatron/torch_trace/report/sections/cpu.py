@@ -6,8 +6,8 @@ from __future__ import annotations
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators
 from megatron.torch_trace.analysis.results.cpu_time import CpuSplit
+from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes, walk
-from megatron.torch_trace.report.places import used_dimensions, where
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.stages import first_and_last, label
 from megatron.torch_trace.report.tables import (

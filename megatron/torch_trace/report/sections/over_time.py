@@ -11,7 +11,7 @@ from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.breakdown_parts import BUSY_PARTS
-from megatron.torch_trace.report.places import used_dimensions, where
+from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At
 from megatron.torch_trace.wording import duration

@@ -30,7 +30,7 @@ from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.selection import Selection, absent_categories
 from megatron.torch_trace.rewrite.slim.block_slim import BlockSlimmer, Ranges, SlimPart
 from megatron.torch_trace.rewrite.slim.pending_events import Launched, PendingEvents
-from megatron.torch_trace.rewrite.slim.second_reading import FirstReading, read_first
+from megatron.torch_trace.rewrite.slim.undecoded_blocks import FirstReading, read_first
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, plan_tracks
 
 OnRead = Callable[[int], None]

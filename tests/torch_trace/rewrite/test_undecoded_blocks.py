@@ -15,7 +15,7 @@ from trace_builder import arrow, event, kernel, launch, named, step, strict, tex
 
 from megatron.torch_trace.reader import cutter
 from megatron.torch_trace.rewrite.selection import Selection
-from megatron.torch_trace.rewrite.slim import second_reading
+from megatron.torch_trace.rewrite.slim import undecoded_blocks
 from megatron.torch_trace.rewrite.slim.slim import SlimResult, slim
 
 NEVER = -1
@@ -36,15 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def decoded_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Offsets of the blocks of which not even the places were known."""
     missed: list[int] = []
-    call = second_reading.Settled.__call__
+    call = undecoded_blocks.Settled.__call__
 
-    def watched(self: second_reading.Settled, raw: cutter.RawBlock) -> object:
+    def watched(self: undecoded_blocks.Settled, raw: cutter.RawBlock) -> object:
         part = call(self, raw)
         if part is None:
             missed.append(raw.offset)
         return part
 
-    monkeypatch.setattr(second_reading.Settled, "__call__", watched)
+    monkeypatch.setattr(undecoded_blocks.Settled, "__call__", watched)
     return missed
 
 
@@ -101,7 +101,7 @@ def test_an_annotation_that_moves_takes_its_arrow_along(
 def test_a_block_in_which_much_moves_and_a_damaged_one_are_decoded(
     folder: Path, decoded_blocks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(second_reading, "_FEW_CHANGES", 0)
+    monkeypatch.setattr(undecoded_blocks, "_FEW_CHANGES", 0)
     moving = [event("op", "0.000", "50.000"), step(1, "1.000", "2.000")]
     damaged = [*PADDING[:4], event(r"C:\Users", "4000.000"), *PADDING[4:]]
     _, document = perfetto(folder, text(*moving, *PADDING, *damaged, *PADDING))
@@ -142,7 +142,7 @@ def test_events_and_accounts_are_those_of_decoding_every_block(
     data = text(*events, *PADDING)
     cut_up, as_text = perfetto(folder, data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(second_reading, "_FEW_CHANGES", NEVER)
+        patch.setattr(undecoded_blocks, "_FEW_CHANGES", NEVER)
         decoded, again = perfetto(folder, data)
     assert shown(as_text) == shown(again)
     assert {k: v for k, v in as_text.items() if k != "traceEvents"} == {
