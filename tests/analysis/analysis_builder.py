@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.analysis.timeline.activity import Activity, read_activity
-from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
+from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 
 BASE = 1_790_857_026_000_000_000
 LOOP, BACKWARD = 100, 200
@@ -143,7 +143,7 @@ class TraceBuilder:
         return read_activity(self.write(folder / "rank-0.json"))
 
     def timeline(self, folder: Path) -> Timeline:
-        found = place(self.activity(folder))
+        found = timeline_of(self.activity(folder))
         assert found is not None
         return found
 

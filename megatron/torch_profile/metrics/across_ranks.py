@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from megatron.torch_profile.plan import topology
 
 
-def place() -> tuple[int, int]:
+def rank_and_gpus() -> tuple[int, int]:
     """This process's rank and the number of ranks."""
     if not topology.distributed():
         return 0, 1

@@ -72,7 +72,7 @@ def _make(
     capture: CapturePlan | None,
     count_flops: Callable[[], float | None],
 ) -> Metrics:
-    rank, gpus = across_ranks.place()
+    rank, gpus = across_ranks.rank_and_gpus()
     outputs: list[sinks.Sink] = [
         sinks.Wandb(sinks.megatrons("wandb")),
         sinks.TensorBoard(sinks.megatrons("tensorboard")),

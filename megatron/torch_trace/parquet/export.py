@@ -21,7 +21,7 @@ from megatron.torch_trace.analysis.communication.common_timebase import (
 from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
 from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
 from megatron.torch_trace.analysis.timeline.activity import activity_of, tables_of
-from megatron.torch_trace.analysis.timeline.timeline import place
+from megatron.torch_trace.analysis.timeline.timeline import timeline_of
 from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.intervals import ints
@@ -216,7 +216,7 @@ def _export_rank(job: _Job) -> _Part:
     del table, slices
     activity = activity_of(trace, joined)
     metadata, base_ns = activity.metadata, activity.base_ns
-    timeline = place(activity, workers=job.workers)
+    timeline = timeline_of(activity, workers=job.workers)
     calls: RankCalls | None = None
     kernels, steps = pl.DataFrame(schema=dict(KERNELS)), pl.DataFrame(schema=dict(STEPS))
     if timeline is not None:

@@ -16,7 +16,7 @@ from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
 from megatron.torch_trace.analysis.timeline.activity import NONE, activity_of
 from megatron.torch_trace.analysis.timeline.steps import MergedTraceError
-from megatron.torch_trace.analysis.timeline.timeline import place
+from megatron.torch_trace.analysis.timeline.timeline import timeline_of
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.files.writer import OutputFile
@@ -96,7 +96,7 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
     for block in trace.map(look, TimelineEvent, workers=job.workers, small_results=True):
         joined.add(block)
     found = joined.finish()
-    timeline = place(activity_of(trace, joined.activity))
+    timeline = timeline_of(activity_of(trace, joined.activity))
     calls = None
     labels: Mapping[Track, StreamLabel] = {}
     main = None

@@ -36,15 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def decoded_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Offsets of the blocks of which not even the places were known."""
     missed: list[int] = []
-    call = undecoded_blocks.Settled.__call__
+    call = undecoded_blocks.UndecodedBlocks.__call__
 
-    def watched(self: undecoded_blocks.Settled, raw: cutter.RawBlock) -> object:
+    def watched(self: undecoded_blocks.UndecodedBlocks, raw: cutter.RawBlock) -> object:
         part = call(self, raw)
         if part is None:
             missed.append(raw.offset)
         return part
 
-    monkeypatch.setattr(undecoded_blocks.Settled, "__call__", watched)
+    monkeypatch.setattr(undecoded_blocks.UndecodedBlocks, "__call__", watched)
     return missed
 
 

@@ -26,7 +26,7 @@ from megatron.torch_trace.analysis.communication.collectives import (
 )
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
+from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _MOST_SHIFT = 16
@@ -93,7 +93,7 @@ class MatchedCalls:
 
 def calls_in(activity: Activity, *, workers: int = 1) -> RankCalls | None:
     """What `match` needs of one rank's trace; None if it holds neither steps nor GPU work."""
-    timeline = place(activity, workers=workers)
+    timeline = timeline_of(activity, workers=workers)
     return None if timeline is None else rank_calls(timeline, attribute(timeline))
 
 

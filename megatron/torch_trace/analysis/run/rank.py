@@ -36,7 +36,7 @@ from megatron.torch_trace.analysis.timeline.breakdown import break_down
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
 from megatron.torch_trace.analysis.timeline.steps import MergedTraceError, Window
 from megatron.torch_trace.analysis.timeline.time_slices import course_of
-from megatron.torch_trace.analysis.timeline.timeline import Timeline, place
+from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.format.undisturbed_iterations import (
@@ -99,7 +99,7 @@ def analyse_rank(
     activity = read_activity(path, workers=workers, strict=strict)
     if activity.metadata.merged is not None:
         raise MergedTraceError(activity.path)
-    timeline = place(activity, workers=workers)
+    timeline = timeline_of(activity, workers=workers)
     if timeline is None or timeline.window.length <= 0:
         maker = activity.metadata.maker
         if maker is not None:

@@ -216,7 +216,7 @@ def _around(ops: Ops, wanted: npt.NDArray[np.bool_], calls: Calls) -> npt.NDArra
     return found
 
 
-def place(activity: Activity, *, workers: int = 1) -> Timeline | None:
+def timeline_of(activity: Activity, *, workers: int = 1) -> Timeline | None:
     """Place everything; None for a trace with neither steps nor GPU work nor launches of any.
 
     Args:

@@ -179,7 +179,7 @@ def _write(
             slimmer.event_kind,
             workers=workers,
             small_results=True,
-            known=first.settled if first else None,
+            known=first.undecoded if first else None,
         ):
             writer.add_joined(part.text)
             pending.add(part.waiting)

@@ -56,14 +56,14 @@ class FirstReading:
 
     Attributes:
         plan: which events move.
-        settled: blocks that need not be decoded again.
+        undecoded: blocks that need not be decoded again.
         others: how many other blocks there are.
         ids: of all ends of arrows.
         account: events and bytes by category, of all blocks.
     """
 
     plan: TrackPlan
-    settled: Settled
+    undecoded: UndecodedBlocks
     others: int
     ids: ArrowIds
     account: Account
@@ -94,11 +94,11 @@ def read_first(trace: Trace, *, workers: int, folder: Path | None) -> FirstReadi
                 arrows.add((look.slices.block, look.arrows))
             planner.add(look.slices)
         plan = planner.plan(clip=True)
-        settled = Settled(plan, numbers, _lost(arrows, ids))
-        return FirstReading(plan, settled, blocks - len(settled), ids, account)
+        undecoded = UndecodedBlocks(plan, numbers, _lost(arrows, ids))
+        return FirstReading(plan, undecoded, blocks - len(undecoded), ids, account)
 
 
-class Settled:
+class UndecodedBlocks:
     """Blocks of which only places are needed: the text that stays of each, without decoding it.
 
     Args:
