@@ -24,6 +24,8 @@ METADATA_NAME = "undisturbed_iterations"
 SUFFIX = "iterations.json"
 LEAST = 5
 """Of fewer a median says little: the first ones still compile, load data, and grow pools."""
+_MOST = 1 << 62
+"""More than any number of iterations, and any length; what a kept analysis can hold."""
 _HARDLY = 0.005
 """A part of an iteration by which any two differ."""
 
@@ -45,7 +47,8 @@ class UndisturbedIterations:
         for pair in pairs:
             if isinstance(pair, (list, tuple)) and len(pair) == 2:
                 iteration, ns = pair
-                if type(iteration) is int and type(ns) is int and ns > 0:
+                whole = type(iteration) is int and type(ns) is int
+                if whole and 0 <= iteration < _MOST and 0 < ns < _MOST:
                     found[iteration] = ns
         return cls(tuple(sorted(found.items())))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from megatron.torch_trace.analysis.findings.undisturbed_idle import UndisturbedIdle
 from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
@@ -130,6 +131,7 @@ def answer(analysis: Analysis) -> list[str]:
     because = [f"{percent(share)} {text}" for share, text in causes if share >= _LEAST_SHARE]
     waiting = f"Idle {percent(shares.idle)}" + (f" of the {what}" if silent else "")
     waiting += f": {', '.join(because)}." if because else "."
+    waiting += _explained(analysis, what)
     parts = {
         "Compute": shares.compute,
         "exposed copies": shares.exposed_memory,
@@ -139,6 +141,16 @@ def answer(analysis: Analysis) -> list[str]:
     if silent:
         return [waiting, f"{computing or 'No compute'}; no communication."]
     return [exposed, waiting, f"{computing or 'No compute'}."]
+
+
+def _explained(analysis: Analysis, what: str) -> str:
+    """How much of the waiting for the CPU is the profiler's doing."""
+    known = [rank for rank in analysis.ranks if rank.breakdown is not None and rank.window_ns]
+    idle = [(UndisturbedIdle.of(rank), rank.window_ns) for rank in known]
+    share = fmean((one.explained_cpu_ns + one.explained_gpu_ns) / ns for one, ns in idle)
+    if share < _LEAST_SHARE:
+        return ""
+    return f" Of that, the profiler's slowdown explains {percent(share)} of the {what}."
 
 
 def _answer_of_the_cpu(analysis: Analysis) -> list[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,20 @@ def test_without_five_of_them_it_is_unknown_and_said_once(
         pytest.param({"window": {"first": 13, "last": 14}}, id="of another window"),
         pytest.param({"window": None}, id="of no window"),
         pytest.param({"undisturbed": {"14": 1}}, id="without pairs"),
-        pytest.param({"undisturbed": [[14], [15, "1"], [16, -1], [17, 1.5], None]}, id="broken"),
+        pytest.param(
+            {
+                "undisturbed": [
+                    [14],
+                    [15, "1"],
+                    [16, -1],
+                    [17, 1.5],
+                    None,
+                    [18, 1 << 80],
+                    [1 << 80, 5],
+                ]
+            },
+            id="broken",
+        ),
     ],
 )
 def test_a_file_beside_it_that_is_of_something_else_tells_nothing(
@@ -117,6 +131,13 @@ def test_a_file_beside_it_that_is_of_something_else_tells_nothing(
 ) -> None:
     after = [[n, 900 * MS] for n in range(14, 34)]
     path = written(tmp_path, trace(undisturbed_iterations=BEFORE), after, **told)
+    assert analyze(path).ranks[0].undisturbed_iteration_ns == 585 * MS
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    path = written(tmp_path, trace(undisturbed_iterations=BEFORE), [[14, 1]])
+    beside(path).unlink()
+    os.mkfifo(beside(path))
     assert analyze(path).ranks[0].undisturbed_iteration_ns == 585 * MS
 
 
@@ -171,6 +192,10 @@ def test_idle_that_the_slowdown_explains_is_no_finding(tmp_path: Path) -> None:
     assert "22 % of the window" in without["launch_bound"].title
     told = analyze(written(tmp_path / "b", trace(undisturbed_iterations=BEFORE)))
     assert "launch_bound" not in findings(told), "108 of 150 ms are the profiler's: 7 % of 585 ms"
+    assert (
+        "Idle 22 % of the iteration: 22 % waiting for the CPU to launch work. Of that, the "
+        "profiler's slowdown explains 16 % of the iteration."
+    ) in " ".join(render(told).split())
 
 
 def test_idle_that_the_slowdown_explains_in_part_says_what_remains(tmp_path: Path) -> None:

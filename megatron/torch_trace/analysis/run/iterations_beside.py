@@ -28,7 +28,8 @@ def with_iterations_beside(outcome: RankOutcome, trace: Path) -> RankOutcome:
 def _read(path: Path) -> dict[str, Any]:
     """Nothing where it is not there or is no such file: then the trace alone tells."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        # What is no file, a pipe for one, might never end.
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return {}
         told = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
