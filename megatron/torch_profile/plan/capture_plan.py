@@ -80,6 +80,8 @@ class CapturePlan:
         shown = ", ".join(str(window) for window in windows[:_SHOWN_WINDOWS])
         more = ", ..." if len(windows) > _SHOWN_WINDOWS else ""
         warmup = f" (warm-up {windows[0].warmup} before each)" if windows else ""
+        if windows and not windows[0].warmup:
+            warmup = " (no warm-up)"
         on = [
             flag_of(field.name)
             for field in fields(self.config)

@@ -53,7 +53,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     damaged = [str(one.path) for one in surveys if one.damage]
     if damaged:
         raise DamagedTraceError(
-            f"damaged: {', '.join(damaged)}; `torch-trace check` says what and where."
+            f"damaged: {', '.join(damaged)}; `torch-trace check` lists every fault."
         )
 
 

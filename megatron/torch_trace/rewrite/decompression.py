@@ -70,7 +70,7 @@ def decompress(
         if result is not None:
             return result
         if strict:
-            raise StrictError(f"{path}: damaged; run `torch-trace check` for what and where.")
+            raise StrictError(f"{path}: damaged; `torch-trace check` lists every fault.")
     from megatron.torch_trace.reader import NotATraceError
 
     sink = OutputFile(output, force=force, expected_bytes=expected)

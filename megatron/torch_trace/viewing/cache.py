@@ -51,8 +51,8 @@ def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
     if _can_write(there):
         return there / name
     raise TorchTraceError(
-        f"{here} and {there}: neither can be written, so there is no place for the timeline; set "
-        "XDG_CACHE_HOME to a folder that can."
+        f"{here} and {there}: neither can be written, so the timeline has no place; set "
+        "XDG_CACHE_HOME to a folder that can be written."
     )
 
 

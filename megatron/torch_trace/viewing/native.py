@@ -77,7 +77,7 @@ def _wait(process: subprocess.Popen[bytes], binary: Path) -> None:
         time.sleep(0.2)
     raise TorchTraceError(
         f"--trace-processor {binary}: ended with status {process.returncode} before it listened on "
-        f"port {NATIVE_PORT}; see what it says above."
+        f"port {NATIVE_PORT}; see its message above."
     )
 
 

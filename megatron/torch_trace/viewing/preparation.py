@@ -85,7 +85,7 @@ class Preparation:
         offsets = cache.cached_offsets(self.file, self.traces)
         if is_timeline(self.traces):
             self.reporting = Progress(
-                FAILED, f"{self.traces[0]}: a timeline, of which no report can be made."
+                FAILED, f"{self.traces[0]}: is a timeline, and a report needs traces."
             )
             self._show_as_it_is("a timeline")
             return

@@ -151,7 +151,7 @@ def test_only_the_step_asked_for(tmp_path: Path) -> None:
     assert [step.step for step in one.steps] == [5]
     assert one.window_ns == 1000
     with pytest.raises(
-        TorchTraceError, match=r"--step 9: .* does not hold it; it holds 5, 6\."
+        TorchTraceError, match=r"--step 9: .* has no such step; the trace has 5, 6\."
     ) as e:
         analyze(tmp_path, step=9)
     assert e.value.exit_status == 2

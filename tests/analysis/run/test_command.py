@@ -52,7 +52,7 @@ def test_a_wrong_step_is_a_sentence_and_status_2(tmp_path: Path) -> None:
     trace(tmp_path)
     error = run(tmp_path, "--step", "9").exception
     assert getattr(error, "exit_status", None) == 2
-    assert str(error) == f"--step 9: {tmp_path / 'rank-0.json'} does not hold it; it holds 5."
+    assert str(error) == f"--step 9: {tmp_path / 'rank-0.json'} has no such step; the trace has 5."
 
 
 def test_neither_pandas_nor_torch_nor_plotly_nor_polars_is_imported(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_step_has_the_kernels_that_it_launched(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no ProfilerStep#9; it has 5, 6\."):
+    with pytest.raises(UsageError, match=r"no ProfilerStep#9; the trace has 5, 6\."):
         kept(tmp_path, Selection(steps=frozenset({9})))
 
 

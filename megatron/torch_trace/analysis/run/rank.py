@@ -116,7 +116,7 @@ def _only(window: Window, number: int, path: Path | str) -> Window:
         if step.number == number:
             return replace(window, start=step.start, end=step.end, steps=(step,))
     held = ", ".join(str(step.number) for step in window.steps) or "none"
-    raise StepError(f"--step {number}: {path} does not hold it; it holds {held}.")
+    raise StepError(f"--step {number}: {path} has no such step; the trace has {held}.")
 
 
 def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:

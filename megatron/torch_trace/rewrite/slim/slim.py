@@ -149,7 +149,7 @@ def _slimmer(
 def _pids_of(ranks: frozenset[int], metadata: Metadata, path: Path | str) -> frozenset[Identity]:
     merged = metadata.merged
     if merged is None:
-        raise UsageError(f"--rank: {path} holds one rank only; it is for merged traces.")
+        raise UsageError(f"--rank: is for merged traces, and {path} holds only one rank.")
     found = {entry["rank"]: entry["processes"] for entry in merged["ranks"]}
     missing = ranks - set(found)
     if missing:
@@ -273,7 +273,11 @@ def _step_ranges(path: Path | str, wanted: frozenset[int]) -> Ranges:
     numbers = {step.number for step in steps}
     missing = sorted(wanted - numbers)
     if missing:
-        has = f"it has {', '.join(map(str, sorted(numbers)))}" if steps else "it marks none"
+        has = (
+            f"the trace has {', '.join(map(str, sorted(numbers)))}"
+            if steps
+            else "the trace marks no steps"
+        )
         raise UsageError(f"--step {missing[0]}: {path} has no ProfilerStep#{missing[0]}; {has}.")
     return tuple((step.start, step.end) for step in steps if step.number in wanted)
 
