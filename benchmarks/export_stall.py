@@ -18,17 +18,18 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.process_memory import resident_bytes
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_trace.format.file_names import TraceName
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 OPTIONS = ("record_shapes", "profile_memory", "with_flops", "with_stack")
 
@@ -118,6 +119,8 @@ def with_ours(profiler: Any, folder: Path, mode: str, training: Training) -> dic
 
 def compare_modes(training: Training, options: argparse.Namespace, console: Console) -> None:
     """torch's own export, sync and background, on three profiles of the same step."""
+    from rich.table import Table
+
     table = Table(title="one trace, written while training goes on")
     for name in ("", "stop s", "held s", "file complete s", "raw MB", "file MB", "ratio to torch"):
         table.add_column(name, justify="right" if name else "left")
@@ -147,6 +150,8 @@ def compare_modes(training: Training, options: argparse.Namespace, console: Cons
 
 def compare_options(training: Training, options: argparse.Namespace, console: Console) -> None:
     """What each profiler option adds to the stop, to the trace and to memory."""
+    from rich.table import Table
+
     table = Table(title="what each flag costs")
     for name in ("flags", "step s", "stop s", "raw MB", "held in memory MB"):
         table.add_column(name, justify="left" if name == "flags" else "right")
@@ -178,6 +183,8 @@ def main() -> None:
     parser.add_argument("--options", action="store_true", help="what each flag costs instead")
     parser.add_argument("--folder", help="where traces are written and removed again")
     options = parser.parse_args()
+    from rich.console import Console
+
     cuda = torch.cuda.is_available()
     training = Training(options, "cuda" if cuda else "cpu")
     for _ in range(2):

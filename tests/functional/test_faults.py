@@ -130,7 +130,9 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
 ) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()
-    process = start(folder, "--repeat", "3", "--slow-save", "1", "--seconds-per-step", "0.2")
+    options = ["--repeat", "3", "--slow-save", "1", "--seconds-per-step", "0.2"]
+    # Where a child writes: these artifacts need the events in Python.
+    process = start(folder, *options, "--flags", '{"key_averages": true}')
     head = until(process, "writes the trace of iterations 3")
     # The child that writes the first trace is killed; the folder of the second disappears.
     children = subprocess.run(
@@ -148,3 +150,29 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
     assert "could not write the trace of iterations 5" in head + tail
     assert "iter-0000003/rank-0.pt.trace.json.gz" in traces(folder)
     assert "iter-0000007/rank-0.pt.trace.json.gz" in traces(folder)
+
+
+def test_training_that_is_killed_while_a_thread_saves_leaves_what_can_be_completed(
+    tmp_path: Path,
+) -> None:
+    process = start(tmp_path, "--slow-save", "30", "--seconds-per-step", "0.2")
+    until(process, "step 5 ")
+    process.kill()
+    ended(process)
+    assert traces(tmp_path) == [], "nothing has the name of a finished trace"
+
+
+def test_a_folder_that_vanishes_while_a_thread_stops_the_profiler_costs_its_trace_only(
+    tmp_path: Path, plain: list[str]
+) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    process = start(folder, "--repeat", "2", "--slow-save", "1", "--seconds-per-step", "0.2")
+    head = until(process, "step 4 ")
+    for path in folder.glob("iter-0000003"):
+        path.rename(tmp_path / "elsewhere")
+    status, tail = ended(process)
+    assert status == 0, head + tail
+    assert losses(head + tail) == plain
+    assert "could not write the trace of iterations 3" in head + tail
+    assert traces(folder) == ["iter-0000005/rank-0.pt.trace.json.gz"]

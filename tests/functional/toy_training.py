@@ -27,6 +27,7 @@ import torch
 
 from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.export import trace_export
+from megatron.torch_profile.export.native_profiler import Result
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_profile.plan.schedule import Schedule, Span
@@ -65,13 +66,17 @@ if distributed:
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=options.group_timeout))
 
 if options.slow_save:
-    save = trace_export.save
+    save, save_result = trace_export.save, Result.save
 
     def slowly(profiler: Any, what: trace_export.Export) -> int:
         time.sleep(options.slow_save)
         return save(profiler, what)
 
-    trace_export.save = slowly
+    def slowly_in_the_thread(result: Result, path: str) -> None:
+        time.sleep(options.slow_save)
+        save_result(result, path)
+
+    trace_export.save, Result.save = slowly, slowly_in_the_thread
 
 stop = False
 

@@ -19,6 +19,7 @@ from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_profile.plan.schedule import Schedule, Span
 from megatron.torch_profile.plan.topology import CPU, Member, Topology
+from megatron.torch_profile.record import window_end
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.record.signals import SIGNALS
 
@@ -30,6 +31,12 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def training_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch's profiler cannot be stopped in a thread, and a forked child writes."""
+    monkeypatch.setattr(window_end, "why_training_stops_it", lambda _: "the test wants it")
 
 
 def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports in flight: who writes a trace while training goes on, and what becomes of it.
 
-`background`: a forked child saves, compresses and renames; training is held for the fork. The
+`background`: a thread stops the profiler, saves and frees what it has recorded, in C++ that lets
+training run; another process compresses. Where torch does not allow that, the profiler is stopped
+by training, and a forked child saves, compresses and renames; training is held for the fork. The
 parent keeps Kineto's result until the child has succeeded, because Kineto saves a result only once
 per process: the child's save leaves the parent's unused, and if the child is killed the parent
 saves it itself.
@@ -15,16 +17,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from megatron.torch_profile.export import messages
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.disk import with_room
+from megatron.torch_profile.export.ending_thread import EndingThread, Recording
+from megatron.torch_profile.export.flight import Flight
 from megatron.torch_profile.export.kept_analysis import KeptAnalyses
 from megatron.torch_profile.export.limits import MB
-from megatron.torch_profile.export.trace_export import Export, let_go, write_artifacts
-from megatron.torch_profile.export.writers import Program, Writer, fork, save_and_compress
+from megatron.torch_profile.export.trace_export import Export, let_go
+from megatron.torch_profile.export.training_saves import save_here
+from megatron.torch_profile.export.writers import Writer, fork
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
 from megatron.torch_trace.system.memory import host_memory
 
@@ -32,17 +37,6 @@ _PROGRESS_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _STUCK_SECONDS = 120.0
 _ROOM_SECONDS = 30.0
-
-
-@dataclass
-class _Flight:
-    what: Export
-    profiler: Any
-    held_seconds: float
-    process: Writer
-    pace: tuple[float, float] = (0.0, 0.0)  # CPU seconds of the process, and when they were read
-    started: float = field(default_factory=time.monotonic)
-    spoke: float = field(default_factory=time.monotonic)
 
 
 class Exporter:
@@ -56,8 +50,8 @@ class Exporter:
     def __init__(self, mode: str, exit_timeout: float) -> None:
         self._mode = mode
         self._exit_timeout = exit_timeout
-        self._flights: list[_Flight] = []
-        self._at_exit: list[_Flight] = []
+        self._flights: list[Flight] = []
+        self._at_exit: list[Flight] = []
         self._saved: list[Any] = []
         self.last: Written | None = None
         """The newest finished trace, from which the next one's size is estimated."""
@@ -116,14 +110,38 @@ class Exporter:
         began = time.monotonic()
         process = self._try_to_fork(profiler, what) if self._mode == "background" else None
         if process is None:
-            process = _save_here(profiler, what)
+            process = save_here(profiler, what)
             let_go(profiler)
             profiler = None
             if process is None:
                 return
         held = time.monotonic() - began
         messages.begun(what, expected_mb if self.last else None, stop_seconds, held)
-        self._flights.append(_Flight(what, profiler, held + stop_seconds, process))
+        self._flights.append(Flight(what, profiler, held + stop_seconds, process))
+
+    def end_beside(
+        self,
+        stop: Callable[[], Recording],
+        what: Export,
+        *,
+        waited_seconds: float,
+        expected_mb: float,
+        writers: int,
+    ) -> None:
+        """Have a thread stop a profiler and write its trace.
+
+        Args:
+            stop: stops it, in whichever thread.
+            what: where it goes.
+            waited_seconds: how long training has waited for the GPU, for the log.
+            expected_mb: estimated raw size.
+            writers: ranks of this node that write to the same disk.
+        """
+        began = time.monotonic()
+        thread = EndingThread(stop, what, expected_mb, writers)
+        held = time.monotonic() - began
+        messages.begun_beside(what, expected_mb if self.last else None, waited_seconds, held)
+        self._flights.append(Flight(what, None, held, thread))
 
     def free_saved(self) -> None:
         """Free what Kineto holds of traces that are on disk: five times their size, and about a
@@ -186,7 +204,7 @@ class Exporter:
             self._save_instead(self._at_exit.pop(), "was stuck")
         if self._flights:
             messages.waits(self._flights[0].what, len(self._flights), bound)
-        while self._flights and time.monotonic() < deadline:
+        while any(f.stopping or time.monotonic() < deadline for f in self._flights):
             self.poll()
             time.sleep(_POLL_SECONDS if self._flights else 0)
         for flight in self._flights:
@@ -201,8 +219,10 @@ class Exporter:
             messages.saved_by_training(what, f"the system refuses to fork ({error.strerror})")
             return None
 
-    def _give_up_if_stuck(self, flight: _Flight) -> None:
+    def _give_up_if_stuck(self, flight: Flight) -> None:
         """A child that does not move may wait for a lock that a vanished thread held."""
+        if not flight.process.can_be_ended():
+            return
         spent, now = flight.process.cpu_seconds(), time.monotonic()
         if spent > flight.pace[0] or not flight.pace[1]:
             flight.pace = (spent, now)
@@ -213,7 +233,7 @@ class Exporter:
             self._at_exit.append(flight)
             messages.stuck(flight.what, _STUCK_SECONDS)
 
-    def _conclude(self, flight: _Flight, ended: dict[str, Any]) -> None:
+    def _conclude(self, flight: Flight, ended: dict[str, Any]) -> None:
         what = flight.what
         error, died = ended.pop("error", None), ended.pop("died", None)
         if ended:
@@ -230,26 +250,12 @@ class Exporter:
         if self._short_of_memory():
             self.free_saved()
 
-    def _save_instead(self, flight: _Flight, how: str) -> None:
+    def _save_instead(self, flight: Flight, how: str) -> None:
         what = flight.what
         if flight.profiler is None:
             messages.left_raw(what, how)
             return
         messages.saved_by_training(what, f"the process that wrote it {how}")
-        process = _save_here(flight.profiler, what)
+        process = save_here(flight.profiler, what)
         if process is not None:
-            self._flights.append(_Flight(what, None, flight.held_seconds, process))
-
-
-def _save_here(profiler: Any, what: Export) -> Program | None:
-    """Save a trace and what goes with it from training; whatever fails is said, and only that."""
-    try:
-        process = save_and_compress(profiler, what)
-    except Exception as error:
-        messages.lost(what, "trace", str(error) or type(error).__name__)
-        return None
-    try:
-        write_artifacts(profiler, what)
-    except Exception as error:
-        messages.lost(what, "artifacts", str(error) or type(error).__name__)
-    return process
+            self._flights.append(Flight(what, None, flight.held_seconds, process))

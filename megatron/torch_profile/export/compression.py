@@ -4,7 +4,7 @@
 Also a program, so that `--torch-profile-export sync` can compress in a process that shares nothing
 with training:
 
-    python -m megatron.torch_profile.export.compression RAW TARGET {gzip,zstd,none}
+    python -m megatron.torch_profile.export.compression RAW TARGET {gzip,zstd,none} [drop-late]
 
 zlib-ng at level 5 writes about the size of torch's own gzip (level 9), ten times as fast; isal
 would be four times faster still, and its files half as large again (benchmarks/compression.py).
@@ -16,12 +16,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from megatron.torch_profile.export.late_events import window_end, without_late
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
@@ -90,7 +91,7 @@ def check_whole(raw: Path) -> int:
     return size
 
 
-def compress(raw: Path, target: Path, compression: str) -> Written:
+def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = False) -> Written:
     """Stream a whole raw trace into `target`, which gets its name only when complete; drop raw.
 
     Where raw lies in another folder (a scratch folder of the node), the compressed file grows
@@ -98,6 +99,7 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
 
     Args:
         compression: gzip, zstd or none.
+        drop_late: drop what was recorded after the mark of the window's end.
 
     Raises:
         TorchTraceError: the target could not be written. The raw trace, which is whole, stays
@@ -109,11 +111,13 @@ def compress(raw: Path, target: Path, compression: str) -> Written:
     if target.exists():
         raise _exists(target, raw)
     unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
-    grown = raw if compression == "none" else raw.with_name(unfinished)
+    late = window_end(raw) if drop_late else None
+    grown = raw if compression == "none" and late is None else raw.with_name(unfinished)
     arriving = target.with_name(unfinished)
     try:
-        with raw.open("rb") as source, _WRITERS[compression](grown) as sink:
-            counts = _copy_and_count(source, sink)
+        with raw.open("rb") as source, _writer(compression, grown, raw) as sink:
+            blocks = _blocks(source)
+            counts = _copy_and_count(without_late(blocks, late) if late else blocks, sink)
         if grown.parent == target.parent:
             arriving = grown
         else:
@@ -149,10 +153,15 @@ def _exists(target: Path, raw: Path) -> TorchTraceError:
     return TorchTraceError(f"{target} exists, and traces are never overwritten; see {raw}")
 
 
-def _copy_and_count(source: IO[bytes], sink: IO[bytes] | None) -> dict[str, int]:
+def _blocks(source: IO[bytes]) -> Iterator[bytes]:
+    while block := source.read(_CHUNK):
+        yield block
+
+
+def _copy_and_count(blocks: Iterable[bytes], sink: IO[bytes] | None) -> dict[str, int]:
     counts = dict.fromkeys(_COUNTED, 0)
     tail = b""
-    while block := source.read(_CHUNK):
+    for block in blocks:
         # A mark may straddle two blocks: count with the last bytes before, less what they hold.
         seen = tail + block
         for name, mark in _COUNTED.items():
@@ -177,23 +186,45 @@ def _zstd(path: Path) -> IO[bytes]:
     return writer
 
 
-def _only_look(_: Path) -> AbstractContextManager[None]:
-    return nullcontext()
+def _plain(path: Path) -> IO[bytes]:
+    return path.open("wb")
 
 
-_WRITERS: dict[str, Callable[[Path], AbstractContextManager[IO[bytes] | None]]] = {
-    "gzip": _gzip,
-    "zstd": _zstd,
-    "none": _only_look,
-}
+_WRITERS: dict[str, Callable[[Path], IO[bytes]]] = {"gzip": _gzip, "zstd": _zstd, "none": _plain}
+
+
+def _writer(
+    compression: str, grown: Path, raw: Path
+) -> AbstractContextManager[IO[bytes]] | AbstractContextManager[None]:
+    """Of the file that grows; of none, where the raw trace itself will be the file."""
+    return nullcontext() if grown == raw else _WRITERS[compression](grown)
+
+
+def keep_whole_events(raw: Path, target: Path) -> str:
+    """Of a raw trace that is cut short, the events that are whole, as a partial trace; where.
+
+    Raises:
+        OSError, TorchTraceError: they cannot be written either; the raw trace stays.
+    """
+    from megatron.torch_trace.rewrite.recovery import Unfinished, recover
+
+    kept = recover(Unfinished((raw,), target)).target
+    raw.unlink()
+    return f"the trace is cut short; the events that are whole are in {kept}"
 
 
 def main(argv: list[str]) -> None:
     """Compress one file and print what was written as JSON; an error as JSON too, status 1."""
-    raw, target, compression = argv
+    raw, target, (compression, *drop_late) = Path(argv[0]), Path(argv[1]), argv[2:]
     os.nice(10)
     try:
-        print(json.dumps(asdict(compress(Path(raw), Path(target), compression))))
+        print(json.dumps(asdict(compress(raw, target, compression, drop_late=bool(drop_late)))))
+    except CutShortError as error:
+        said = str(error)
+        with suppress(OSError, TorchTraceError):
+            said = keep_whole_events(raw, target)
+        print(json.dumps({"error": said}))
+        sys.exit(1)
     except (OSError, TorchTraceError) as error:
         print(json.dumps({"error": str(error)}))
         sys.exit(1)

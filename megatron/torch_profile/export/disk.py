@@ -33,7 +33,7 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
 
     def place() -> None:
         try:
-            found.append(_placed(what, expected_mb, writers))
+            found.append(placed(what, expected_mb, writers))
         except Exception as error:
             found.append(error)
 
@@ -48,7 +48,8 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
     return found[0]
 
 
-def _placed(what: Export, expected_mb: float, writers: int) -> Export | None:
+def placed(what: Export, expected_mb: float, writers: int) -> Export | None:
+    """As `with_room`, for who may wait for a file system."""
     trouble = _trouble_with_scratch(what, expected_mb, writers) if what.scratch else None
     if trouble:
         warn(

@@ -39,6 +39,22 @@ def begun(
     )
 
 
+def begun_beside(
+    what: Export, expected_mb: float | None, waited_seconds: float, held_seconds: float
+) -> None:
+    """One line about a window whose profiler is stopped beside training."""
+    say(
+        Slug.EXPORT_BEGUN,
+        "rank %d writes the trace of iterations %s%s; the profiler stops beside training, which "
+        "waited %s for the GPU; the hand-over held training for %s",
+        what.rank,
+        what.window,
+        "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
+        seconds(waited_seconds),
+        seconds(held_seconds),
+    )
+
+
 def progress(what: Export, started: float, written_bytes: int) -> None:
     """One line about an export that takes long."""
     say(
@@ -143,6 +159,17 @@ def saved_by_training(what: Export, why: str) -> None:
         what.rank,
         what.window,
         why,
+    )
+
+
+def compressed_again(what: Export, how: str) -> None:
+    """One line about a process that was ended and is replaced."""
+    warn(
+        Slug.EXPORT_AGAIN,
+        "rank %d: the process that compressed the trace of iterations %s %s; another one does it",
+        what.rank,
+        what.window,
+        how,
     )
 
 

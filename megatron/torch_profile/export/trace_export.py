@@ -119,30 +119,21 @@ def save(profiler: Any, what: Export) -> int:
     Raises:
         TorchTraceError: the file is cut short.
     """
-    with _plain_path(what.raw) as path:
+    with plain_path(what.raw) as path:
         profiler.export_chrome_trace(path)
-    # Newer versions of Kineto write beside it first, and leave that there when they fail.
-    begun = what.raw.with_name(what.raw.name + TEMPORARY_SUFFIX)
-    if begun.exists() and not what.raw.exists():
-        begun.rename(what.raw)
+    take_begun(what)
     return check_whole(what.raw)
 
 
-def keep_whole_events(what: Export) -> str:
-    """Of a raw trace that is cut short, the events that are whole, as a partial trace; where.
-
-    Raises:
-        OSError, TorchTraceError: they cannot be written either; the raw trace stays.
-    """
-    from megatron.torch_trace.rewrite.recovery import Unfinished, recover
-
-    kept = recover(Unfinished((what.raw,), what.target)).target
-    what.raw.unlink()
-    return f"the trace is cut short; the events that are whole are in {kept}"
+def take_begun(what: Export) -> None:
+    """Newer versions of Kineto write beside the raw file first, and leave that when they fail."""
+    begun = what.raw.with_name(what.raw.name + TEMPORARY_SUFFIX)
+    if begun.exists() and not what.raw.exists():
+        begun.rename(what.raw)
 
 
 @contextmanager
-def _plain_path(path: Path) -> Iterator[str]:
+def plain_path(path: Path) -> Iterator[str]:
     """A path that Kineto can take: it writes it into the trace as it is, a quote too, and takes a
     backslash for a slash."""
     text, descriptors = str(path), Path("/proc/self/fd")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
 from megatron.torch_profile.export import trace_export
-from megatron.torch_profile.export.compression import CutShortError, compress
+from megatron.torch_profile.export.compression import CutShortError, compress, keep_whole_events
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
 
@@ -47,6 +47,9 @@ class Writer(Protocol):
 
     def cpu_seconds(self) -> float:
         """CPU time that it has spent, in seconds."""
+
+    def can_be_ended(self) -> bool:
+        """Whether it can be ended without the process that trains."""
 
     def written_bytes(self) -> int:
         """What it has written so far."""
@@ -89,6 +92,10 @@ class Child:
         """CPU time that it has spent, in seconds."""
         return _cpu_seconds(self._pid)
 
+    def can_be_ended(self) -> bool:
+        """It is a process."""
+        return True
+
     def written_bytes(self) -> int:
         """What it has written so far."""
         return _written_bytes(self._pid)
@@ -114,6 +121,7 @@ class Program:
         self._process = subprocess.Popen(
             command, env=environment, stdout=self._stdout, start_new_session=True
         )
+        self.pid = self._process.pid
 
     def poll(self) -> dict[str, Any] | None:
         """None while it runs; its result, its error, or how it died."""
@@ -128,11 +136,15 @@ class Program:
 
     def cpu_seconds(self) -> float:
         """CPU time that it has spent, in seconds."""
-        return _cpu_seconds(self._process.pid)
+        return _cpu_seconds(self.pid)
+
+    def can_be_ended(self) -> bool:
+        """It is a process."""
+        return True
 
     def written_bytes(self) -> int:
         """What it has written so far."""
-        return _written_bytes(self._process.pid)
+        return _written_bytes(self.pid)
 
     def kill(self) -> None:
         """End it and reap it."""
@@ -226,7 +238,7 @@ def _write_and_exit(profiler: Any, what: Export, shared: mmap.mmap) -> NoReturn:
     except CutShortError as error:
         answer = {"error": str(error)}
         with suppress(BaseException):
-            answer["error"] = trace_export.keep_whole_events(what)
+            answer["error"] = keep_whole_events(what.raw, what.target)
     except BaseException as error:
         # The trace itself may be there already.
         answer = {**answer, "error": str(error) or type(error).__name__}
@@ -257,13 +269,18 @@ def save_and_compress(profiler: Any, what: Export) -> Program:
         Exception: what the file system, Kineto or our own check find wrong.
     """
     trace_export.save(profiler, what)
-    return Program(
-        [
-            sys.executable,
-            "-m",
-            _COMPRESS,
-            str(what.raw),
-            str(what.target),
-            what.name.compression,
-        ]
-    )
+    return compressing(what)
+
+
+def compressing(what: Export, *, drop_late: bool = False) -> Program:
+    """A process of its own that compresses a raw trace.
+
+    Args:
+        what: the export, whose raw trace is there.
+        drop_late: drop what its profiler recorded after the end of the window.
+
+    Raises:
+        OSError: the system gives no process.
+    """
+    command = [sys.executable, "-m", _COMPRESS, str(what.raw), str(what.target)]
+    return Program([*command, what.name.compression, *(["drop-late"] if drop_late else [])])

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import os
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity
+from torch.profiler import ProfilerActivity, record_function
 
+from megatron.torch_profile.export.late_events import WINDOW_END
+from megatron.torch_profile.export.native_profiler import Result, native_profiler
+from megatron.torch_profile.export.process_exit import leave_without_destructors
 from megatron.torch_profile.export.trace_export import let_go
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
@@ -28,12 +30,13 @@ _open = False
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
-def prepared(plan: CapturePlan, window: Window) -> Any:
+def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
     """A `torch.profiler.profile` that warms up.
 
     Args:
         plan: what it records.
         window: for which window, in whose folder an execution trace goes.
+        beside: whether a thread is to stop it, by `end_beside`.
     """
     config = plan.config
     options: dict[str, Any] = {
@@ -47,6 +50,11 @@ def prepared(plan: CapturePlan, window: Window) -> Any:
     if config.stacks:
         # export_stacks writes an empty file without it (pytorch/pytorch#100253).
         options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+    elif beside:
+        # What is recorded in all threads can be stopped in any.
+        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(
+            profile_all_threads=True
+        )
     if config.execution_trace:
         path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
         options["execution_trace_observer"] = _execution_trace(path)
@@ -83,6 +91,43 @@ def stop(profiler: Any) -> float:
         if getattr(profiler, "execution_trace_observer", None) is not None:
             profiler.execution_trace_observer.unregister_callback()
     return time.monotonic() - began
+
+
+def end_beside(profiler: Any) -> tuple[Callable[[], Result], float] | None:
+    """End the recording here and now, but for the stop.
+
+    Returns:
+        What stops it, in whichever thread, and how long the GPU was waited for, in seconds. None
+        where it has been ended by somebody else.
+    """
+    global _open
+    native = native_profiler()
+    observer = getattr(profiler, "execution_trace_observer", None)
+    if observer is not None:
+        observer.stop()
+        observer.unregister_callback()
+    began = time.monotonic()
+    if profiler.use_device and hasattr(
+        device := getattr(torch, profiler.use_device), "synchronize"
+    ):
+        device.synchronize()
+    waited = time.monotonic() - began
+    with record_function(WINDOW_END):
+        pass
+    torch.autograd.profiler._run_on_profiler_stop()
+    let_go(profiler)
+    if native is None or not native.running:
+        _open = False
+        return None
+
+    def stop() -> Result:
+        global _open
+        try:
+            return native.stop()
+        finally:
+            _open = False
+
+    return stop, waited
 
 
 def gpu_is_done(seconds: float) -> bool:
@@ -134,16 +179,10 @@ def _execution_trace(path: Path) -> Any:
 
 @lru_cache(maxsize=1)
 def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_leave_without_destructors)
+    os.register_at_fork(after_in_child=_as_without_us)
 
 
-def _leave_without_destructors() -> None:
-    """Have a fork of training end as it would without us, should it end by `sys.exit`.
-
-    Kineto's destructors wait for its threads, which a fork does not have. glibc's `on_exit`
-    passes the status on; Python has ended by then, and has written what it held.
-    """
+def _as_without_us() -> None:
+    """Have a fork of training end as it would without us, should it end by `sys.exit`."""
     if _open:
-        with suppress(AttributeError, OSError):  # another C library
-            libc = ctypes.CDLL(None)
-            libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+        leave_without_destructors()

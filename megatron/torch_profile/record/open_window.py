@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.profiler import record_function
 
+from megatron.torch_profile.export.ending_thread import Recording
 from megatron.torch_profile.export.limits import WindowLimits
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
@@ -36,6 +37,7 @@ class OpenWindow:
         model: Megatron's list of model chunks, for module spans.
         metadata: what every trace says of itself.
         expected_mb: raw size of one iteration, from the trace before; None if there is none.
+        beside: whether its profiler is stopped beside training.
     """
 
     def __init__(
@@ -45,10 +47,13 @@ class OpenWindow:
         model: Any,
         metadata: dict[str, Any],
         expected_mb: Callable[[], float | None],
+        *,
+        beside: bool,
     ) -> None:
         self.window = window
         self.recorded: list[int] = []
-        self.profiler = kineto.prepared(plan, window)
+        self.beside = beside
+        self.profiler = kineto.prepared(plan, window, beside=beside)
         self._config = plan.config
         self._model = model
         self._metadata = metadata
@@ -106,13 +111,25 @@ class OpenWindow:
         Returns:
             How long Kineto's stop took, in seconds.
         """
+        self._complete(following)
+        return kineto.stop(self.profiler)
+
+    def end_beside(self, following: Window | None) -> tuple[Callable[[], Recording], float] | None:
+        """End it, but for the profiler's stop; see `kineto.end_beside`.
+
+        Args:
+            following: the next window.
+        """
+        self._complete(following)
+        return kineto.end_beside(self.profiler)
+
+    def _complete(self, following: Window | None) -> None:
         if self._notes is not None:
             self._notes.complete()
             self._notes = None
         self._say_if_the_clock_moved()
         gap = following.first - following.warmup - self.recorded[-1] - 1 if following else None
         cupti.before_stop(gap, os.environ)
-        return kineto.stop(self.profiler)
 
     def _say_if_the_clock_moved(self) -> None:
         # torch gives events the time of a clock that can be set, right or wrong.

@@ -57,6 +57,9 @@ class OtherProfilers:
         self._free = threading.Event()
         self._free.set()
         self._holder = 0
+        self.ending = False
+        """Whether ours is being stopped beside training: whoever begins another waits for that."""
+        self._closed = False
         self.asked = False
         """Whether another thread waits for the end of ours."""
         self.cancelled = False
@@ -78,13 +81,21 @@ class OtherProfilers:
         self._free.clear()
 
     def release(self) -> None:
-        """Ours has ended: who waits for it goes on."""
+        """Ours has ended: who waits for it goes on. From any thread."""
         self._free.set()
+        self.ending = False
+        if self._closed:
+            self._undo.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether ours has ended within so many seconds."""
+        return self._free.wait(seconds)
 
     def close(self) -> None:
-        """Give torch its functions back."""
-        self.release()
-        self._undo.close()
+        """Give torch its functions back, once ours has ended."""
+        self._closed = True
+        if not self.ending:
+            self.release()
 
     def _watch(self) -> None:
         for module in filter(None, map(sys.modules.get, _MODULES)):
@@ -126,13 +137,20 @@ class OtherProfilers:
     def _end_ours(self) -> None:
         if self._free.is_set():
             return
+        if not self.ending:
+            self._ask()
+        if self.ending:
+            # As long as it takes, as it would where training stops it.
+            self._free.wait()
+        self.cancelled = not self._free.is_set()
+
+    def _ask(self) -> None:
         if threading.get_ident() == self._holder:
             self._give_way()
         else:
             self.asked = True
             self._free.wait(_TURN_SECONDS)
             self.asked = False
-        self.cancelled = not self._free.is_set()
 
 
 def _prepared_profilers() -> list[weakref.ref[Any]]:

@@ -26,7 +26,6 @@ from typing import Any
 
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.limits import short_of_address_space
-from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
@@ -36,6 +35,7 @@ from megatron.torch_profile.record.iteration_times import IterationTimes
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.signals import FlushOnSignal
+from megatron.torch_profile.record.window_end import WindowEnds
 from megatron.torch_trace import wording
 
 _ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
@@ -70,6 +70,7 @@ class Recorder:
         self._open: OpenWindow | None = None
         self._lost: OpenWindow | None = None
         self._others = OtherProfilers(self._give_way)
+        self._ends = WindowEnds(plan, self.exporter, self._others)
         self._times = IterationTimes(plan, self._others, self.exporter)
         self.signals.install()
         atexit.register(self.wait_at_exit)  # what is registered last is called first
@@ -125,6 +126,8 @@ class Recorder:
     def _prepare(self, window: Window, iteration: int) -> bool:
         """Have the profiler of a window warm up; False if that cannot be now."""
         self._discard_lost()
+        if self._ends.in_the_way(window, iteration, lambda: self.signals.pending):
+            return False
         why_not = _ANOTHER if self._others.running else short_of_address_space()
         if why_not:
             if iteration >= window.first:
@@ -135,7 +138,12 @@ class Recorder:
         self._others.hold()
         metadata = {**self._metadata, **self._times.window_opens()}
         self._open = OpenWindow(
-            self._plan, window, self._model, metadata, lambda: self.exporter.expected_mb(1)
+            self._plan,
+            window,
+            self._model,
+            metadata,
+            lambda: self.exporter.expected_mb(1),
+            beside=self._ends.beside,
         )
         return True
 
@@ -263,12 +271,9 @@ class Recorder:
             said = "training ended in the warm-up of iterations %s: no trace"
             warn(Slug.WINDOW_NOT_BEGUN, said, window.window)
             return
-        expected = window.estimated_mb()
-        stop_seconds = window.stop(self._next)
-        self._others.release()
-        if not kineto.has_result(window.profiler):
-            let_go(window.profiler)
-            self._lose(window, "something else in this process has ended torch's profiler")
+        lost = self._ends.end(window, self._next, cut=cut)
+        if lost:
+            self._lose(window, lost)
             return
         if cut or not window.whole:
             self._warn(
@@ -279,13 +284,6 @@ class Recorder:
                 " (the last in part)" if cut else "",
             )
         self._times.window_closed(window.window)
-        self.exporter.hand_over(
-            window.profiler,
-            Export.of(self._plan, window.window, window.recorded, self.exporter.hurried, cut),
-            stop_seconds=stop_seconds,
-            expected_mb=expected,
-            writers=self._plan.writers_here,
-        )
 
     def _discard_lost(self) -> None:
         """A profiler that was cancelled is stopped when the one that did it has ended."""

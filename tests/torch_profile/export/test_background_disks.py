@@ -180,7 +180,7 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, mode: str, left: list[str]
 ) -> None:
     monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(disk, "_placed", lambda *_: time.sleep(2))
+    monkeypatch.setattr(disk, "placed", lambda *_: time.sleep(2))
     exporter = Exporter(mode, 60)
     began = time.monotonic()
     hand_over(exporter, what(tmp_path))

@@ -140,7 +140,7 @@ def test_artifacts_that_fail_cost_only_themselves(
     def fails(*_: Any) -> None:
         raise KeyError("no such event")
 
-    for module in ("trace_export", "background"):
+    for module in ("trace_export", "training_saves"):
         monkeypatch.setattr(f"{writers.__package__}.{module}.write_artifacts", fails)
     exporter = Exporter(mode, 60)
     hand_over(exporter, what(tmp_path, key_averages=True))

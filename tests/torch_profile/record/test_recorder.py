@@ -16,8 +16,10 @@ import pytest
 import torch
 from recordings import end, make, read, spans, traces, train
 from recordings import signals as signals
+from recordings import training_stops as training_stops
 
 from megatron.torch_profile.export import background
+from megatron.torch_profile.export.native_profiler import Result
 from megatron.torch_profile.record import cupti, kineto
 from megatron.torch_profile.record.compilations import COUNTS
 from megatron.torch_trace.system.memory import HostMemory
@@ -132,13 +134,13 @@ def test_a_signal_while_the_window_closes_at_the_end_of_training_waits_for_it(
     signal.signal(signal.SIGTERM, lambda *_: served.append(recorder.exporter.in_flight))
     recorder = make(tmp_path, last=3)
     train(recorder, range(1, 4))
-    stop = kineto.stop
+    end_beside = kineto.end_beside
 
-    def interrupted(profiler: Any) -> float:
+    def interrupted(profiler: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
-        return stop(profiler)
+        return end_beside(profiler)
 
-    monkeypatch.setattr(kineto, "stop", interrupted)
+    monkeypatch.setattr(kineto, "end_beside", interrupted)
     end(recorder)
     assert served == [1], "whoever handles it was asked when the trace was on its way"
     assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
@@ -259,6 +261,7 @@ def test_a_trace_is_never_overwritten(tmp_path: Path, warned: list[str]) -> None
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("training_stops")
 def test_what_kineto_holds_of_a_saved_trace_is_freed_when_nothing_waits_for_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,6 +287,23 @@ def test_what_kineto_holds_of_a_saved_trace_is_freed_when_nothing_waits_for_it(
     finally:
         gc.enable()
         end(recorder)
+
+
+def test_what_a_thread_has_saved_it_has_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[bool] = []
+    free = Result.free
+
+    def remember(result: Result) -> None:
+        freed.append(result.recorded)
+        free(result)
+
+    monkeypatch.setattr(Result, "free", remember)
+    recorder = make(tmp_path, repeat=3)
+    train(recorder, range(1, 9))
+    end(recorder)
+    assert freed == [True, True, True]
 
 
 @pytest.mark.parametrize(

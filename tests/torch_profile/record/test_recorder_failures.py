@@ -24,7 +24,7 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
     def no_space(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Exporter, "hand_over", no_space)
+    monkeypatch.setattr(Exporter, "end_beside", no_space)
     recorder = make(tmp_path, repeat=0)
     train(recorder, range(1, 15))
     end(recorder)

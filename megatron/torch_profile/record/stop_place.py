@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the profiler of a window is stopped: in a thread beside training, or by training."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import torch
+
+from megatron.torch_profile.config import TorchProfileConfig, flag_of
+from megatron.torch_profile.export.native_profiler import native_profiler
+
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_NEVER = "2"
+
+
+def why_training_stops_it(config: TorchProfileConfig) -> str | None:
+    """Why training is held for the profiler's stop, in one clause; None if it is not.
+
+    Args:
+        config: what the user wants.
+    """
+    for name in ("key_averages", "stacks"):
+        if getattr(config, name):
+            return f"{flag_of(name)} needs the events as Python objects"
+    if config.profile_memory:
+        return f"{flag_of('profile_memory')} records nothing with a profiler of all threads"
+    if config.export == "sync":
+        return f"{flag_of('export')} sync"
+    if native_profiler() is None or not _all_threads():
+        return f"torch {torch.__version__} cannot stop its profiler from another thread here"
+    if _memory_may_be_refused():
+        return "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
+    return None
+
+
+def _all_threads() -> bool:
+    try:
+        torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return False
+    return hasattr(torch.autograd.profiler, "_run_on_profiler_stop")
+
+
+def _memory_may_be_refused() -> bool:
+    """An exception of C++ ends the process, in a function that is called so."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return True
+    try:
+        return _OVERCOMMIT.read_text().strip() == _NEVER
+    except OSError:
+        return False

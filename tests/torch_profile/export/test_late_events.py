@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a profiler recorded after its window had ended is cut out of the trace's text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron.torch_profile.export import late_events
+from megatron.torch_profile.export.late_events import WINDOW_END, window_end, without_late
+
+END = "5017232235661.859"
+
+
+def event(name: str, ts: str, ph: str = "X") -> dict[str, Any]:
+    return {"ph": ph, "cat": "cpu_op", "name": name, "ts": ts}
+
+
+def text(*events: dict[str, Any]) -> str:
+    """As Kineto writes it: an event begins and ends on lines of its own."""
+    written = [
+        "  {\n"
+        f'    "ph": "{e["ph"]}", "cat": "{e["cat"]}", "name": "{e["name"]}", "pid": 1,\n'
+        f'    "ts": {e["ts"]}, "dur": 1.000\n    ,\n'
+        '    "args": {\n      "Ev Idx": 1\n    }\n  }'
+        for e in events
+    ]
+    return '{\n  "schemaVersion": 1,\n  "traceEvents": [\n  \n' + ",\n".join(written) + "\n  ]}\n"
+
+
+def kept(folder: Path, *events: dict[str, Any], block: int = 1 << 20) -> list[str]:
+    """Names of what is left, in blocks of so many bytes."""
+    raw = folder / "raw.json"
+    raw.write_text(text(*events))
+    late = window_end(raw)
+    assert late is not None
+
+    def blocks() -> Iterator[bytes]:
+        data = raw.read_bytes()
+        for at in range(0, len(data), block):
+            yield data[at : at + block]
+
+    left = json.loads(b"".join(without_late(blocks(), late)))
+    return [e["name"] for e in left["traceEvents"]]
+
+
+MARK = event(WINDOW_END, END)
+LAST = event("Record Window End", "5017239000000.000", "i")
+
+
+@pytest.mark.parametrize(
+    ("ts", "stays"),
+    [
+        ("5017232235661.858", True),
+        ("5017232235661.859", False),
+        ("5017232235661.860", False),
+        ("5017232235661.900", False),
+        ("5017232235660.999", True),
+        ("5017232235662.000", False),
+        ("5017232235700.000", False),
+        ("5017300000000.000", False),
+        ("6000000000000.000", False),
+        ("10000000000000.000", False),
+        ("4999999999999.999", True),
+        ("99.999", True),
+        ("9.000", True),
+        ("0.000", True),
+        ("5017232235661", True),
+        ("5017232235662", False),
+    ],
+)
+def test_an_event_stays_where_it_begins_before_the_end(
+    tmp_path: Path, ts: str, stays: bool
+) -> None:
+    assert ("it" in kept(tmp_path, MARK, event("it", ts), LAST)) == stays
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 200, 1 << 20])
+def test_what_is_cut_out_does_not_depend_on_the_blocks_it_is_read_in(
+    tmp_path: Path, block: int
+) -> None:
+    late = "5017232235999.000"
+    events = [
+        event("late kernel", late),
+        event("early", "5017232235000.000"),
+        event("late", late),
+        event("late too", late),
+        MARK,
+        event("thread_name", late, "M"),
+        event("early too", "5017232235000.001"),
+        event("late again", late),
+        LAST,
+    ]
+    assert kept(tmp_path, *events, block=block) == [
+        "early",
+        "thread_name",
+        "early too",
+        "Record Window End",
+    ]
+
+
+def test_a_mark_across_two_blocks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = tmp_path / "raw.json"
+    raw.write_text(text(event("early", "1.000"), MARK, LAST))
+    for size in range(20, 200, 3):
+        monkeypatch.setattr(late_events, "_CHUNK", size)
+        late = window_end(raw)
+        assert late is not None
+        assert late.search(f'"ts": {END}'.encode())
+
+
+def test_without_a_mark_nothing_is_late(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.json"
+    raw.write_text(text(event("early", "1.000"), LAST))
+    assert window_end(raw) is None
+
+
+def test_text_in_another_format_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_events, "_LONGEST", 10)
+    late = late_events._not_before(b"5", b"000")
+    blocks = [b'{"traceEvents": [{"ts": 9.000}', b', {"ts": 9.000}]}']
+    assert b"".join(without_late(blocks, late)) == b"".join(blocks)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a window beside training: who stops the profiler, who waits for it, what is in it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recordings import end, make, read, spans, traces, train
+from recordings import signals as signals
+
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.export import native_profiler
+from megatron.torch_profile.export.late_events import WINDOW_END
+from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
+from megatron.torch_profile.record import stop_place
+from megatron.torch_profile.record.stop_place import why_training_stops_it
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
+    pytest.mark.skipif(
+        native_profiler.native_profiler() is None,
+        reason="this torch cannot stop its profiler from another thread on this machine",
+    ),
+]
+TRACE = "iter-0000003/rank-0.pt.trace.json.gz"
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, seconds: float) -> None:
+    """A method takes so long beforehand."""
+    original = getattr(kind, name)
+
+    def slow(*args: Any) -> Any:
+        time.sleep(seconds)
+        return original(*args)
+
+    monkeypatch.setattr(kind, name, slow)
+
+
+def test_training_goes_on_while_the_profiler_stops_and_what_it_does_is_not_in_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 2.0)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 10))
+    assert recorder.exporter.in_flight == 1, "the profiler still runs, and training is here"
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]
+    path = tmp_path / TRACE
+    assert spans(path, "ProfilerStep", "work of", WINDOW_END) == ["ProfilerStep#3", "work of 3"]
+    assert any("the profiler stops beside training" in line for line in said)
+
+
+@pytest.mark.parametrize("flags", [{}, {"with_stack": True}, {"record_shapes": True}], ids=str)
+def test_a_trace_holds_the_same_whoever_stops_the_profiler(
+    tmp_path: Path, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for mode in ("background", "sync"):
+        recorder = make(tmp_path / mode, export=mode, **flags)
+        train(recorder, range(1, 6))
+        end(recorder)
+        events = read(tmp_path / mode / TRACE)["traceEvents"]
+        counts.append(
+            sorted(e["name"] for e in events if e.get("cat") in ("cpu_op", "user_annotation"))
+        )
+    assert counts[0] == counts[1]
+
+
+def test_the_next_window_waits_for_the_stop_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 0.5)
+    recorder = make(tmp_path, repeat=3)
+    train(recorder, range(1, 10))
+    end(recorder)
+    assert traces(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
+    for number in (3, 5, 7):
+        path = tmp_path / f"iter-000000{number}/rank-0.pt.trace.json.gz"
+        assert spans(path, "ProfilerStep") == [f"ProfilerStep#{number}"]
+    assert (
+        "rank 0 waits for the profiler, which still stops, before it records iterations 5"
+    ) in said
+
+
+def test_a_window_with_a_long_warm_up_takes_its_place_without_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 0.3)
+    recorder = make(tmp_path, repeat=2, warmup=4)
+    for iteration in range(1, 15):
+        train(recorder, range(iteration, iteration + 1))
+        time.sleep(0.2)
+    end(recorder)
+    assert len(traces(tmp_path)) == 2
+    assert not any("still stops" in line for line in said)
+
+
+def test_a_users_profiler_waits_for_the_stop_and_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 0.5)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        torch.ones(3).cumsum(0)
+    assert any(event.key == "aten::cumsum" for event in own.key_averages())
+    end(recorder)
+    assert spans(tmp_path / TRACE, "ProfilerStep") == ["ProfilerStep#3"]
+
+
+def test_a_users_profiler_after_the_end_of_training_waits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 0.5)
+    recorder = make(tmp_path, last=3)
+    train(recorder, range(1, 4))
+    recorder.close()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        torch.ones(3).cumsum(0)
+    assert any(event.key == "aten::cumsum" for event in own.key_averages())
+    recorder.exporter.wait()
+    assert traces(tmp_path) == [TRACE]
+    assert torch.autograd.profiler._prepare_profiler is torch._C._autograd._prepare_profiler
+
+
+def test_a_fork_while_the_profiler_stops_ends_as_it_would_without_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 1.0)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    child = os.fork()
+    if child == 0:
+        torch.ones(3).cumsum(0)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]
+
+
+def test_the_end_waits_for_the_stop_however_short_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    slowly(monkeypatch, NativeProfiler, "stop", 0.8)
+    slowly(monkeypatch, Result, "save", 60.0)
+    left: list[bool] = []
+    monkeypatch.setattr(
+        "megatron.torch_profile.export.ending_thread.leave_without_destructors",
+        lambda: left.append(True),
+    )
+    recorder = make(tmp_path, exit_timeout=0.1)
+    train(recorder, range(1, 5))
+    began = time.monotonic()
+    end(recorder)
+    assert 0.5 < time.monotonic() - began < 30
+    assert left == [True], "what the thread works with is not taken down under it"
+    assert said[-1].startswith("rank 0 gives up on the trace of iterations 3 after 0 s")
+
+
+def test_a_process_that_compresses_and_is_killed_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    from megatron.torch_profile.export import ending_thread
+
+    compressing = ending_thread.compressing
+    killed: list[int] = []
+
+    def kill_the_first(what: Any, *, drop_late: bool) -> Any:
+        program = compressing(what, drop_late=drop_late)
+        if not killed:
+            killed.append(program.pid)
+            program._process.kill()
+        return program
+
+    monkeypatch.setattr(ending_thread, "compressing", kill_the_first)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]
+    assert (
+        "rank 0: the process that compressed the trace of iterations 3 ended with status -9; "
+        "another one does it"
+    ) in said
+
+
+def test_without_another_thread_training_stops_it_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = make(tmp_path)
+    train(recorder, range(1, 4))
+    with monkeypatch.context() as limited:
+        # Threads that ask for a folder or stop a profiler cannot be had.
+        def no_thread(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        limited.setattr(threading.Thread, "start", no_thread)
+        recorder.begin_step(4)
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]
+
+
+def test_where_it_cannot_be_a_thread_the_reason_is_one_clause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def why(**flags: Any) -> str | None:
+        return why_training_stops_it(TorchProfileConfig(enabled=True, **flags))
+
+    assert why() is None
+    assert why(key_averages=True) == (
+        "--torch-profile-key-averages needs the events as Python objects"
+    )
+    assert why(stacks=True, with_stack=True) == (
+        "--torch-profile-stacks needs the events as Python objects"
+    )
+    assert why(profile_memory=True) == (
+        "--torch-profile-profile-memory records nothing with a profiler of all threads"
+    )
+    with monkeypatch.context() as other:
+        other.setattr(resource, "getrlimit", lambda _: (10**9, 10**9))
+        assert (
+            why() == "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
+        )
+    with monkeypatch.context() as other:
+        other.setattr(stop_place, "native_profiler", lambda: None)
+        assert why() == (
+            f"torch {torch.__version__} cannot stop its profiler from another thread here"
+        )
+
+
+def test_memory_events_are_recorded_as_before(tmp_path: Path, said: list[str]) -> None:
+    recorder = make(tmp_path, profile_memory=True)
+    train(recorder, range(1, 6))
+    end(recorder)
+    assert any(e["name"] == "[memory]" for e in read(tmp_path / TRACE)["traceEvents"])
+    assert sum("training is held while the profiler stops" in line for line in said) == 1
+
+
+def test_no_thread_is_left(tmp_path: Path) -> None:
+    before = threading.active_count()
+    recorder = make(tmp_path, repeat=4)
+    train(recorder, range(1, 12))
+    end(recorder)
+    assert threading.active_count() == before
+    assert subprocess.run(["pgrep", "-P", str(os.getpid())], check=False).returncode == 1
