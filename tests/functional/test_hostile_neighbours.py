@@ -144,7 +144,9 @@ assert children()
 for pid in children(): os.kill(pid, signal.{number})
 """
     slow = ["--slow-save", "1"] if mode == "background" else []
-    flags = json.dumps({"export": mode, "exit_timeout": 4})
+    # A child writes where an artifact needs the events in Python; elsewhere a thread does.
+    forks = mode == "background"
+    flags = json.dumps({"export": mode, "exit_timeout": 4, "key_averages": forks})
     output, whole = survives(
         tmp_path, plain, "--active", "3", *slow, "--flags", flags, "--at", "6", sends
     )

@@ -155,13 +155,21 @@ def has_result(profiler: Any) -> bool:
     return start is None or start() > 0
 
 
-def discard(profiler: Any, *, started: bool) -> None:
+def discard(profiler: Any, *, started: bool, beside: bool = False) -> None:
     """End it without a result.
 
     Args:
         profiler: warming up, or recording.
         started: whether it records; Kineto must be started to be stopped.
+        beside: whether it was to be stopped by `end_beside`.
     """
+    global _open
+    native = native_profiler()
+    if started and beside and native is not None and not native.running:
+        # Before torch 2.14, one of another thread ends ours, which is of all threads.
+        _open = False
+        let_go(profiler)
+        return
     try:
         if not started:
             start(profiler)

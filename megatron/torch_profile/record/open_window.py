@@ -146,7 +146,7 @@ class OpenWindow:
 
     def discard(self) -> None:
         """End it without a trace."""
-        kineto.discard(self.profiler, started=bool(self.recorded))
+        kineto.discard(self.profiler, started=bool(self.recorded), beside=self.beside)
 
     def abandon(self) -> None:
         """End it without a trace, quietly: something has failed."""

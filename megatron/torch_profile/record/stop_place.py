@@ -30,7 +30,7 @@ def why_training_stops_it(config: TorchProfileConfig) -> str | None:
         return f"{flag_of('export')} sync"
     if native_profiler() is None or not _all_threads():
         return f"torch {torch.__version__} cannot stop its profiler from another thread here"
-    if _memory_may_be_refused():
+    if memory_may_be_refused():
         return "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
     return None
 
@@ -43,7 +43,7 @@ def _all_threads() -> bool:
     return hasattr(torch.autograd.profiler, "_run_on_profiler_stop")
 
 
-def _memory_may_be_refused() -> bool:
+def memory_may_be_refused() -> bool:
     """An exception of C++ ends the process, in a function that is called so."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return True

@@ -14,7 +14,7 @@ from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
-from megatron.torch_profile.record.stop_place import why_training_stops_it
+from megatron.torch_profile.record.stop_place import memory_may_be_refused, why_training_stops_it
 
 _WAIT_SECONDS = 0.05
 _GONE = "something else in this process has ended torch's profiler"
@@ -88,7 +88,8 @@ class WindowEnds:
         """
         expected = window.estimated_mb()
         what = Export.of(self._plan, window.window, window.recorded, self._exporter.hurried, cut)
-        if window.beside:
+        # A limit may have been set since the window began.
+        if window.beside and not memory_may_be_refused():
             return self._end_beside(window, following, what, expected)
         stop_seconds = window.stop(following)
         self._others.release()

@@ -258,7 +258,7 @@ def test_a_result_that_was_cancelled_is_not_saved(tmp_path: Path, warned: list[s
 
     Training(recorder).run(user)
     assert traces(tmp_path) == []
-    assert warned[-1] == (
-        "rank 0 could not write the trace of iterations 3-5: something else in this process has "
-        "ended torch's profiler"
+    assert warned[-1].startswith("rank 0 ")
+    assert warned[-1].endswith(
+        "iterations 3-5: something else in this process has ended torch's profiler"
     )
