@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared" / "data"
+FAULTS = SAMPLES / "faults"
 _LEFT_OUT = ("dp4-large", "faults")
 
 
@@ -15,8 +16,8 @@ def recorded() -> list[Path]:
     """Every trace that is there, but the one for benchmarks and those made to be wrong."""
     found = sorted(SAMPLES.rglob("*.json.gz"))
     if SHARED.is_dir():
-        found += [p for p in sorted(SHARED.rglob("*.json.gz")) if p.parent.name not in _LEFT_OUT]
-    return found
+        found += sorted(SHARED.rglob("*.json.gz"))
+    return [path for path in found if path.parent.name not in _LEFT_OUT]
 
 
 def label(path: Path) -> str:

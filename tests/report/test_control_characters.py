@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from megatron.torch_trace.commands import cli
 
-BASE = Path(__file__).parents[1] / "torch_trace" / "faults" / "09-control-characters.json"
+BASE = Path(__file__).parents[1] / "data" / "faults" / "09-control-characters.json"
 NAMES = {
     "\x1b[31mred\x07": "\\x1b[31mred\\x07",
     "line\nbreak\ttab\r": "line\\nbreak\\ttab\\r",

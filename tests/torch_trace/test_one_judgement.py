@@ -19,7 +19,7 @@ from megatron.torch_trace.perfetto.convert import convert
 from megatron.torch_trace.rewrite.slim.slim import find_steps
 from megatron.torch_trace.tracks.impossible_times import BlockTimes, Reach, far_times
 
-FAULTS = Path(__file__).parent / "faults"
+FAULTS = Path(__file__).parents[1] / "data" / "faults"
 HOURS_6 = str(6 * 3600 * 10**6) + ".000"
 WORK = [
     step(3, "100.000", "900.000"),

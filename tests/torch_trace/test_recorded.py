@@ -24,7 +24,11 @@ from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.slim import slim
 
 ROOT = Path(__file__).parents[2]
-KEPT = sorted((ROOT / "tests" / "data").rglob("*.json.gz"))
+KEPT = [
+    path
+    for path in sorted((ROOT / "tests" / "data").rglob("*.json.gz"))
+    if path.parent.name != "faults"
+]
 SHARED = ROOT.parent / "shared" / "data"
 # The large one is for benchmarks; ranks of the same run are much alike.
 OTHERS = [

@@ -62,9 +62,11 @@ class Maker(NamedTuple):
 
     Args:
         sentence: what it is, and the way out.
+        leaves_gaps: it looks like torch.profiler's, with work that is not read.
     """
 
     sentence: str
+    leaves_gaps: bool = False
 
 
 def not_a_trace(head: bytes) -> str:
@@ -128,7 +130,8 @@ def other_maker(head: bytes) -> Maker | None:
         return Maker(
             "Events are written as begin and end (B, E), which torch.profiler does not write and "
             "torch-trace does not read: the work in these events is missing from every number. "
-            "Open the trace in Perfetto, or have its tool write complete events (X)."
+            "Open the trace in Perfetto, or have its tool write complete events (X).",
+            leaves_gaps=True,
         )
     if _LEGACY.search(head):
         return Maker(

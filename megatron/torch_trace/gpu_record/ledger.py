@@ -20,7 +20,7 @@ from megatron.torch_trace.format.categories import (
 from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.captures import Captures
-from megatron.torch_trace.gpu_record.clock import ClockOffset, find_offset
+from megatron.torch_trace.gpu_record.clock import ClockOffset, apart_from_cpu, find_offset
 from megatron.torch_trace.gpu_record.duplicates import written_again
 from megatron.torch_trace.reader import SlimEvent
 
@@ -160,11 +160,14 @@ class Ledger:
             known, launched = np.zeros(len(gpu), dtype=bool), calls[:0, 1]
         if several_devices:
             waits = waits[:0]
-        apart = 0
-        if len(gpu) and self._cpu_end is not None:
-            apart = int(gpu[:, 1].min()) - self._cpu_end
+        apart = apart_from_cpu(gpu[:, 1], gpu[:, 1] + gpu[:, 2], launched, self._cpu_end)
         self.offset = find_offset(
-            launched, gpu[known, 1], gpu[known, 3], (waits[:, 0], waits[:, 1]), apart
+            launched,
+            gpu[known, 1],
+            gpu[known, 1] + gpu[known, 2],
+            gpu[known, 3],
+            (waits[:, 0], waits[:, 1]),
+            apart,
         )
 
     def _all(self, name: str, columns: int) -> Ints:

@@ -131,7 +131,9 @@ class Survey:
     @property
     def has_faults(self) -> bool:
         """What `check` reports with exit status 3."""
-        return bool(self.damage or self.odd or self.gpu_is_doubtful or self.duplicates)
+        maker = self.metadata.maker
+        unread = maker is not None and maker.leaves_gaps
+        return bool(self.damage or self.odd or self.gpu_is_doubtful or self.duplicates or unread)
 
 
 def survey(

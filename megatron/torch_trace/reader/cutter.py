@@ -25,6 +25,7 @@ from megatron.torch_trace.reader.landmarks import EVENT_KEYS
 BLOCK_BYTES = 1 << 20
 """Measured: larger blocks fall out of the processor's cache while they are decoded."""
 
+_BEFORE = b"\xef\xbb\xbf \t\r\n"
 _SNIFF_BYTES = 1 << 16
 _LARGEST = 1 << 26
 
@@ -104,7 +105,11 @@ class Cutter:
         while True:
             key = _EVENTS_KEY.search(self._text, searched)
             first = None
-            if key is None:
+            if key and self._text[: key.start()].lstrip(_BEFORE)[:1] == b"[":
+                # Events without a frame, and another document behind them.
+                first = _FIRST_EVENT.search(self._text, 0, key.start())
+                key = None if first else key
+            elif key is None:
                 first = _BROKEN_FRAME.search(self._text) or _FIRST_EVENT.search(self._text)
             if key or first:
                 break
@@ -121,7 +126,7 @@ class Cutter:
         else:
             assert first is not None
             begin = first.start() + 1 if first[0].startswith(b"[") else first.end()
-            self.is_array = not self._text[: first.start()].strip(b"\xef\xbb\xbf \t\r\n")
+            self.is_array = not self._text[: first.start()].strip(_BEFORE)
             self.header = b"" if self.is_array else self._text[: first.start()]
             if not self.is_array:
                 self.damage.add("broken_array", first.start())
@@ -176,7 +181,7 @@ class Cutter:
 
     def _refuse_strangers(self) -> None:
         head = self._text[:_SNIFF_BYTES]
-        text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        text = head.lstrip(_BEFORE)
         if _KNOWN.search(head):
             return
         if text[:1] == b"[" and (b'"ph"' in text or text[1:].strip() in (b"]", b"")):

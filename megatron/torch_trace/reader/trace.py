@@ -180,9 +180,9 @@ class Trace:
         members = tail.members(self.is_array, self.damage)
         if members.strip(b" \t\r\n,\0"):
             self.metadata.entries.update(parse_members(members, tail.offset, self.damage))
-        second = self.metadata.entries.pop("traceEvents", None)
+        second = count_events(self.metadata.entries.pop("traceEvents", b""))
         if second:
-            self.damage.add("second_events", tail.offset, count_events(second))
+            self.damage.add("second_events", tail.offset, second)
 
     def _close(self) -> None:
         self.damage.include(self._cutter.damage)

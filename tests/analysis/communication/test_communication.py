@@ -250,6 +250,14 @@ def test_megatron_s_groups_have_their_dimension() -> None:
         "mesh_cp": "cp",
         "mesh_pp": "pp",
         "mesh_dim_0": "unknown",
+        "fsdp": "dp",
+        "dp_shard": "dp",
+        "tp": "tp",
+        "ep": "ep",
+        "hsdp": "dp",
+        "data_parallel_group": "dp",
+        "world": "unknown",
+        "temp": "unknown",
         "undefined": "unknown",
     }
     assert {name: dimension_of(name) for name in expected} == expected

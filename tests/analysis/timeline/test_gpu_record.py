@@ -214,6 +214,21 @@ def test_a_gpu_that_runs_behind_the_cpu_is_on_its_clock(tmp_path: Path) -> None:
     assert result.window_ns == 20_900 * US
 
 
+def test_work_that_queued_behind_work_that_was_cut_away_is_on_the_cpu_s_clock(
+    tmp_path: Path,
+) -> None:
+    """A tool that keeps one iteration keeps its launches and what they launched, nothing before."""
+    trace = TraceBuilder()
+    for number in range(50):
+        launch, start = 10 * US * number, 125 * MS + 151 * US * number
+        trace.op("aten::mm", launch, launch + 9 * US)
+        trace.gpu(GEMM, start, start + 150 * US, launch=launch)
+    result, seen = both(trace, tmp_path)
+    assert (result.unknown, result.launches.clock_offset_ns) == (None, None)
+    assert result.breakdown == Breakdown(50 * 150 * US, 0, 0, 49 * US)
+    assert (seen.clock_offset, seen.has_faults) == (None, False)
+
+
 def test_the_steps_of_a_profiler_that_was_started_again_are_all_there(tmp_path: Path) -> None:
     trace = TraceBuilder()
     for begin in (0, 10 * MS):

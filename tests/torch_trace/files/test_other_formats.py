@@ -19,7 +19,7 @@ from trace_builder import event, kernel, launch, step, text, write
 
 from megatron.torch_trace.commands import cli
 
-FAULTS = Path(__file__).parents[1] / "faults"
+FAULTS = Path(__file__).parents[2] / "data" / "faults"
 
 
 def zipped(name: str) -> bytes:

@@ -81,6 +81,20 @@ def test_a_second_trace_events_is_said_with_its_events(tmp_path: Path) -> None:
     assert (found, faults) == (["a"], {"second_events": 2})
 
 
+def test_a_second_trace_events_of_nothing_is_nothing(tmp_path: Path) -> None:
+    more = TAIL.replace('"traceName"', '"traceEvents": [], "traceName"')
+    path = write(tmp_path / "t.json", text(event("a"), tail=more))
+    assert read(path) == (["a"], {}, {})
+    trace = Trace(path)
+    assert (list(trace.blocks()) != [], bool(trace.damage)) == (True, False)
+
+
+def test_a_document_behind_events_without_a_frame_is_said(tmp_path: Path) -> None:
+    data = f"[{event('a')}, {event('b')}]".encode()
+    found, faults, _ = read(write(tmp_path / "t.json", data + SECOND))
+    assert (found, faults["second_document"]) == (["a", "b"], 3)
+
+
 def test_strict_refuses_what_stands_behind_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", FIRST + SECOND)
     with pytest.raises(StrictError, match="after the end"):

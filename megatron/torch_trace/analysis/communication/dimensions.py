@@ -60,6 +60,8 @@ _MESH_WORDS = {
 }
 """Words in the names of mesh dimensions, as torchtitan, Accelerate and others choose them."""
 
+_FILLERS = {"parallel", "group", "pg"}
+
 ADJECTIVES = {
     "tp": "tensor-parallel",
     "pp": "pipeline",
@@ -82,13 +84,22 @@ def dimension_of(description: str | None) -> str:
     """`tp`, `pp`, `dp`, `cp`, `ep`, `edp`, `etp`, `gtp`, `mp`, `embedding`, `default`, `unknown`.
 
     Megatron's own names, with or without what tells variants of a group apart; torch's device
-    meshes by the name of the mesh dimension (`mesh_tp`, `mesh_dp_shard_cp`, `mesh_fsdp`).
+    meshes by the name of the mesh dimension (`mesh_tp`, `mesh_dp_shard_cp`, `fsdp`).
     """
     if not description:
         return UNKNOWN
     mesh = _MESH.match(description)
     if mesh:
-        return _of_mesh(description[mesh.end() :].lower())
+        return _of_mesh(_words(description[mesh.end() :]))
+    found = _of_megatron(description)
+    words = _words(description)
+    # A name that somebody gave to a group of his own, if it is one of a mesh dimension throughout.
+    if found == UNKNOWN and set(words) <= _MESH_WORDS.keys() | _FILLERS:
+        return _of_mesh(words)
+    return found
+
+
+def _of_megatron(description: str) -> str:
     name = description.removeprefix(_LEVELS)
     name = _SIZE.sub("", name)
     while name not in _DIMENSIONS:
@@ -99,20 +110,22 @@ def dimension_of(description: str | None) -> str:
     return _DIMENSIONS[name]
 
 
-def _of_mesh(name: str) -> str:
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[_\W\d]+", name.lower()) if word]
+
+
+def _of_mesh(words: list[str]) -> str:
     """The dimension of a mesh dimension; one that is flattened of several goes by the first.
 
     Sharded data parallelism over `dp_shard_cp` is still data parallelism. `efsdp`, `edp_shard`:
     of the experts' weights.
     """
-    words = re.split(r"[_\W\d]+", name)
     return next((_MESH_WORDS[word] for word in words if word in _MESH_WORDS), UNKNOWN)
 
 
 def is_megatron_group(description: str) -> bool:
     """Whether a process group's description is one that Megatron gives."""
-    megatron_s = not description.startswith("mesh_") and dimension_of(description) != UNKNOWN
-    return megatron_s and description != "default_pg"
+    return _of_megatron(description) not in (UNKNOWN, DEFAULT)
 
 
 def order_of(dimension: str) -> int:

@@ -92,7 +92,7 @@ def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Int
         syncing: rows of `activity.calls` that wait for the GPU.
     """
     ends = _Ends.of(timeline, gaps)
-    if ends is None:
+    if ends is None or timeline.clock_offset is not None:
         return Idle(IdleCauses(0, 0, 0, 0, gaps.total), (), None, None)
     data = sync = 0
     held: list[tuple[Threads, Intervals]] = []

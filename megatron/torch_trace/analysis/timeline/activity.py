@@ -42,6 +42,7 @@ from megatron.torch_trace.columns.joined_columns import NONE as NONE
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.columns.true_times import as_intervals, mend, take_out_duplicates
 from megatron.torch_trace.format.long_names import analysed
+from megatron.torch_trace.format.step_names import step_number
 from megatron.torch_trace.reader import Damage, Metadata, Trace
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
@@ -212,6 +213,9 @@ def activity_of(trace: Trace, joined: JoinedColumns) -> Activity:
     for table in tables.values():
         as_intervals(table)
     codes = joined.codes
+    # torch 1.8 and 1.9 wrote steps as operators; nothing is computed in them.
+    steps = codes_of(codes["name"], lambda name: step_number(name) is not None)
+    tables[OP]["annotation"] |= rows_with(tables[OP]["name"], steps, len(codes["name"]))
     return Activity(
         path=trace.path,
         metadata=trace.metadata,

@@ -22,7 +22,7 @@ from megatron.torch_trace.format.categories import (
     is_kernel_launch,
 )
 from megatron.torch_trace.gpu_record.captures import Captures
-from megatron.torch_trace.gpu_record.clock import ClockOffset, find_offset
+from megatron.torch_trace.gpu_record.clock import ClockOffset, apart_from_cpu, find_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,11 @@ def find_clock_offset(
     if several_devices:
         waits = waits[:0]
     ends = [int(table.end.max()) for table in (calls, activity.ops) if len(table)]
-    apart = int(gpu.start.min()) - max(ends) if ends and len(gpu) else 0
+    apart = apart_from_cpu(gpu.start, gpu.end, launches.time[rows], max(ends, default=None))
     return find_offset(
         launches.time[rows],
         gpu.start[rows],
+        gpu.end[rows],
         gpu.track[rows],
         (calls.start[waits], calls.end[waits]),
         apart,
