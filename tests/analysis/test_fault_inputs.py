@@ -122,7 +122,7 @@ def test_strict_refuses_the_second_document() -> None:
         result = CliRunner().invoke(cli, [command, "--strict", "15-two-documents.json.gz"])
         assert getattr(result.exception, "exit_status", 0) == 4, command
         said = f"{result.output} {result.exception}"
-        assert "events behind the end of the document, of a second one, dropped" in said
+        assert "events of a second document after the end of the first, dropped" in said
 
 
 def changed(folder: Path, change: Callable[[Events], Events]) -> Path:
