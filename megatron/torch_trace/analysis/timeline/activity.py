@@ -214,7 +214,7 @@ def activity_of(trace: Trace, joined: JoinedColumns) -> Activity:
         as_intervals(table)
     codes = joined.codes
     # torch 1.8 and 1.9 wrote steps as operators; nothing is computed in them.
-    steps = codes_of(codes["name"], lambda name: step_number(name) is not None)
+    steps = codes_of(list(codes["name"]), lambda name: step_number(name) is not None)
     tables[OP]["annotation"] |= rows_with(tables[OP]["name"], steps, len(codes["name"]))
     return Activity(
         path=trace.path,
