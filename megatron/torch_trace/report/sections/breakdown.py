@@ -112,7 +112,7 @@ def _ranks(analysis: Analysis) -> Table:
         told="The least and the most idle ranks; --rank R or --json shows {}.",
         each="rank",
         limit=len(rows),
-    )
+    ).without_empty(len(columns) - 1)
 
 
 def _columns(title: str, brief: str) -> tuple[Column, ...]:

@@ -21,6 +21,7 @@ from megatron.torch_trace.report.tables import (
     ms,
     rank_cell,
     share,
+    some_ms,
     text,
 )
 
@@ -176,11 +177,11 @@ def _module(rank: int, level: int, node: ModuleNode) -> Row:
         text(node.name, ".".join(node.path)),
         text(node.type),
         amount(node.sum("calls")),
-        ms(node.sum("time_ns")),
-        ms(node.sum("recompute_time_ns")),
-        ms(node.sum("backward_time_ns")),
-        ms(node.total_ns),
-        ms(node.sum("self_ns")),
+        some_ms(node.sum("time_ns")),
+        some_ms(node.sum("recompute_time_ns")),
+        some_ms(node.sum("backward_time_ns")),
+        some_ms(node.total_ns),
+        some_ms(node.sum("self_ns")),
         share(sum(row.share for row in node.rows)),
     )
     return Row(cells, at(rank, longest), level=level)

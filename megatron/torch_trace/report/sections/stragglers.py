@@ -16,8 +16,8 @@ from megatron.torch_trace.report.tables import (
     Row,
     Table,
     at,
-    ms,
     number,
+    some_ms,
     text,
 )
 from megatron.torch_trace.wording import NONE, counted, duration, milliseconds, percent, ranks
@@ -112,9 +112,9 @@ def _row(one: Straggler) -> Row:
             brief=f"{one.last_arrivals:,} of {one.calls:,}",
         ),
         number(one.calls, f"{one.calls:,}"),
-        ms(one.imposed_wait_ns),
-        ms(one.delay_ns),
-        ms(one.own_wait_ns),
+        some_ms(one.imposed_wait_ns),
+        some_ms(one.delay_ns),
+        some_ms(one.own_wait_ns),
         text(mostly.replace("_", " "), brief=mostly),
     )
     return Row(cells, at(one.rank, worst.worst if worst else None))
