@@ -172,7 +172,10 @@ def test_what_happens_to_the_folder_while_a_trace_is_written(
 ) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()
-    options = ["--active", "3", "--slow-save", "2", "--at", "6", f"import shutil\n{happens}"]
+    # A thread makes it when the profiler has stopped.
+    made = 'while not (folder / "iter-0000003-0000005").exists(): time.sleep(0.01)'
+    code = f"import shutil\n{made}\n{happens}"
+    options = ["--active", "3", "--slow-save", "2", "--at", "6", code]
     output, whole = survives(folder, plain, *options)
     assert whole or "rank 0 could not write the trace of iterations 3-5" in output
 
