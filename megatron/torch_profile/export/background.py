@@ -79,7 +79,7 @@ class Exporter:
     def hand_over(
         self,
         profiler: Any,
-        what: Export,
+        export: Export,
         *,
         stop_seconds: float,
         expected_mb: float,
@@ -89,40 +89,40 @@ class Exporter:
 
         Args:
             profiler: a `torch.profiler.profile` whose trace is stopped and not yet saved.
-            what: where it goes.
+            export: where it goes.
             stop_seconds: how long Kineto's own stop held training, for the log.
             expected_mb: estimated raw size.
             writers: ranks of this node that write to the same disk.
         """
         try:
-            placed = with_room(what, expected_mb, writers)
+            placed = with_room(export, expected_mb, writers)
         except TimeoutError as error:
             # Whoever writes it may wait for the file system; training may not.
-            placed = replace(what, prepared=False) if self._mode == "background" else None
-            messages.silent(what, error, dropped=placed is None)
+            placed = replace(export, prepared=False) if self._mode == "background" else None
+            messages.silent(export, error, dropped=placed is None)
         except OSError as error:
-            messages.lost(what, "trace", str(error))
+            messages.lost(export, "trace", str(error))
             placed = None
         if placed is None:
             let_go(profiler)
             return
-        what = placed
+        export = placed
         began = time.monotonic()
-        process = self._try_to_fork(profiler, what) if self._mode == "background" else None
+        process = self._try_to_fork(profiler, export) if self._mode == "background" else None
         if process is None:
-            process = save_here(profiler, what)
+            process = save_here(profiler, export)
             let_go(profiler)
             profiler = None
             if process is None:
                 return
         held = time.monotonic() - began
-        messages.begun(what, expected_mb if self.last else None, stop_seconds, held)
-        self._flights.append(Flight(what, profiler, held + stop_seconds, process))
+        messages.begun(export, expected_mb if self.last else None, stop_seconds, held)
+        self._flights.append(Flight(export, profiler, held + stop_seconds, process))
 
     def end_beside(
         self,
         stop: Callable[[], Recording],
-        what: Export,
+        export: Export,
         *,
         waited_seconds: float,
         expected_mb: float,
@@ -132,16 +132,16 @@ class Exporter:
 
         Args:
             stop: stops it, in whichever thread.
-            what: where it goes.
+            export: where it goes.
             waited_seconds: how long training has waited for the GPU, for the log.
             expected_mb: estimated raw size.
             writers: ranks of this node that write to the same disk.
         """
         began = time.monotonic()
-        thread = EndingThread(stop, what, expected_mb, writers)
+        thread = EndingThread(stop, export, expected_mb, writers)
         held = time.monotonic() - began
-        messages.begun_beside(what, expected_mb if self.last else None, waited_seconds, held)
-        self._flights.append(Flight(what, None, held, thread))
+        messages.begun_beside(export, expected_mb if self.last else None, waited_seconds, held)
+        self._flights.append(Flight(export, None, held, thread))
 
     def free_saved(self) -> None:
         """Free what Kineto holds of traces that are on disk: five times their size, and about a
@@ -160,7 +160,7 @@ class Exporter:
         self.free_saved()
         deadline = time.monotonic() + _ROOM_SECONDS
         if self._flights and self._short_of_memory():
-            messages.short_of_memory(self._flights[0].what, _ROOM_SECONDS)
+            messages.short_of_memory(self._flights[0].export, _ROOM_SECONDS)
         while self._flights and self._short_of_memory() and time.monotonic() < deadline:
             if called_off():
                 return
@@ -187,7 +187,7 @@ class Exporter:
                 self._conclude(flight, ended)
             elif time.monotonic() - flight.spoke >= _PROGRESS_SECONDS:
                 flight.spoke = time.monotonic()
-                messages.progress(flight.what, flight.started, flight.process.written_bytes())
+                messages.progress(flight.export, flight.started, flight.process.written_bytes())
                 self._give_up_if_stuck(flight)
 
     def wait(self, seconds: float | None = None) -> None:
@@ -203,20 +203,20 @@ class Exporter:
         while self._at_exit:
             self._save_instead(self._at_exit.pop(), "was stuck")
         if self._flights:
-            messages.waits(self._flights[0].what, len(self._flights), bound)
+            messages.waits(self._flights[0].export, len(self._flights), bound)
         while any(f.stopping or time.monotonic() < deadline for f in self._flights):
             self.poll()
             time.sleep(_POLL_SECONDS if self._flights else 0)
         for flight in self._flights:
             flight.process.kill()
-            messages.given_up(flight.what, bound)
+            messages.given_up(flight.export, bound)
         self._flights.clear()
 
-    def _try_to_fork(self, profiler: Any, what: Export) -> Writer | None:
+    def _try_to_fork(self, profiler: Any, export: Export) -> Writer | None:
         try:
-            return fork(profiler, what)
+            return fork(profiler, export)
         except OSError as error:  # a process limit, or memory that may not be overcommitted
-            messages.saved_by_training(what, f"the system refuses to fork ({error.strerror})")
+            messages.saved_by_training(export, f"the system refuses to fork ({error.strerror})")
             return None
 
     def _give_up_if_stuck(self, flight: Flight) -> None:
@@ -231,19 +231,19 @@ class Exporter:
             self._flights.remove(flight)
             # Not now: a file system that hangs would hang training with it.
             self._at_exit.append(flight)
-            messages.stuck(flight.what, _STUCK_SECONDS)
+            messages.stuck(flight.export, _STUCK_SECONDS)
 
     def _conclude(self, flight: Flight, ended: dict[str, Any]) -> None:
-        what = flight.what
+        export = flight.export
         error, died = ended.pop("error", None), ended.pop("died", None)
         if ended:
             self.last = Written(**ended)
-            self.last_iterations = max(1, len(what.recorded))
-            messages.done(flight.what, self.last, flight.started, flight.held_seconds)
-            self._kept_analyses.begin(what, self.last)
+            self.last_iterations = max(1, len(export.recorded))
+            messages.done(flight.export, self.last, flight.started, flight.held_seconds)
+            self._kept_analyses.begin(export, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
-            messages.lost(what, "artifacts" if ended else "trace", error)
+            messages.lost(export, "artifacts" if ended else "trace", error)
         elif died:
             self._save_instead(flight, died)
         self._saved.append(flight.profiler)
@@ -251,11 +251,11 @@ class Exporter:
             self.free_saved()
 
     def _save_instead(self, flight: Flight, how: str) -> None:
-        what = flight.what
+        export = flight.export
         if flight.profiler is None:
-            messages.left_raw(what, how)
+            messages.left_raw(export, how)
             return
-        messages.saved_by_training(what, f"the process that wrote it {how}")
-        process = save_here(flight.profiler, what)
+        messages.saved_by_training(export, f"the process that wrote it {how}")
+        process = save_here(flight.profiler, export)
         if process is not None:
-            self._flights.append(Flight(what, None, flight.held_seconds, process))
+            self._flights.append(Flight(export, None, flight.held_seconds, process))

@@ -14,11 +14,11 @@ _ANSWER_SECONDS = 5.0
 """How long training waits for a file system."""
 
 
-def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
+def with_room(export: Export, expected_mb: float, writers: int) -> Export | None:
     """The export, with its folders made, off a scratch folder that cannot take it.
 
     Args:
-        what: the export as planned.
+        export: the export as planned.
         expected_mb: estimated raw size.
         writers: ranks of this node that write to the same disk.
 
@@ -33,7 +33,7 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
 
     def place() -> None:
         try:
-            found.append(placed(what, expected_mb, writers))
+            found.append(placed(export, expected_mb, writers))
         except Exception as error:
             found.append(error)
 
@@ -42,46 +42,46 @@ def with_room(what: Export, expected_mb: float, writers: int) -> Export | None:
     asking.start()
     asking.join(_ANSWER_SECONDS)
     if not found:
-        raise TimeoutError(f"{what.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
+        raise TimeoutError(f"{export.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
 
 
-def placed(what: Export, expected_mb: float, writers: int) -> Export | None:
+def placed(export: Export, expected_mb: float, writers: int) -> Export | None:
     """As `with_room`, for who may wait for a file system."""
-    trouble = _trouble_with_scratch(what, expected_mb, writers) if what.scratch else None
+    trouble = _trouble_with_scratch(export, expected_mb, writers) if export.scratch else None
     if trouble:
         warn(
             Slug.SCRATCH_UNUSABLE,
             "rank %d: %s; the trace of iterations %s is written in %s instead",
-            what.rank,
+            export.rank,
             trouble,
-            what.window,
-            what.folder,
+            export.window,
+            export.folder,
         )
-        what = replace(what, scratch=None)
-    elif what.scratch:
-        return what
-    what.prepare()
-    short = short_of_space(what.folder, expected_mb, writers)
+        export = replace(export, scratch=None)
+    elif export.scratch:
+        return export
+    export.prepare()
+    short = short_of_space(export.folder, expected_mb, writers)
     if short is None:
-        return what
+        return export
     # A disk filled by traces would end training at its next checkpoint.
     warn(
         Slug.EXPORT_DROPPED,
         "rank %d drops the trace of iterations %s: %s; name another folder with "
         "--torch-profile-dir or --torch-profile-scratch-dir",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         short,
     )
     return None
 
 
-def _trouble_with_scratch(what: Export, expected_mb: float, writers: int) -> str | None:
+def _trouble_with_scratch(export: Export, expected_mb: float, writers: int) -> str | None:
     try:
-        what.prepare()
-        return short_of_space(what.raw.parent, expected_mb, writers)
+        export.prepare()
+        return short_of_space(export.raw.parent, expected_mb, writers)
     except OSError as error:
-        return f"--torch-profile-scratch-dir {what.scratch}: {error.strerror}"
+        return f"--torch-profile-scratch-dir {export.scratch}: {error.strerror}"

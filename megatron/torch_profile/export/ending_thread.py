@@ -43,15 +43,15 @@ class EndingThread:
 
     Args:
         stop: stops the profiler, in whichever thread.
-        what: the export as planned.
+        export: the export as planned.
         expected_mb: estimated raw size.
         writers: ranks of this node that write to the same disk.
     """
 
     def __init__(
-        self, stop: Callable[[], Recording], what: Export, expected_mb: float, writers: int
+        self, stop: Callable[[], Recording], export: Export, expected_mb: float, writers: int
     ) -> None:
-        self.what = what
+        self.export = export
         self.stopping = True
         """Whether the profiler still runs."""
         self._stop = stop
@@ -119,10 +119,10 @@ class EndingThread:
         if not recording.recorded:
             return {"error": _NOTHING}
         try:
-            placed = disk.placed(self.what, self._expected_mb, self._writers)
+            placed = disk.placed(self.export, self._expected_mb, self._writers)
             if placed is None:
                 return {}
-            self.what = placed
+            self.export = placed
             with trace_export.plain_path(placed.raw) as path:
                 self._at_low_priority(lambda: recording.save(path))
         finally:
@@ -139,7 +139,7 @@ class EndingThread:
         def calling() -> None:
             self._at_work = threading.get_native_id()
             try:
-                if not self.what.urgent:
+                if not self.export.urgent:
                     with suppress(OSError):
                         os.setpriority(
                             os.PRIO_PROCESS,
@@ -162,11 +162,11 @@ class EndingThread:
 
     def _compress_again(self, program: Program, how: str) -> None:
         self._again = False
-        messages.compressed_again(self.what, how)
-        left = UnfinishedName(self.what.target.name, program.pid, raw=False)
+        messages.compressed_again(self.export, how)
+        left = UnfinishedName(self.export.target.name, program.pid, raw=False)
         with suppress(OSError):
-            self.what.raw.with_name(str(left)).unlink()
+            self.export.raw.with_name(str(left)).unlink()
         try:
-            self._program = compressing(self.what, drop_late=True)
+            self._program = compressing(self.export, drop_late=True)
         except OSError as error:
             self._program, self._answer = None, {"error": str(error)}

@@ -33,9 +33,9 @@ class Flight:
     spoke: float = field(default_factory=time.monotonic)
 
     @property
-    def what(self) -> Export:
+    def export(self) -> Export:
         """Where it goes, as far as is known."""
-        return self.process.what if isinstance(self.process, EndingThread) else self.planned
+        return self.process.export if isinstance(self.process, EndingThread) else self.planned
 
     @property
     def stopping(self) -> bool:

@@ -56,22 +56,22 @@ class KeptAnalyses:
         """Whether an analysis runs beside training, or waits for its turn."""
         return self._running is not None or bool(self._waiting)
 
-    def begin(self, what: Export, written: Written) -> None:
+    def begin(self, export: Export, written: Written) -> None:
         """Have a finished trace analysed, if that is wanted and there is something to analyse."""
-        if self._failed or what.urgent or what.partials == "never":
+        if self._failed or export.urgent or export.partials == "never":
             return
-        if what.partials == "auto" and not written.kernels:
+        if export.partials == "auto" and not written.kernels:
             return
         if host_memory().free < _BASE_BYTES + _BYTES_PER_RAW_BYTE * written.raw_bytes:
-            self._fail(what, "the host has too little free memory")
+            self._fail(export, "the host has too little free memory")
             return
-        self._waiting.append(what)
+        self._waiting.append(export)
         self.poll()
 
     def poll(self) -> None:
         """Look after it without waiting: called once an iteration."""
         if self._running is not None:
-            what, program, deadline = self._running
+            export, program, deadline = self._running
             answer = program.poll()
             if answer is None and time.monotonic() < deadline:
                 return
@@ -81,15 +81,15 @@ class KeptAnalyses:
                 answer = {"error": f"the analysis was not done after {seconds(_MOST_SECONDS)}"}
             why = answer.get("error") or answer.get("died")
             if why:
-                self._fail(what, why)
+                self._fail(export, why)
         if self._waiting:
-            what = self._waiting.popleft()
+            export = self._waiting.popleft()
             try:
-                program = Program([sys.executable, "-m", _PROGRAM, str(what.target)])
+                program = Program([sys.executable, "-m", _PROGRAM, str(export.target)])
             except OSError as error:
-                self._fail(what, error.strerror or str(error))
+                self._fail(export, error.strerror or str(error))
                 return
-            self._running = (what, program, time.monotonic() + _MOST_SECONDS)
+            self._running = (export, program, time.monotonic() + _MOST_SECONDS)
 
     def wait(self) -> None:
         """At the end of the process: wait for what is under way, within the bound."""
@@ -98,13 +98,13 @@ class KeptAnalyses:
             return
         deadline = time.monotonic() + self._exit_timeout
         if self._running is not None:
-            what = self._running[0]
+            export = self._running[0]
             say(
                 Slug.ANALYSIS_WAITS,
                 "rank %d waits up to %s for the analysis of its trace of iterations %s",
-                what.rank,
+                export.rank,
                 seconds(self._exit_timeout),
-                what.window,
+                export.window,
             )
         while self._running is not None and time.monotonic() < deadline:
             self.poll()
@@ -118,15 +118,15 @@ class KeptAnalyses:
             self._running[1].kill()
             self._running = None
 
-    def _fail(self, what: Export, why: str) -> None:
+    def _fail(self, export: Export, why: str) -> None:
         self._failed = True
         self._waiting.clear()
         warn(
             Slug.ANALYSIS_FAILED,
             "rank %d keeps no analyses beside its traces from iterations %s on: %s; torch-trace "
             "analyze reads the traces instead",
-            what.rank,
-            what.window,
+            export.rank,
+            export.window,
             why,
         )
 

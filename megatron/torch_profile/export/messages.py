@@ -11,28 +11,28 @@ from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_trace.wording import counted, megabytes, seconds, size
 
 
-def lost(what: Export, part: str, why: str) -> None:
+def lost(export: Export, part: str, why: str) -> None:
     """One line about what an export has cost: the trace, or what goes with it."""
     warn(
         Slug.EXPORT_FAILED,
         "rank %d could not write the %s of iterations %s: %s",
-        what.rank,
+        export.rank,
         part,
-        what.window,
+        export.window,
         why,
     )
 
 
 def begun(
-    what: Export, expected_mb: float | None, stop_seconds: float, held_seconds: float
+    export: Export, expected_mb: float | None, stop_seconds: float, held_seconds: float
 ) -> None:
     """One line about a window that is over, and how long training was held at its end."""
     say(
         Slug.EXPORT_BEGUN,
         "rank %d writes the trace of iterations %s%s; the profiler's stop held training for %s and "
         "the hand-over for %s",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
         seconds(stop_seconds),
         seconds(held_seconds),
@@ -40,39 +40,39 @@ def begun(
 
 
 def begun_beside(
-    what: Export, expected_mb: float | None, waited_seconds: float, held_seconds: float
+    export: Export, expected_mb: float | None, waited_seconds: float, held_seconds: float
 ) -> None:
     """One line about a window whose profiler is stopped beside training."""
     say(
         Slug.EXPORT_BEGUN,
         "rank %d writes the trace of iterations %s%s; the profiler stops beside training, which "
         "waited %s for the GPU; the hand-over held training for %s",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
         seconds(waited_seconds),
         seconds(held_seconds),
     )
 
 
-def progress(what: Export, started: float, written_bytes: int) -> None:
+def progress(export: Export, started: float, written_bytes: int) -> None:
     """One line about an export that takes long."""
     say(
         Slug.EXPORT_PROGRESS,
         "rank %d is still writing the trace of iterations %s: %s on disk after %s",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         size(written_bytes) if written_bytes else "nothing",
         seconds(round(time.monotonic() - started)),
     )
 
 
-def done(what: Export, written: Written, started: float, held_seconds: float) -> None:
+def done(export: Export, written: Written, started: float, held_seconds: float) -> None:
     """One line about a finished trace, and one if it says nothing about the GPU."""
     say(
         Slug.EXPORT_DONE,
         "rank %d wrote %s: %s (%s raw, %s) in %s; training was held for %s",
-        what.rank,
+        export.rank,
         written.path,
         size(written.file_bytes),
         size(written.raw_bytes),
@@ -80,106 +80,106 @@ def done(what: Export, written: Written, started: float, held_seconds: float) ->
         seconds(time.monotonic() - started),
         seconds(held_seconds),
     )
-    if (written.launches or what.gpu) and not written.kernels:
+    if (written.launches or export.gpu) and not written.kernels:
         launches = counted(written.launches, "kernel launch", "kernel launches")
         warn(
             Slug.NO_GPU_EVENTS,
             "rank %d: the trace holds %sno kernel, so it says nothing about the GPU; another "
             "profiler (nsys, DCGM) may hold CUPTI, or the user may lack the privilege to read GPU "
             "events",
-            what.rank,
+            export.rank,
             f"{launches} and " if written.launches else "",
         )
 
 
-def waits(what: Export, traces: int, bound: float) -> None:
+def waits(export: Export, traces: int, bound: float) -> None:
     """One line about the end of training, which comes when the traces are written."""
     say(
         Slug.EXPORT_WAITS,
         "rank %d waits up to %s for %s to be written",
-        what.rank,
+        export.rank,
         seconds(bound),
         counted(traces, "trace"),
     )
 
 
-def given_up(what: Export, bound: float) -> None:
+def given_up(export: Export, bound: float) -> None:
     """One line about a trace that training did not wait for any longer."""
     warn(
         Slug.EXPORT_GIVEN_UP,
         "rank %d gives up on the trace of iterations %s after %s (--torch-profile-exit-timeout); "
         "the unfinished trace is %s",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         seconds(bound),
-        what.raw,
+        export.raw,
     )
 
 
-def silent(what: Export, error: TimeoutError, *, dropped: bool) -> None:
+def silent(export: Export, error: TimeoutError, *, dropped: bool) -> None:
     """One line about a folder that does not answer."""
     warn(
         Slug.FOLDER_SILENT,
         "rank %d: %s; the trace of iterations %s is %s",
-        what.rank,
+        export.rank,
         error,
-        what.window,
+        export.window,
         "dropped" if dropped else "written when the folder answers",
     )
 
 
-def short_of_memory(what: Export, bound: float) -> None:
+def short_of_memory(export: Export, bound: float) -> None:
     """One line about a window that begins later."""
     say(
         Slug.MEMORY_SHORT,
         "rank %d waits up to %s before its next window: the host has no memory for another trace "
         "until earlier traces are written",
-        what.rank,
+        export.rank,
         seconds(bound),
     )
 
 
-def stuck(what: Export, after: float) -> None:
+def stuck(export: Export, after: float) -> None:
     """One line about a process that no longer moves."""
     warn(
         Slug.EXPORT_STUCK,
         "rank %d: the process that writes the trace of iterations %s has not moved for %s and was "
         "ended; the trace is saved when training ends",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         seconds(after),
     )
 
 
-def saved_by_training(what: Export, why: str) -> None:
+def saved_by_training(export: Export, why: str) -> None:
     """One line about a trace that no other process can write."""
     warn(
         Slug.EXPORT_FROM_TRAINING,
         "rank %d: training itself saves the trace of iterations %s: %s",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         why,
     )
 
 
-def compressed_again(what: Export, how: str) -> None:
+def compressed_again(export: Export, how: str) -> None:
     """One line about a process that was ended and is replaced."""
     warn(
         Slug.EXPORT_AGAIN,
         "rank %d: the process that compressed the trace of iterations %s %s; another one does it",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         how,
     )
 
 
-def left_raw(what: Export, how: str) -> None:
+def left_raw(export: Export, how: str) -> None:
     """One line about a trace that nobody compresses any more."""
     warn(
         Slug.EXPORT_LEFT_RAW,
         "rank %d: the process that compressed the trace of iterations %s %s; the raw trace is %s",
-        what.rank,
-        what.window,
+        export.rank,
+        export.window,
         how,
-        what.raw,
+        export.raw,
     )

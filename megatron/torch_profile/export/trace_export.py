@@ -110,7 +110,7 @@ class Export:
             (self._grows_in / DESTINATION_FILE).write_text(f"{self.folder}\n")
 
 
-def save(profiler: Any, what: Export) -> int:
+def save(profiler: Any, export: Export) -> int:
     """Have Kineto write the raw trace, which it does once for each result and process.
 
     Returns:
@@ -119,17 +119,17 @@ def save(profiler: Any, what: Export) -> int:
     Raises:
         TorchTraceError: the file is cut short.
     """
-    with plain_path(what.raw) as path:
+    with plain_path(export.raw) as path:
         profiler.export_chrome_trace(path)
-    take_begun(what)
-    return check_whole(what.raw)
+    take_begun(export)
+    return check_whole(export.raw)
 
 
-def take_begun(what: Export) -> None:
+def take_begun(export: Export) -> None:
     """Newer versions of Kineto write beside the raw file first, and leave that when they fail."""
-    begun = what.raw.with_name(what.raw.name + TEMPORARY_SUFFIX)
-    if begun.exists() and not what.raw.exists():
-        begun.rename(what.raw)
+    begun = export.raw.with_name(export.raw.name + TEMPORARY_SUFFIX)
+    if begun.exists() and not export.raw.exists():
+        begun.rename(export.raw)
 
 
 @contextmanager
@@ -154,20 +154,20 @@ def let_go(profiler: Any) -> None:
         profiler.profiler = None
 
 
-def write_artifacts(profiler: Any, what: Export) -> None:
+def write_artifacts(profiler: Any, export: Export) -> None:
     """Write what needs the events as Python objects: minutes for millions of them, so not in a
     hurry."""
-    if what.urgent or not (what.key_averages or what.stacks):
+    if export.urgent or not (export.key_averages or export.stacks):
         return
-    (what.folder / ARTIFACTS).mkdir(exist_ok=True)
+    (export.folder / ARTIFACTS).mkdir(exist_ok=True)
     device = "device" if profiler.use_device else "cpu"
-    if what.key_averages:
-        path = what.folder / what.name.artifact("key_averages.txt")
+    if export.key_averages:
+        path = export.folder / export.name.artifact("key_averages.txt")
         table = profiler.key_averages().table(
             sort_by=f"self_{device}_time_total", row_limit=_KEY_AVERAGES_ROWS
         )
         path.write_text(f"{table}\n")
-    if what.stacks:
-        path = what.folder / what.name.artifact("stacks.txt")
+    if export.stacks:
+        path = export.folder / export.name.artifact("stacks.txt")
         metric = "self_cuda_time_total" if profiler.use_device else "self_cpu_time_total"
         profiler.export_stacks(str(path), metric)

@@ -10,15 +10,15 @@ from megatron.torch_profile.export.trace_export import Export, write_artifacts
 from megatron.torch_profile.export.writers import Program, save_and_compress
 
 
-def save_here(profiler: Any, what: Export) -> Program | None:
+def save_here(profiler: Any, export: Export) -> Program | None:
     """Save a trace and what goes with it from training; whatever fails is said, and only that."""
     try:
-        process = save_and_compress(profiler, what)
+        process = save_and_compress(profiler, export)
     except Exception as error:
-        messages.lost(what, "trace", str(error) or type(error).__name__)
+        messages.lost(export, "trace", str(error) or type(error).__name__)
         return None
     try:
-        write_artifacts(profiler, what)
+        write_artifacts(profiler, export)
     except Exception as error:
-        messages.lost(what, "artifacts", str(error) or type(error).__name__)
+        messages.lost(export, "artifacts", str(error) or type(error).__name__)
     return process

@@ -191,7 +191,7 @@ def _written_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
 
 
-def fork(profiler: Any, what: Export) -> Child:
+def fork(profiler: Any, export: Export) -> Child:
     """Write a trace in a forked child; the caller is held for the fork itself.
 
     Raises:
@@ -211,7 +211,7 @@ def fork(profiler: Any, what: Export) -> Child:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _write_and_exit(profiler, what, answer)
+            _write_and_exit(profiler, export, answer)
     except OSError:
         answer.close()
         raise
@@ -220,7 +220,7 @@ def fork(profiler: Any, what: Export) -> Child:
     return Child(pid, answer)
 
 
-def _write_and_exit(profiler: Any, what: Export, shared: mmap.mmap) -> NoReturn:
+def _write_and_exit(profiler: Any, export: Export, shared: mmap.mmap) -> NoReturn:
     answer: dict[str, Any] = {}
     try:
         gc.disable()  # collecting would copy the parent's pages one by one
@@ -228,17 +228,17 @@ def _write_and_exit(profiler: Any, what: Export, shared: mmap.mmap) -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
         be_killed_first()
         _close_all_files()
-        if not what.urgent:
+        if not export.urgent:
             os.nice(10)
-        if not what.prepared:
-            what.prepare()
-        trace_export.save(profiler, what)
-        answer = asdict(compress(what.raw, what.target, what.name.compression))
-        trace_export.write_artifacts(profiler, what)
+        if not export.prepared:
+            export.prepare()
+        trace_export.save(profiler, export)
+        answer = asdict(compress(export.raw, export.target, export.name.compression))
+        trace_export.write_artifacts(profiler, export)
     except CutShortError as error:
         answer = {"error": str(error)}
         with suppress(BaseException):
-            answer["error"] = keep_whole_events(what.raw, what.target)
+            answer["error"] = keep_whole_events(export.raw, export.target)
     except BaseException as error:
         # The trace itself may be there already.
         answer = {**answer, "error": str(error) or type(error).__name__}
@@ -262,25 +262,25 @@ def _close_all_files() -> None:
                 os.close(number)
 
 
-def save_and_compress(profiler: Any, what: Export) -> Program:
+def save_and_compress(profiler: Any, export: Export) -> Program:
     """Save a raw trace here and now, and have a process of its own compress it.
 
     Raises:
         Exception: what the file system, Kineto or our own check find wrong.
     """
-    trace_export.save(profiler, what)
-    return compressing(what)
+    trace_export.save(profiler, export)
+    return compressing(export)
 
 
-def compressing(what: Export, *, drop_late: bool = False) -> Program:
+def compressing(export: Export, *, drop_late: bool = False) -> Program:
     """A process of its own that compresses a raw trace.
 
     Args:
-        what: the export, whose raw trace is there.
+        export: the export, whose raw trace is there.
         drop_late: drop what its profiler recorded after the end of the window.
 
     Raises:
         OSError: the system gives no process.
     """
-    command = [sys.executable, "-m", _COMPRESS, str(what.raw), str(what.target)]
-    return Program([*command, what.name.compression, *(["drop-late"] if drop_late else [])])
+    command = [sys.executable, "-m", _COMPRESS, str(export.raw), str(export.target)]
+    return Program([*command, export.name.compression, *(["drop-late"] if drop_late else [])])

@@ -87,10 +87,10 @@ class WindowEnds:
             Why its trace is lost, or None.
         """
         expected = window.estimated_mb()
-        what = Export.of(self._plan, window.window, window.recorded, self._exporter.hurried, cut)
+        export = Export.of(self._plan, window.window, window.recorded, self._exporter.hurried, cut)
         # A limit may have been set since the window began.
         if window.beside and not memory_may_be_refused():
-            return self._end_beside(window, following, what, expected)
+            return self._end_beside(window, following, export, expected)
         stop_seconds = window.stop(following)
         self._others.release()
         if not kineto.has_result(window.profiler):
@@ -98,7 +98,7 @@ class WindowEnds:
             return _GONE
         self._exporter.hand_over(
             window.profiler,
-            what,
+            export,
             stop_seconds=stop_seconds,
             expected_mb=expected,
             writers=self._plan.writers_here,
@@ -106,7 +106,7 @@ class WindowEnds:
         return None
 
     def _end_beside(
-        self, window: OpenWindow, following: Window | None, what: Export, expected: float
+        self, window: OpenWindow, following: Window | None, export: Export, expected: float
     ) -> str | None:
         ended = window.end_beside(following)
         if ended is None:
@@ -126,7 +126,7 @@ class WindowEnds:
         try:
             self._exporter.end_beside(
                 stop,
-                what,
+                export,
                 waited_seconds=waited,
                 expected_mb=expected,
                 writers=self._plan.writers_here,
