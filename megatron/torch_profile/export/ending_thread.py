@@ -29,7 +29,7 @@ class Recording(Protocol):
 
     @property
     def recorded(self) -> bool:
-        """Whether it can be saved."""
+        """Whether it can be saved; else it holds nothing that must be freed."""
 
     def save(self, path: str) -> None:
         """Write the raw trace."""

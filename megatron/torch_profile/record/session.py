@@ -20,7 +20,7 @@ from megatron.torch_profile.hooks import arguments
 from megatron.torch_profile.log import Slug, exit_with, say, warn
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
-from megatron.torch_profile.record import cupti, forewarnings
+from megatron.torch_profile.record import cuda_graphs, cupti, forewarnings
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
@@ -116,6 +116,8 @@ def _prepare_cupti(args: Any) -> None:
     import torch
 
     graphs = cupti.uses_cuda_graphs(args)
+    if graphs:
+        cuda_graphs.expect()
     cupti.prepare(torch.version.cuda, cuda_graphs=graphs, given=os.environ)
     other = cupti.other_subscriber(os.environ)
     if other:

@@ -10,6 +10,7 @@ import torch
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.export.native_profiler import native_profiler
+from megatron.torch_profile.record import cuda_graphs
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER = "2"
@@ -30,6 +31,8 @@ def why_training_stops_it(config: TorchProfileConfig) -> str | None:
         return f"{flag_of('export')} sync"
     if native_profiler() is None or not _all_threads():
         return f"torch {torch.__version__} cannot stop its profiler from another thread here"
+    if cuda_graphs.in_use():
+        return "CUDA graphs are replayed, and no other thread may stop it beside a replay"
     if memory_may_be_refused():
         return "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
     return None

@@ -11,13 +11,37 @@ from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.log import Slug, say
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
-from megatron.torch_profile.record import kineto
+from megatron.torch_profile.record import cuda_graphs, kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.stop_place import memory_may_be_refused, why_training_stops_it
 
 _WAIT_SECONDS = 0.05
 _GONE = "something else in this process has ended torch's profiler"
+
+
+class _UntilSaved:
+    """A recording whose profiler counts as ended when it is saved, or given up.
+
+    Args:
+        recording: what is saved.
+        release: lets another profiler begin.
+    """
+
+    recorded = True
+
+    def __init__(self, recording: Recording, release: Callable[[], None]) -> None:
+        self._recording = recording
+        self._release = release
+
+    def save(self, path: str) -> None:
+        self._recording.save(path)
+
+    def free(self) -> None:
+        try:
+            self._recording.free()
+        finally:
+            self._release()
 
 
 class WindowEnds:
@@ -38,6 +62,8 @@ class WindowEnds:
     @property
     def beside(self) -> bool:
         """Whether profilers are stopped beside training; where not, the log says why, once."""
+        if self._beside and cuda_graphs.in_use():
+            self._beside = None
         if self._beside is None:
             why = why_training_stops_it(self._plan.config)
             self._beside = why is None
@@ -51,7 +77,11 @@ class WindowEnds:
         return self._beside
 
     def in_the_way(self, window: Window, iteration: int, called_off: Callable[[], bool]) -> bool:
-        """Whether the profiler of an earlier window still stops, and this one can wait for that.
+        """Whether the profiler of an earlier window still ends, and this one can wait for that.
+
+        It ends when its trace is saved: Kineto works out the times of GPU rows while it saves, with
+        a clock that the next profiler sets anew. Seen: rows 58 days off.
+
 
         One that can wait no longer has training wait.
 
@@ -66,7 +96,8 @@ class WindowEnds:
             return True
         say(
             Slug.WINDOW_WAITS,
-            "rank %d waits for the profiler, which still stops, before it records iterations %s",
+            "rank %d waits for the last window, whose trace is not saved yet, before it records "
+            "iterations %s",
             self._plan.topology.rank,
             window,
         )
@@ -88,8 +119,8 @@ class WindowEnds:
         """
         expected = window.estimated_mb()
         export = Export.of(self._plan, window.window, window.recorded, self._exporter.hurried, cut)
-        # A limit may have been set since the window began.
-        if window.beside and not memory_may_be_refused():
+        # A limit may have been set, and a graph captured, since the window began.
+        if window.beside and not memory_may_be_refused() and not cuda_graphs.in_use():
             return self._end_beside(window, following, export, expected)
         stop_seconds = window.stop(following)
         self._others.release()
@@ -118,9 +149,14 @@ class WindowEnds:
         def stop() -> Recording:
             stopped.append(True)
             try:
-                return end()
-            finally:
+                recording = end()
+            except BaseException:
                 self._others.release()
+                raise
+            if not recording.recorded:
+                self._others.release()
+                return recording
+            return _UntilSaved(recording, self._others.release)
 
         self._others.ending = True
         try:

@@ -20,7 +20,7 @@ from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
-from megatron.torch_profile.record import stop_place
+from megatron.torch_profile.record import cuda_graphs, stop_place
 from megatron.torch_profile.record.stop_place import why_training_stops_it
 
 pytestmark = [
@@ -86,7 +86,8 @@ def test_the_next_window_waits_for_the_stop_of_the_last(
         path = tmp_path / f"iter-000000{number}/rank-0.pt.trace.json.gz"
         assert spans(path, "ProfilerStep") == [f"ProfilerStep#{number}"]
     assert (
-        "rank 0 waits for the profiler, which still stops, before it records iterations 5"
+        "rank 0 waits for the last window, whose trace is not saved yet, before it records "
+        "iterations 5"
     ) in said
 
 
@@ -163,6 +164,10 @@ def test_the_end_waits_for_the_stop_however_short_its_bound(
     assert 0.5 < time.monotonic() - began < 30
     assert left == [True], "what the thread works with is not taken down under it"
     assert said[-1].startswith("rank 0 gives up on the trace of iterations 3 after 100 ms")
+    # Here the process goes on, and the thread with it.
+    for thread in threading.enumerate():
+        if thread.name.startswith("torch-profile"):
+            thread.join()
 
 
 def test_a_process_that_compresses_and_is_killed_is_started_again(
@@ -250,3 +255,55 @@ def test_no_thread_is_left(tmp_path: Path) -> None:
     end(recorder)
     assert threading.active_count() == before
     assert subprocess.run(["pgrep", "-P", str(os.getpid())], check=False).returncode == 1
+
+
+def test_the_next_window_waits_until_the_trace_of_the_last_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    # Kineto works out the times of GPU rows while it saves, with a clock that the next one sets.
+    saved: list[int] = []
+    prepared: list[int] = []
+    slowly(monkeypatch, Result, "save", 0.5)
+    free, prepare = Result.free, torch.profiler.profile.prepare_trace
+    monkeypatch.setattr(Result, "free", lambda result: (free(result), saved.append(1)))
+    monkeypatch.setattr(
+        torch.profiler.profile,
+        "prepare_trace",
+        lambda profiler: (prepared.append(len(saved)), prepare(profiler)),
+    )
+    recorder = make(tmp_path, repeat=2)
+    train(recorder, range(1, 9))
+    end(recorder)
+    assert prepared == [0, 1]
+    assert len(traces(tmp_path)) == 2
+    assert any("waits for the last window" in line for line in said)
+
+
+@pytest.fixture
+def no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "_used", False)
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_beside_cuda_graphs_training_stops_it_itself(tmp_path: Path, said: list[str]) -> None:
+    cuda_graphs.expect()
+    recorder = make(tmp_path)
+    train(recorder, range(1, 6))
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]
+    assert any("CUDA graphs are replayed" in line for line in said)
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_a_graph_that_is_captured_inside_a_window_is_noticed_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda.graphs.CUDAGraph, "capture_begin", lambda graph: None)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 4))
+    torch.cuda.graphs.CUDAGraph.capture_begin(None)
+    train(recorder, range(4, 6))
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]
+    assert any("the profiler's stop held training" in line for line in said)
+    assert not hasattr(torch.cuda.graphs.CUDAGraph.capture_begin, "__wrapped__"), "taken back"
