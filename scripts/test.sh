@@ -11,11 +11,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 install_into_venv train,view,dev
-# A process a core, and a file's tests in one of them. A linked .venv may be older than xdist.
-parallel=()
-if .venv/bin/python -c 'import xdist' 2>/dev/null; then
-  parallel=(--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
-fi
 if [[ ${1:-} != fast ]]; then
   install_test_programs
 fi
@@ -26,14 +21,7 @@ fi
 .venv/bin/lint-imports
 if [[ ${1:-} == fast ]]; then
   shift
-  .venv/bin/python -m pytest "${parallel[@]}" \
-    -m "not torchrun and not slurm and not browser and not slow" "$@"
-elif (($# > 0)); then
-  .venv/bin/python -m pytest "$@"
+  .venv/bin/python -m pytest -m "not torchrun and not slurm and not browser and not slow" "$@"
 else
-  status=0
-  .venv/bin/python -m pytest "${parallel[@]}" -m "not slurm" || status=$?
-  # Jobs that have time limits get the machine to themselves.
-  .venv/bin/python -m pytest -m slurm || status=$?
-  exit "$status"
+  .venv/bin/python -m pytest "$@"
 fi

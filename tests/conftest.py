@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The browser of the tests that look at pages, marks of what a test starts, and who runs what."""
+"""The browser of the tests that look at pages, and marks of what a test starts."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,6 @@ _OF_FOLDERS = {
     "slurm": pytest.mark.slurm,
     "hostile": pytest.mark.slow,
 }
-_SHARE_TRAININGS = ("test_metrics.py", "test_newest_wheel.py", "test_wheels.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,22 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(_OF_FOLDERS[folder])
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With pytest-xdist a file's tests run in one process, and so do all that share trainings."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            if Path(file).name not in _SHARE_TRAININGS:
-                return file
-            version = re.search(r"\[(\d+\.\d+\.\d+)\]$", nodeid)
-            return version[0] if version else file
-
-    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="module")
