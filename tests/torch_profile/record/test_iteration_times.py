@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from recordings import end, make, read, train
+from recordings import signals as signals
 
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, iteration_times
@@ -27,7 +28,9 @@ class Training:
         self.now = 0
         monkeypatch.setattr(iteration_times.time, "perf_counter_ns", lambda: self.now)
         self.others, self.exporter = SimpleNamespace(running=False), SimpleNamespace(at_work=False)
-        plan = make(folder)._plan
+        recorder = make(folder)
+        plan = recorder._plan
+        recorder.close()
         self.times = IterationTimes(plan, self.others, self.exporter)  # type: ignore[arg-type]
         self.times.begin_step(1, None)
         self.iteration = 1
