@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from megatron.torch_profile.record import cuda_graphs
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER = "2"
+_FILES = 8
+"""Descriptors: of the raw trace, of pipes to the program that compresses, and some to spare."""
 
 
 def why_training_stops_it(config: TorchProfileConfig) -> str | None:
@@ -54,3 +57,17 @@ def memory_may_be_refused() -> bool:
         return _OVERCOMMIT.read_text().strip() == _NEVER
     except OSError:
         return False
+
+
+def short_of_files() -> bool:
+    """Whether the limit on open files leaves no room for a thread that saves a trace."""
+    held: list[int] = []
+    try:
+        for _ in range(_FILES):
+            held.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - held once open
+    except OSError:
+        return True
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    return False

@@ -14,7 +14,11 @@ from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cuda_graphs, kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
-from megatron.torch_profile.record.stop_place import memory_may_be_refused, why_training_stops_it
+from megatron.torch_profile.record.stop_place import (
+    memory_may_be_refused,
+    short_of_files,
+    why_training_stops_it,
+)
 
 _WAIT_SECONDS = 0.05
 _GONE = "something else in this process has ended torch's profiler"
@@ -120,7 +124,8 @@ class WindowEnds:
         expected = window.estimated_mb()
         export = Export.of(self._plan, window.window, window.recorded, self._exporter.hurried, cut)
         # A limit may have been set, and a graph captured, since the window began.
-        if window.beside and not memory_may_be_refused() and not cuda_graphs.in_use():
+        refused = memory_may_be_refused() or short_of_files() or cuda_graphs.in_use()
+        if window.beside and not refused:
             return self._end_beside(window, following, export, expected)
         stop_seconds = window.stop(following)
         self._others.release()
