@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.process_memory import resident_bytes
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
@@ -98,10 +99,11 @@ def with_torch(profiler: Any, folder: Path) -> dict[str, float]:
 
 def with_ours(profiler: Any, folder: Path, mode: str, training: Training) -> dict[str, float]:
     """Hand over, and train on until the file is complete."""
-    exporter = Exporter(mode, 600)
+    exporter = Exporter(600)
     what = Export(0, Window(1, 1, 1), (1,), folder, TraceName(0, 1))
     began = time.perf_counter()
-    exporter.hand_over(profiler, what, stop_seconds=0, expected_mb=0, writers=1)
+    ending = Ending.TRAINING if mode == "sync" else Ending.FORK
+    exporter.hand_over(profiler, what, ending, stop_seconds=0, expected_mb=0, writers=1)
     held = time.perf_counter() - began
     while exporter.in_flight:
         training.step()

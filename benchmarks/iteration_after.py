@@ -30,6 +30,7 @@ import torch
 from export_stall import Training
 
 from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.process_memory import resident_bytes
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
@@ -93,7 +94,7 @@ def window(mode: str, loop: Loop, stacks: bool, folder: Path) -> dict[str, Any]:
     before = [loop.step() for _ in range(UNDISTURBED)]
     resident = resident_bytes()
     made, step = recorded(loop, stacks, mode == "thread")
-    exporter = Exporter("sync" if mode == "sync" else "background", 600)
+    exporter = Exporter(600)
     what = Export(0, Window(1, 1, 1), (1,), folder, TraceName(0, 1))
     loop.wait()
     began = time.perf_counter()
@@ -109,7 +110,8 @@ def window(mode: str, loop: Loop, stacks: bool, folder: Path) -> dict[str, Any]:
         if mode == "torch":
             torch.profiler.tensorboard_trace_handler(str(folder), use_gzip=True)(made)
         else:
-            exporter.hand_over(made, what, stop_seconds=0, expected_mb=0, writers=1)
+            ending = Ending.TRAINING if mode == "sync" else Ending.FORK
+            exporter.hand_over(made, what, ending, stop_seconds=0, expected_mb=0, writers=1)
     held, complete = time.perf_counter() - began, None
     after, peak = [], resident_bytes()
     while len(after) < FOLLOWING or exporter.in_flight:

@@ -13,6 +13,7 @@ Importing this package imports neither torch nor Megatron, and changes nothing.
 
 from __future__ import annotations
 
+from megatron.torch_profile.hooks import cuda_graphs
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.patching import PatchSet
 
@@ -24,12 +25,15 @@ _patches = PatchSet(PATCHES)
 def install() -> None:
     """Wrap the few Megatron names that profiling needs; again is nothing.
 
-    Megatron may be imported before or after. Without `--torch-profile` among the arguments,
+    Megatron and torch may be imported before or after; of torch, only the begin of a CUDA graph's
+    capture is wrapped, which is noted. Without `--torch-profile` among the arguments,
     training is what it was.
     """
     _patches.apply()
+    cuda_graphs.captures.apply()
 
 
 def uninstall() -> None:
-    """Put every Megatron name back; again is nothing."""
+    """Put every name back; again is nothing."""
     _patches.remove()
+    cuda_graphs.captures.remove()

@@ -14,12 +14,14 @@ import pytest
 import torch
 
 from megatron.torch_profile.export.background import Exporter
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_trace.format.file_names import TraceName
 
 WINDOW = Window(3, 4, 1)
 TARGET = "iter-0000003-0000004/rank-0.pt.trace.json.gz"
+WITHOUT_THREAD = (Ending.FORK, Ending.TRAINING)
 LAUNCH = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}'
 KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
 
@@ -47,8 +49,8 @@ def what(folder: Path, **options: Any) -> Export:
     return Export(0, WINDOW, (3, 4), folder / "iter-0000003-0000004", name, **options)
 
 
-def hand_over(exporter: Exporter, where: Export) -> None:
-    exporter.hand_over(profiled(), where, stop_seconds=0.0, expected_mb=0.0, writers=1)
+def hand_over(exporter: Exporter, where: Export, ending: Ending = Ending.FORK) -> None:
+    exporter.hand_over(profiled(), where, ending, stop_seconds=0.0, expected_mb=0.0, writers=1)
 
 
 def names(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ import torch
 import zstandard
 
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_profile.plan.schedule import Schedule, Span
@@ -22,6 +23,7 @@ from megatron.torch_profile.plan.topology import CPU, Member, Topology
 from megatron.torch_profile.record import window_end
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.record.signals import SIGNALS
+from megatron.torch_profile.record.stop_place import Decision
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +38,8 @@ def signals() -> Iterator[None]:
 @pytest.fixture
 def training_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch's profiler cannot be stopped in a thread, and a forked child writes."""
-    monkeypatch.setattr(window_end, "why_training_stops_it", lambda _: "the test wants it")
+    forks = Decision(Ending.FORK, "the test wants it")
+    monkeypatch.setattr(window_end, "decide", lambda *_: forks)
 
 
 def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports in flight: who writes a trace while training goes on, and what becomes of it.
 
-`background`: a thread stops the profiler, saves and frees what it has recorded, in C++ that lets
-training run; another process compresses. Where torch does not allow that, the profiler is stopped
-by training, and a forked child saves, compresses and renames; training is held for the fork. The
-parent keeps Kineto's result until the child has succeeded, because Kineto saves a result only once
-per process: the child's save leaves the parent's unused, and if the child is killed the parent
-saves it itself.
+A thread (`Ending.THREAD`) stops the profiler, saves and frees what it has recorded, in C++ that
+lets training run; another process compresses. Where that cannot be, training stops the profiler,
+and a forked child (`Ending.FORK`) saves, compresses and renames; training is held for the fork.
+The parent keeps Kineto's result until the child has succeeded, because Kineto saves a result only
+once per process: the child's save leaves the parent's unused, and if the child is killed the
+parent saves it itself.
 
-`sync`: for systems on which forking is unsafe. Training is held for the raw save; another, not
-forked process compresses.
+`--torch-profile-export sync` (`Ending.TRAINING`) is for systems on which forking is unsafe.
+Training is held for the raw save; another, not forked process compresses.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from megatron.torch_profile.export import messages
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.disk import with_room
 from megatron.torch_profile.export.ending_thread import EndingThread, Recording
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.flight import Flight
 from megatron.torch_profile.export.kept_analysis import KeptAnalyses
 from megatron.torch_profile.export.limits import MB
@@ -43,12 +44,10 @@ class Exporter:
     """Takes stopped profilers and sees their traces to disk.
 
     Args:
-        mode: background or sync.
         exit_timeout: seconds that the end of the process waits for exports.
     """
 
-    def __init__(self, mode: str, exit_timeout: float) -> None:
-        self._mode = mode
+    def __init__(self, exit_timeout: float) -> None:
         self._exit_timeout = exit_timeout
         self._flights: list[Flight] = []
         self._at_exit: list[Flight] = []
@@ -80,6 +79,7 @@ class Exporter:
         self,
         profiler: Any,
         export: Export,
+        ending: Ending,
         *,
         stop_seconds: float,
         expected_mb: float,
@@ -90,15 +90,17 @@ class Exporter:
         Args:
             profiler: a `torch.profiler.profile` whose trace is stopped and not yet saved.
             export: where it goes.
+            ending: `FORK` or `TRAINING`.
             stop_seconds: how long Kineto's own stop held training, for the log.
             expected_mb: estimated raw size.
             writers: ranks of this node that write to the same disk.
         """
+        forks = ending is Ending.FORK
         try:
             placed = with_room(export, expected_mb, writers)
         except TimeoutError as error:
             # Whoever writes it may wait for the file system; training may not.
-            placed = replace(export, prepared=False) if self._mode == "background" else None
+            placed = replace(export, prepared=False) if forks else None
             messages.silent(export, error, dropped=placed is None)
         except OSError as error:
             messages.lost(export, "trace", str(error))
@@ -108,7 +110,7 @@ class Exporter:
             return
         export = placed
         began = time.monotonic()
-        process = self._try_to_fork(profiler, export) if self._mode == "background" else None
+        process = self._try_to_fork(profiler, export) if forks else None
         if process is None:
             process = save_here(profiler, export)
             let_go(profiler)

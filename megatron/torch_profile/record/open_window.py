@@ -20,6 +20,7 @@ from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto
+from megatron.torch_profile.record.stop_place import Decision
 from megatron.torch_profile.record.trace_metadata import TraceNotes
 from megatron.torch_profile.spans.window_spans import Spans
 from megatron.torch_trace import wording
@@ -37,7 +38,7 @@ class OpenWindow:
         model: Megatron's list of model chunks, for module spans.
         metadata: what every trace says of itself.
         expected_mb: raw size of one iteration, from the trace before; None if there is none.
-        beside: whether its profiler is stopped beside training.
+        decision: who is to stop its profiler, as far as is known.
     """
 
     def __init__(
@@ -47,13 +48,12 @@ class OpenWindow:
         model: Any,
         metadata: dict[str, Any],
         expected_mb: Callable[[], float | None],
-        *,
-        beside: bool,
+        decision: Decision,
     ) -> None:
         self.window = window
         self.recorded: list[int] = []
-        self.beside = beside
-        self.profiler = kineto.prepared(plan, window, beside=beside)
+        self.decision = decision
+        self.profiler = kineto.prepared(plan, window, beside=decision.ending.beside)
         self._config = plan.config
         self._model = model
         self._metadata = metadata
@@ -146,7 +146,8 @@ class OpenWindow:
 
     def discard(self) -> None:
         """End it without a trace."""
-        kineto.discard(self.profiler, started=bool(self.recorded), beside=self.beside)
+        beside = self.decision.ending.beside
+        kineto.discard(self.profiler, started=bool(self.recorded), beside=beside)
 
     def abandon(self) -> None:
         """End it without a trace, quietly: something has failed."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from megatron.torch_profile.record import cuda_graphs
+from megatron.torch_profile.hooks import cuda_graphs
 
 _BEGINS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 _ENDS = ("_disable_profiler", "_disable_profiler_legacy")
@@ -68,8 +68,10 @@ class OtherProfilers:
         """Whether another profiler had to begin before ours was ended: ours has lost its trace."""
         self._prepared = _prepared_profilers()
         self._watch()
-        cuda_graphs.captures.apply()
-        self._undo.callback(cuda_graphs.captures.remove)
+        cuda_graphs.look()
+        if not cuda_graphs.captures.active:  # nobody has called `install()`
+            cuda_graphs.captures.apply()
+            self._undo.callback(cuda_graphs.captures.remove)
 
     @property
     def running(self) -> bool:

@@ -61,7 +61,7 @@ class Recorder:
         self.busy = False
         self._pid = os.getpid()
         self.signals = FlushOnSignal(self._flush)
-        self.exporter = Exporter(plan.config.export, plan.config.exit_timeout)
+        self.exporter = Exporter(plan.config.exit_timeout)
         self._plan = plan
         self._model = model
         self._metadata = metadata
@@ -143,7 +143,7 @@ class Recorder:
             self._model,
             metadata,
             lambda: self.exporter.expected_mb(1),
-            beside=self._ends.beside,
+            self._ends.decide(),
         )
         return True
 

@@ -16,11 +16,11 @@ from importlib import metadata as packages
 from typing import Any
 
 from megatron.torch_profile.followers import Idle, StepFollower, followers
-from megatron.torch_profile.hooks import arguments
+from megatron.torch_profile.hooks import arguments, cuda_graphs
 from megatron.torch_profile.log import Slug, exit_with, say, warn
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
-from megatron.torch_profile.record import cuda_graphs, cupti, forewarnings
+from megatron.torch_profile.record import cupti, forewarnings
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path

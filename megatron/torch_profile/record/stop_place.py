@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the profiler of a window is stopped: in a thread beside training, or by training."""
+"""Who stops the profiler of a window and writes its trace: asked before it, and again at its end.
+
+A thread beside training, wherever that can be. What decides against it may come up while a window
+is open (a limit is set, a graph is captured), so the same question is asked twice; a window that
+was prepared for training to stop stays so.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.native_profiler import native_profiler
-from megatron.torch_profile.record import cuda_graphs
+from megatron.torch_profile.hooks import cuda_graphs
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _NEVER = "2"
@@ -19,25 +26,79 @@ _FILES = 8
 """Descriptors: of the raw trace, of pipes to the program that compresses, and some to spare."""
 
 
-def why_training_stops_it(config: TorchProfileConfig) -> str | None:
-    """Why training is held for the profiler's stop, in one clause; None if it is not.
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What decides beside the flags.
+
+    Args:
+        thread_may_stop: this torch can stop its profiler from another thread.
+        graphs: CUDA graphs are replayed, or will be.
+        memory_is_limited: an allocation may fail, and a failure in C++ ends the process.
+        few_files: the limit on open files leaves no room for a thread that saves a trace.
+    """
+
+    thread_may_stop: bool = True
+    graphs: bool = False
+    memory_is_limited: bool = False
+    few_files: bool = False
+
+    @classmethod
+    def now(cls) -> Circumstances:
+        """As they are now."""
+        return cls(
+            thread_may_stop=native_profiler() is not None and _all_threads(),
+            graphs=cuda_graphs.in_use(),
+            memory_is_limited=_memory_is_limited(),
+            few_files=_few_files(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who stops a profiler.
+
+    Args:
+        ending: who does, and who writes.
+        why: why training is held for it, in one clause; None where it is not, or the user has
+            asked for it.
+    """
+
+    ending: Ending
+    why: str | None = None
+
+
+def decide(
+    config: TorchProfileConfig, now: Circumstances, before: Decision | None = None
+) -> Decision:
+    """Who stops the profiler of a window, and who writes.
 
     Args:
         config: what the user wants.
+        now: the circumstances.
+        before: what was decided when the window was prepared, if it is about to end.
     """
+    if before is not None and not before.ending.beside:
+        return before
+    if config.export == "sync":
+        return Decision(Ending.TRAINING)
+    why = _why_no_thread(config, now)
+    return Decision(Ending.THREAD) if why is None else Decision(Ending.FORK, why)
+
+
+def _why_no_thread(config: TorchProfileConfig, now: Circumstances) -> str | None:
     for name in ("key_averages", "stacks"):
         if getattr(config, name):
             return f"{flag_of(name)} needs the events as Python objects"
     if config.profile_memory:
         return f"{flag_of('profile_memory')} records nothing with a profiler of all threads"
-    if config.export == "sync":
-        return f"{flag_of('export')} sync"
-    if native_profiler() is None or not _all_threads():
+    if not now.thread_may_stop:
         return f"torch {torch.__version__} cannot stop its profiler from another thread here"
-    if cuda_graphs.in_use():
+    if now.graphs:
         return "CUDA graphs are replayed, and no other thread may stop it beside a replay"
-    if memory_may_be_refused():
+    if now.memory_is_limited:
         return "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
+    if now.few_files:
+        return "the limit on open files (ulimit -n) leaves too few for a thread that saves"
     return None
 
 
@@ -49,8 +110,7 @@ def _all_threads() -> bool:
     return hasattr(torch.autograd.profiler, "_run_on_profiler_stop")
 
 
-def memory_may_be_refused() -> bool:
-    """An exception of C++ ends the process, in a function that is called so."""
+def _memory_is_limited() -> bool:
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return True
     try:
@@ -59,8 +119,7 @@ def memory_may_be_refused() -> bool:
         return False
 
 
-def short_of_files() -> bool:
-    """Whether the limit on open files leaves no room for a thread that saves a trace."""
+def _few_files() -> bool:
     held: list[int] = []
     try:
         for _ in range(_FILES):

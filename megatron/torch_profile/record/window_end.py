@@ -8,17 +8,14 @@ from collections.abc import Callable
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.ending_thread import Recording
 from megatron.torch_profile.export.trace_export import Export, let_go
+from megatron.torch_profile.hooks import cuda_graphs
 from megatron.torch_profile.log import Slug, say
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
-from megatron.torch_profile.record import cuda_graphs, kineto
+from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
-from megatron.torch_profile.record.stop_place import (
-    memory_may_be_refused,
-    short_of_files,
-    why_training_stops_it,
-)
+from megatron.torch_profile.record.stop_place import Circumstances, Decision, decide
 
 _WAIT_SECONDS = 0.05
 _GONE = "something else in this process has ended torch's profiler"
@@ -61,31 +58,32 @@ class WindowEnds:
         self._plan = plan
         self._exporter = exporter
         self._others = others
-        self._beside: bool | None = None
+        self._said: set[str] = set()
 
-    @property
-    def beside(self) -> bool:
-        """Whether profilers are stopped beside training; where not, the log says why, once."""
-        if self._beside and cuda_graphs.in_use():
-            self._beside = None
-        if self._beside is None:
-            why = why_training_stops_it(self._plan.config)
-            self._beside = why is None
-            if why and self._plan.config.export != "sync":
-                say(
-                    Slug.STOP_HOLDS,
-                    "rank %d: training is held while the profiler stops: %s",
-                    self._plan.topology.rank,
-                    why,
-                )
-        return self._beside
+    def decide(self, window: OpenWindow | None = None) -> Decision:
+        """Who stops a window's profiler and writes its trace; a new reason to hold training is
+        said, once.
+
+        Args:
+            window: which is about to end; None for one that is about to be prepared.
+        """
+        before = None if window is None else window.decision
+        decision = decide(self._plan.config, Circumstances.now(), before)
+        if decision.why and decision.why not in self._said:
+            self._said.add(decision.why)
+            say(
+                Slug.STOP_HOLDS,
+                "rank %d: training is held while the profiler stops: %s",
+                self._plan.topology.rank,
+                decision.why,
+            )
+        return decision
 
     def in_the_way(self, window: Window, iteration: int, called_off: Callable[[], bool]) -> bool:
         """Whether the profiler of an earlier window still ends, and this one can wait for that.
 
         It ends when its trace is saved: Kineto works out the times of GPU rows while it saves, with
         a clock that the next profiler sets anew. Seen: rows 58 days off.
-
 
         One that can wait no longer has training wait.
 
@@ -123,9 +121,8 @@ class WindowEnds:
         """
         expected = window.estimated_mb()
         export = Export.of(self._plan, window.window, window.recorded, self._exporter.hurried, cut)
-        # A limit may have been set, and a graph captured, since the window began.
-        refused = memory_may_be_refused() or short_of_files() or cuda_graphs.in_use()
-        if window.beside and not refused:
+        ending = self.decide(window).ending
+        if ending.beside:
             return self._end_beside(window, following, export, expected)
         stop_seconds = window.stop(following)
         self._others.release()
@@ -135,6 +132,7 @@ class WindowEnds:
         self._exporter.hand_over(
             window.profiler,
             export,
+            ending,
             stop_seconds=stop_seconds,
             expected_mb=expected,
             writers=self._plan.writers_here,
@@ -158,12 +156,15 @@ class WindowEnds:
             except BaseException:
                 self._others.release()
                 raise
+            finally:
+                cuda_graphs.stop_ends()
             if not recording.recorded:
                 self._others.release()
                 return recording
             return _UntilSaved(recording, self._others.release)
 
         self._others.ending = True
+        cuda_graphs.stop_begins()
         try:
             self._exporter.end_beside(
                 stop,

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import LAUNCH, TARGET, hand_over, names, raw_trace, steps, what
+from exports import LAUNCH, TARGET, WITHOUT_THREAD, hand_over, names, raw_trace, steps, what
 from exports import no_process_left as no_process_left
 
 from megatron.torch_profile.export import background, trace_export, writers
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.compression import Written
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_trace.system.memory import HostMemory
 
@@ -33,10 +34,10 @@ def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_export, "save", slowly)
 
 
-@pytest.mark.parametrize("mode", ["background", "sync"])
-def test_a_trace_arrives_whole_and_alone(tmp_path: Path, mode: str, said: list[str]) -> None:
-    exporter = Exporter(mode, 60)
-    hand_over(exporter, what(tmp_path))
+@pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
+def test_a_trace_arrives_whole_and_alone(tmp_path: Path, ending: Ending, said: list[str]) -> None:
+    exporter = Exporter(60)
+    hand_over(exporter, what(tmp_path), ending)
     exporter.wait()
     assert names(tmp_path) == [TARGET]
     assert steps(tmp_path / TARGET) == 1
@@ -50,7 +51,7 @@ def test_training_is_not_held_while_the_child_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_save(3.0, monkeypatch)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.poll()
     assert names(tmp_path) == [], "the child still sleeps, and we are here"
@@ -72,7 +73,7 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
     monkeypatch.setattr(background, "fork", remember)
     with monkeypatch.context() as slow:
         slow_save(60.0, slow)
-        exporter = Exporter("background", 60)
+        exporter = Exporter(60)
         hand_over(exporter, what(tmp_path))
     os.kill(pids[0], signal.SIGKILL)
     exporter.wait()
@@ -90,7 +91,7 @@ def test_a_child_that_crashes_is_not_followed_by_training(
 ) -> None:
     # What ends the child would end training, were the trace saved from there instead.
     monkeypatch.setattr(trace_export, "save", lambda _, __: os.kill(os.getpid(), crash))
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1] == (
@@ -106,7 +107,7 @@ def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
     monkeypatch.setattr(background, "_STUCK_SECONDS", 0.3)
     with monkeypatch.context() as slow:
         slow_save(60.0, slow)
-        exporter = Exporter("background", 60)
+        exporter = Exporter(60)
         hand_over(exporter, what(tmp_path))
     for _ in range(40):
         exporter.poll()
@@ -127,7 +128,7 @@ def test_a_process_that_may_not_fork_saves_the_trace_itself(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(os, "fork", no_fork)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[0] == (
@@ -141,7 +142,7 @@ def test_the_wait_at_the_end_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     slow_save(60.0, monkeypatch)
-    exporter = Exporter("background", 1)
+    exporter = Exporter(1)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1].startswith(
@@ -153,7 +154,7 @@ def test_cycles_back_to_back_while_the_first_child_still_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_save(1.0, monkeypatch)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     for cycle in range(3):
         hand_over(exporter, what(tmp_path / str(cycle)))
     exporter.wait()
@@ -164,7 +165,7 @@ def test_a_window_that_is_called_off_waits_for_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "host_memory", lambda: HostMemory(1, 1))
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     exporter.last, exporter.last_iterations = Written("", 10**9, 1, 1, 0, 0), 1
     with monkeypatch.context() as slow:
         slow_save(1.0, slow)
@@ -196,7 +197,7 @@ def test_a_child_that_somebody_else_reaped_has_ended(
 ) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        exporter = Exporter("background", 60)
+        exporter = Exporter(60)
         hand_over(exporter, what(tmp_path))
         exporter.wait()
     finally:
@@ -205,7 +206,7 @@ def test_a_child_that_somebody_else_reaped_has_ended(
 
 
 def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -> None:
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path, key_averages=True, urgent=True))
     exporter.wait()
     assert names(tmp_path) == [TARGET]
@@ -215,7 +216,7 @@ def test_launches_without_any_kernel_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     monkeypatch.setattr(trace_export, "save", lambda _, where: raw_trace(where.raw, LAUNCH, LAUNCH))
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0: the trace holds 2 kernel launches and no kernel")
@@ -227,7 +228,7 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
     monkeypatch.setattr(background, "_ROOM_SECONDS", 0.2)
     monkeypatch.setattr(background, "host_memory", lambda: HostMemory(10, 10))
     slow_save(1.5, monkeypatch)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     exporter.last = Written("x", 100, 1, 1, 1, 1)
     hand_over(exporter, what(tmp_path))
     exporter.make_room(lambda: False)
@@ -241,7 +242,7 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
 
 
 def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     assert exporter.expected_mb(1) is None
     exporter.last = Written("x", 300_000_000, 1, 1, 1, 1)
     exporter.last_iterations = 3
@@ -252,7 +253,7 @@ def test_a_fork_of_training_that_ends_does_not_wait_for_what_training_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_save(1.0, monkeypatch)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     fork = os.fork()
     if fork == 0:

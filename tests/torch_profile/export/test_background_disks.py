@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import LAUNCH, TARGET, hand_over, names, profiled, raw_trace, steps, what
+from exports import (
+    LAUNCH,
+    TARGET,
+    WITHOUT_THREAD,
+    hand_over,
+    names,
+    profiled,
+    raw_trace,
+    steps,
+    what,
+)
 from exports import no_process_left as no_process_left
 
 from megatron.torch_profile.export import background, disk, trace_export
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.compression import check_whole
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.trace_export import Export
 
 
@@ -27,7 +38,7 @@ from megatron.torch_profile.export.trace_export import Export
 def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
     tmp_path: Path, compression: str
 ) -> None:
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     where = what(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
     hand_over(exporter, where)
     exporter.wait()
@@ -44,7 +55,7 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
         return save(profiler, where)
 
     monkeypatch.setattr(trace_export, "save", gone)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
@@ -53,7 +64,7 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "file").touch()
-    hand_over(Exporter("background", 60), what(tmp_path / "file"))
+    hand_over(Exporter(60), what(tmp_path / "file"))
     assert said == [
         "rank 0 could not write the trace of iterations 3-4: [Errno 20] Not a directory: "
         f"'{tmp_path}/file/iter-0000003-0000004'"
@@ -74,7 +85,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("mode", ["background", "sync"])
+@pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
 @pytest.mark.parametrize(
     ("free_kib", "sentence", "left"),
     [
@@ -86,7 +97,7 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
     tiny_disk: Path,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
-    mode: str,
+    ending: Ending,
     free_kib: int,
     sentence: str,
     left: str,
@@ -98,8 +109,8 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
 
     monkeypatch.setattr(trace_export, "save", three_pages)
     (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
-    exporter = Exporter(mode, 60)
-    hand_over(exporter, what(tiny_disk))
+    exporter = Exporter(60)
+    hand_over(exporter, what(tiny_disk), ending)
     exporter.wait()
     assert said[-1].startswith(f"rank 0 could not write the trace of iterations 3-4: {sentence}")
     (kept,) = (name for name in names(tiny_disk) if name != "ballast")
@@ -114,7 +125,7 @@ def test_what_a_file_system_refuses_is_one_line_in_its_words(
         raise OSError(number, os.strerror(number), str(where.raw))
 
     monkeypatch.setattr(trace_export, "save", refused)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
@@ -131,9 +142,9 @@ def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
         return usage(folder)._replace(free=7_000_000 if "node" in str(folder) else 10**12)
 
     monkeypatch.setattr(shutil, "disk_usage", full_node)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     where = what(tmp_path / "run", scratch=tmp_path / "node")
-    exporter.hand_over(profiled(), where, stop_seconds=0, expected_mb=100, writers=2)
+    exporter.hand_over(profiled(), where, Ending.FORK, stop_seconds=0, expected_mb=100, writers=2)
     exporter.wait()
     assert steps(tmp_path / "run" / TARGET) == 1
     assert "2 traces of about 100 MB raw would take 220 MB" in said[0]
@@ -146,7 +157,7 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
     tmp_path: Path, said: list[str]
 ) -> None:
     (tmp_path / "node").touch()
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path / "run", scratch=tmp_path / "node"))
     exporter.wait()
     assert steps(tmp_path / "run" / TARGET) == 1
@@ -156,8 +167,10 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
 
 
 def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
-    exporter = Exporter("background", 60)
-    exporter.hand_over(profiled(), what(tmp_path), stop_seconds=0, expected_mb=1e9, writers=8)
+    exporter = Exporter(60)
+    exporter.hand_over(
+        profiled(), what(tmp_path), Ending.FORK, stop_seconds=0, expected_mb=1e9, writers=8
+    )
     assert names(tmp_path) == []
     assert said[0].startswith(
         "rank 0 drops the trace of iterations 3-4: 8 traces of about 1,000 TB raw would take"
@@ -168,22 +181,28 @@ def test_no_trace_passes_through_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
-    for mode in ("background", "sync"):
-        exporter = Exporter(mode, 60)
-        hand_over(exporter, what(tmp_path / mode))
+    for ending in WITHOUT_THREAD:
+        exporter = Exporter(60)
+        hand_over(exporter, what(tmp_path / ending.name), ending)
         exporter.wait()
-    assert names(tmp_path) == [f"background/{TARGET}", f"sync/{TARGET}"]
+    assert names(tmp_path) == [f"FORK/{TARGET}", f"TRAINING/{TARGET}"]
 
 
-@pytest.mark.parametrize(("mode", "left"), [("background", [TARGET]), ("sync", [])])
+@pytest.mark.parametrize(
+    ("ending", "left"), [(Ending.FORK, [TARGET]), (Ending.TRAINING, [])], ids=str
+)
 def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, mode: str, left: list[str]
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ending: Ending,
+    left: list[str],
 ) -> None:
     monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(disk, "placed", lambda *_: time.sleep(2))
-    exporter = Exporter(mode, 60)
+    exporter = Exporter(60)
     began = time.monotonic()
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, what(tmp_path), ending)
     assert time.monotonic() - began < 1.5
     exporter.wait()
     assert names(tmp_path) == left
@@ -205,7 +224,7 @@ def test_progress_is_not_asked_of_the_file_system(
 
     monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.7)
     monkeypatch.setattr(trace_export, "save", write_and_sleep)
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert "rank 0 is still writing the trace of iterations 3-4: 3 MB on disk after 1 s" in said

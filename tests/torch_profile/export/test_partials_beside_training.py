@@ -17,6 +17,7 @@ from exports import profiled
 from megatron.torch_profile.export import kept_analysis
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.compression import Written
+from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.kept_analysis import KeptAnalyses
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
@@ -71,9 +72,9 @@ def what(folder: Path, first: int = 3, **options: Any) -> Export:
 def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     tmp_path: Path, said: list[str]
 ) -> None:
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     one = what(tmp_path, partials="always")
-    exporter.hand_over(profiled(), one, stop_seconds=0.0, expected_mb=0.0, writers=1)
+    exporter.hand_over(profiled(), one, Ending.FORK, stop_seconds=0.0, expected_mb=0.0, writers=1)
     exporter.wait()
     exporter._kept_analyses.wait()
     assert kept_analysis_of(one.target).is_file()

@@ -89,7 +89,7 @@ def closed() -> io.TextIOWrapper:
 def test_a_stdout_that_is_no_more_costs_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Callable[[], Any]
 ) -> None:
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", stream())
         patched.setattr("logging.raiseExceptions", False)
@@ -107,7 +107,7 @@ def test_should_memory_run_out_the_child_goes_first(
     score = Path("/proc/self/oom_score_adj")
     before = score.read_text()
     monkeypatch.setattr(trace_export, "save", lambda *_: seen.write_text(score.read_text()))
-    exporter = Exporter("background", 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert (seen.read_text().strip(), score.read_text()) == ("1000", before)
@@ -142,7 +142,7 @@ def test_artifacts_that_fail_cost_only_themselves(
 
     for module in ("trace_export", "training_saves"):
         monkeypatch.setattr(f"{writers.__package__}.{module}.write_artifacts", fails)
-    exporter = Exporter(mode, 60)
+    exporter = Exporter(60)
     hand_over(exporter, what(tmp_path, key_averages=True))
     exporter.wait()
     assert names(tmp_path) == [TARGET]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import threading
 import time
@@ -16,12 +15,10 @@ import torch
 from recordings import end, make, read, spans, traces, train
 from recordings import signals as signals
 
-from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
-from megatron.torch_profile.record import cuda_graphs, stop_place
-from megatron.torch_profile.record.stop_place import why_training_stops_it
+from megatron.torch_profile.hooks import cuda_graphs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
@@ -213,34 +210,6 @@ def test_without_another_thread_training_stops_it_itself(
     assert traces(tmp_path) == [TRACE]
 
 
-def test_where_it_cannot_be_a_thread_the_reason_is_one_clause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def why(**flags: Any) -> str | None:
-        return why_training_stops_it(TorchProfileConfig(enabled=True, **flags))
-
-    assert why() is None
-    assert why(key_averages=True) == (
-        "--torch-profile-key-averages needs the events as Python objects"
-    )
-    assert why(stacks=True, with_stack=True) == (
-        "--torch-profile-stacks needs the events as Python objects"
-    )
-    assert why(profile_memory=True) == (
-        "--torch-profile-profile-memory records nothing with a profiler of all threads"
-    )
-    with monkeypatch.context() as other:
-        other.setattr(resource, "getrlimit", lambda _: (10**9, 10**9))
-        assert (
-            why() == "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
-        )
-    with monkeypatch.context() as other:
-        other.setattr(stop_place, "native_profiler", lambda: None)
-        assert why() == (
-            f"torch {torch.__version__} cannot stop its profiler from another thread here"
-        )
-
-
 def test_memory_events_are_recorded_as_before(tmp_path: Path, said: list[str]) -> None:
     recorder = make(tmp_path, profile_memory=True)
     train(recorder, range(1, 6))
@@ -306,5 +275,34 @@ def test_a_graph_that_is_captured_inside_a_window_is_noticed_at_its_end(
     train(recorder, range(4, 6))
     end(recorder)
     assert traces(tmp_path) == [TRACE]
+    assert sum("CUDA graphs are replayed" in line for line in said) == 1
     assert any("the profiler's stop held training" in line for line in said)
     assert not hasattr(torch.cuda.graphs.CUDAGraph.capture_begin, "__wrapped__"), "taken back"
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_a_capture_waits_for_the_stop_but_not_for_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_capture: list[int] = []
+    stops: list[int] = []
+    monkeypatch.setattr(
+        torch.cuda.graphs.CUDAGraph, "capture_begin", lambda graph: at_capture.append(len(stops))
+    )
+    stop = NativeProfiler.stop
+
+    def slow_stop(profiler: NativeProfiler) -> Result:
+        time.sleep(0.5)
+        result = stop(profiler)
+        stops.append(1)
+        return result
+
+    monkeypatch.setattr(NativeProfiler, "stop", slow_stop)
+    slowly(monkeypatch, Result, "save", 2.0)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    torch.cuda.graphs.CUDAGraph.capture_begin(None)
+    assert at_capture == [1]
+    assert recorder.exporter.in_flight == 1
+    end(recorder)
+    assert traces(tmp_path) == [TRACE]

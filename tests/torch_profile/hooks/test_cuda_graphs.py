@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs are noticed whenever they are captured; here without a GPU, by torch's own class."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from megatron.torch_profile import install, uninstall
+from megatron.torch_profile.hooks import cuda_graphs
+
+
+class Graph:
+    """torch's cannot be made without a driver."""
+
+    def capture_begin(self) -> str:
+        return "captured"
+
+
+@pytest.fixture(autouse=True)
+def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", Graph)
+    monkeypatch.setattr(cuda_graphs, "_used", False)
+    yield
+    uninstall()
+    cuda_graphs.stop_ends()
+
+
+def test_a_capture_before_training_is_noticed_from_install_on() -> None:
+    original = Graph.capture_begin
+    install()
+    assert not cuda_graphs.in_use()
+    assert Graph().capture_begin() == "captured"
+    assert cuda_graphs.in_use()
+    uninstall()
+    assert Graph.capture_begin is original
+
+
+def test_a_graph_from_before_install_is_found_among_the_objects_of_the_process() -> None:
+    cuda_graphs.look()
+    assert not cuda_graphs.in_use()
+    held = [Graph()]
+    cuda_graphs.look()
+    assert cuda_graphs.in_use()
+    del held
+
+
+def test_a_capture_waits_for_a_stop_that_is_under_way() -> None:
+    install()
+    cuda_graphs.stop_begins()
+    captured = threading.Event()
+    thread = threading.Thread(target=lambda: (Graph().capture_begin(), captured.set()))
+    thread.start()
+    try:
+        deadline = time.monotonic() + 10
+        while not cuda_graphs.in_use() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert cuda_graphs.in_use(), "a stop that has not begun yet leaves it to training"
+        assert not captured.wait(0.1)
+    finally:
+        cuda_graphs.stop_ends()
+        thread.join()
+    assert captured.is_set()
+
+
+def test_torchs_own_class_is_wrapped_whenever_torch_is_imported() -> None:
+    code = (
+        "import sys, megatron.torch_profile as ours\n"
+        "ours.install()\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "wrapped = torch.cuda.CUDAGraph.capture_begin\n"
+        "assert wrapped is not wrapped.__wrapped__\n"
+        "ours.uninstall()\n"
+        "assert not hasattr(torch.cuda.CUDAGraph.capture_begin, '__wrapped__')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
