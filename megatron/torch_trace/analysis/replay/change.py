@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes that a what-if may ask for: one frozen type a flag; its `text` is what a user writes.
+
+A change is about one of two graphs. The graph of kernels has CPU segments, launches, kernels and
+collectives of up to 16 ranks; the graph of spans has forwards and backwards of micro-batches over
+all ranks. `read` makes a change from a flag and its value, and says which value would be right.
+
+    --rank 2=median          --launch 0              --copies pageable=0     --micro-batches 16
+    --comm tp*0.5            --cpu-operators '*0.7'  --sync none             --virtual-stages 2
+    --overlap dp             --kernel 'gemm*0.8'     --module 'mlp*0.9'      --move-layers '3>2'
+                                                                             --stages balanced
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+ALL = "all"
+"""As the dimension of communication, or the kind of copies: every one."""
+
+COPY_KINDS = ("pageable", "pinned", "device", ALL)
+"""Copies from or to pageable memory of the host, from or to pinned memory, within the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different in the simulated iteration."""
+
+    flag: ClassVar[str]
+    of_spans: ClassVar[bool] = False
+    """Whether the graph of spans answers it; else the graph of kernels."""
+
+    @property
+    def value(self) -> str:
+        """What stands behind the flag."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """As a user writes it, without a shell's quotes: `--rank 2=median`."""
+        return f"{self.flag} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankAsMedian(Change):
+    """The CPU of a rank takes as long as the median of the ranks that do the same work."""
+
+    flag: ClassVar[str] = "--rank"
+    rank: int
+
+    @property
+    def value(self) -> str:
+        return f"{self.rank}=median"
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationScaled(Change):
+    """Transfers of a dimension (or of `all`) take `factor` times as long; waits for ranks stay."""
+
+    flag: ClassVar[str] = "--comm"
+    dimension: str
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.dimension}*{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Overlapped(Change):
+    """Compute no longer waits for communication of a dimension, as far as its data allow."""
+
+    flag: ClassVar[str] = "--overlap"
+    dimension: str
+
+    @property
+    def value(self) -> str:
+        return self.dimension
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchScaled(Change):
+    """Calls that launch GPU work take `factor` times as long: 0 is about what CUDA graphs give."""
+
+    flag: ClassVar[str] = "--launch"
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsScaled(Change):
+    """The CPU's time in operators, launches aside, is `factor` times as long."""
+
+    flag: ClassVar[str] = "--cpu-operators"
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"*{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsScaled(Change):
+    """Kernels whose names the regular expression finds take `factor` times as long."""
+
+    flag: ClassVar[str] = "--kernel"
+    pattern: str
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.pattern}*{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleScaled(Change):
+    """CPU segments and GPU work launched in modules with this name take `factor` times as long.
+
+    Args:
+        module: what a module's path ends with, or its class: `mlp`, `layers.3.mlp`, `MLP`.
+    """
+
+    flag: ClassVar[str] = "--module"
+    module: str
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.module}*{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesScaled(Change):
+    """Copies of a kind, one of `COPY_KINDS`, take `factor` times as long, and at 0 block nobody."""
+
+    flag: ClassVar[str] = "--copies"
+    kind: str
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.kind}={self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutSynchronisation(Change):
+    """The CPU never waits for the GPU."""
+
+    flag: ClassVar[str] = "--sync"
+
+    @property
+    def value(self) -> str:
+        return "none"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches(Change):
+    """So many micro-batches of the recorded size an iteration."""
+
+    flag: ClassVar[str] = "--micro-batches"
+    of_spans: ClassVar[bool] = True
+    count: int
+
+    @property
+    def value(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualStages(Change):
+    """Each pipeline rank has so many virtual stages; 1 is 1F1B without interleaving."""
+
+    flag: ClassVar[str] = "--virtual-stages"
+    of_spans: ClassVar[bool] = True
+    count: int
+
+    @property
+    def value(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class LayersMoved(Change):
+    """Layers go from one pipeline stage to another."""
+
+    flag: ClassVar[str] = "--move-layers"
+    of_spans: ClassVar[bool] = True
+    source: int
+    target: int
+    layers: int = 1
+
+    @property
+    def value(self) -> str:
+        many = "" if self.layers == 1 else f"*{self.layers}"
+        return f"{self.source}>{self.target}{many}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagesBalanced(Change):
+    """Every pipeline stage takes as long as the mean of them."""
+
+    flag: ClassVar[str] = "--stages"
+    of_spans: ClassVar[bool] = True
+
+    @property
+    def value(self) -> str:
+        return "balanced"

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes as a user writes them, right and wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatron.torch_trace.analysis.replay.change import (
+    Change,
+    CommunicationScaled,
+    CopiesScaled,
+    KernelsScaled,
+    LaunchScaled,
+    LayersMoved,
+    MicroBatches,
+    ModuleScaled,
+    OperatorsScaled,
+    Overlapped,
+    RankAsMedian,
+    StagesBalanced,
+    VirtualStages,
+    WithoutSynchronisation,
+)
+from megatron.torch_trace.analysis.replay.change_parser import FORMS, checked, read, read_text
+from megatron.torch_trace.errors import UsageError
+
+RIGHT = [
+    ("--rank 2=median", RankAsMedian(2)),
+    ("--comm tp*0.5", CommunicationScaled("tp", 0.5)),
+    ("--comm tp-cp*0", CommunicationScaled("tp-cp", 0.0)),
+    ("--comm all*2", CommunicationScaled("all", 2.0)),
+    ("--overlap dp", Overlapped("dp")),
+    ("--launch 0", LaunchScaled(0.0)),
+    ("--cpu-operators *0.7", OperatorsScaled(0.7)),
+    ("--kernel a.*b*0.8", KernelsScaled("a.*b", 0.8)),
+    ("--module mlp*0.9", ModuleScaled("mlp", 0.9)),
+    ("--copies pageable=0", CopiesScaled("pageable", 0.0)),
+    ("--sync none", WithoutSynchronisation()),
+    ("--micro-batches 16", MicroBatches(16)),
+    ("--virtual-stages 2", VirtualStages(2)),
+    ("--move-layers 3>2", LayersMoved(3, 2)),
+    ("--move-layers 3>0*2", LayersMoved(3, 0, 2)),
+    ("--stages balanced", StagesBalanced()),
+]
+
+
+@pytest.mark.parametrize(("text", "change"), RIGHT)
+def test_a_change_is_read_and_written_the_same(text: str, change: Change) -> None:
+    assert read_text(text) == change
+    assert change.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("--cpu-operators 0.7", OperatorsScaled(0.7)),
+        ("--cpu-operators*0.7", OperatorsScaled(0.7)),
+        ("--launch *.5", LaunchScaled(0.5)),
+        ("--launch*0.5", LaunchScaled(0.5)),
+        ("--copies pageable*0.5", CopiesScaled("pageable", 0.5)),
+        ("--comm TP * 0.5", CommunicationScaled("tp", 0.5)),
+        ("--rank=2=median", RankAsMedian(2)),
+        ("--move-layers 3:2", LayersMoved(3, 2)),
+    ],
+)
+def test_other_spellings_mean_the_same(text: str, change: Change) -> None:
+    assert read_text(text) == change
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("--rank 2=mean", "--rank 2=median?"),
+        ("--rank 2", "--rank 2=median?"),
+        ("--comm dp*50%", "--comm 'dp*0.5'?"),
+        ("--comm dp*0,5", "--comm 'dp*0.5'?"),
+        ("--comm dp", "--comm 'dp*0.5'?"),
+        ("--comm tp*-1", "--comm 'tp*1'?"),
+        ("--overlap 3", "--overlap dp?"),
+        ("--launch none", "--launch 0?"),
+        ("--cpu-operators half", "--cpu-operators 0.5?"),
+        ("--kernel (*0.8", "--kernel '\\(*0.8'?"),
+        ("--kernel gemm", "--kernel 'gemm*0.5'?"),
+        ("--module mlp=0.9", "--module 'mlp*0.9'?"),
+        ("--copies pagable=0", "--copies pageable=0?"),
+        ("--sync 0", "--sync none?"),
+        ("--micro-batches 0", "--micro-batches 16?"),
+        ("--micro-batches *2", "--micro-batches 2?"),
+        ("--virtual-stages two", "--virtual-stages 2?"),
+        ("--move-layers 3", "--move-layers '3>2'?"),
+        ("--move-layers 2>2", "--move-layers '2>1'?"),
+        ("--stages equal", "--stages balanced?"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_nearest_right_one(text: str, nearest: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        read_text(text)
+    assert str(wrong.value) == (
+        f"{text}: is not a change that can be simulated; did you mean {nearest}"
+    )
+
+
+def test_a_wrong_flag_is_answered_with_the_nearest_right_one() -> None:
+    with pytest.raises(UsageError, match=r"^--ranks: no such change; did you mean --rank\?$"):
+        read("--ranks", "2=median")
+    with pytest.raises(UsageError, match=r"^--zzz: no such change; there are --rank, --comm"):
+        read_text("--zzz 3")
+    with pytest.raises(UsageError, match=r"^--rank: needs a value, such as --rank R=median.$"):
+        read_text("--rank")
+    with pytest.raises(UsageError, match=r"^an empty change: no such change"):
+        read_text("")
+
+
+def test_a_change_of_what_was_not_recorded_is_refused() -> None:
+    change = CommunicationScaled("edp", 0.5)
+    checked(change, "dimension", "edp", ["edp", "tp"])
+    with pytest.raises(UsageError) as wrong:
+        checked(change, "dimension", "edp", ["dp", "tp"])
+    assert str(wrong.value) == (
+        "--comm edp*0.5: no dimension edp was recorded; did you mean --comm dp*0.5?"
+    )
+    with pytest.raises(UsageError, match=r"no rank 9 was recorded; the recording has 0, 1.$"):
+        checked(RankAsMedian(9), "rank", "9", ["0", "1"])
+
+
+@given(st.sampled_from(sorted(FORMS)), st.text(max_size=12))
+def test_any_value_is_read_or_refused_in_a_sentence_whose_suggestion_is_right(
+    flag: str, value: str
+) -> None:
+    import shlex
+
+    try:
+        change = read(flag, value)
+    except UsageError as wrong:
+        suggested = shlex.split(str(wrong).rpartition(" did you mean ")[2].removesuffix("?"))
+        assert read(*suggested).flag == flag
+    else:
+        assert read_text(change.text).text == change.text
