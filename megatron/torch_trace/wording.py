@@ -135,6 +135,11 @@ def counted(amount: int, noun: str, plural: str | None = None) -> str:
     return f"1 {noun}" if amount == 1 else f"{amount:,} {plural or f'{noun}s'}"
 
 
+def iterations(shown: object) -> str:
+    """`iteration 3`, `iterations 3-4`; of a window, or of numbers as they are shown."""
+    return f"iteration {shown}" if str(shown).isdecimal() else f"iterations {shown}"
+
+
 def ranks(numbers: tuple[int, ...], most: int = 12) -> str:
     """`0-3, 8`: runs are joined; a long list ends in `...`."""
     parts: list[str] = []

@@ -55,7 +55,7 @@ def test_a_signal_that_somebody_handles_is_passed_on_and_training_ends_its_own_w
 
 def test_a_signal_while_the_child_still_writes_waits_for_it(tmp_path: Path) -> None:
     process = start(tmp_path, "--slow-save", "3", "--seconds-per-step", "0.3")
-    until(process, "writes the trace of iterations 3")
+    until(process, "writes the trace of iteration 3")
     process.send_signal(signal.SIGTERM)
     status, _ = ended(process)
     assert status == -signal.SIGTERM
@@ -133,21 +133,21 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
     options = ["--repeat", "3", "--slow-save", "1", "--seconds-per-step", "0.2"]
     # Where a child writes: these artifacts need the events in Python.
     process = start(folder, *options, "--flags", '{"key_averages": true}')
-    head = until(process, "writes the trace of iterations 3")
+    head = until(process, "writes the trace of iteration 3")
     # The child that writes the first trace is killed; the folder of the second disappears.
     children = subprocess.run(
         ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False
     ).stdout.split()
     for child in children:
         os.kill(int(child), signal.SIGKILL)
-    head += until(process, "writes the trace of iterations 5")
+    head += until(process, "writes the trace of iteration 5")
     for path in folder.glob("iter-0000005"):
         path.rename(tmp_path / "elsewhere")
     status, tail = ended(process)
     assert status == 0, head + tail
     assert losses(head + tail) == plain
     assert "the process that wrote it was killed by SIGKILL" in head + tail
-    assert "could not write the trace of iterations 5" in head + tail
+    assert "could not write the trace of iteration 5" in head + tail
     assert "iter-0000003/rank-0.pt.trace.json.gz" in traces(folder)
     assert "iter-0000007/rank-0.pt.trace.json.gz" in traces(folder)
 
@@ -174,5 +174,5 @@ def test_a_folder_that_vanishes_while_a_thread_stops_the_profiler_costs_its_trac
     status, tail = ended(process)
     assert status == 0, head + tail
     assert losses(head + tail) == plain
-    assert "could not write the trace of iterations 3" in head + tail
+    assert "could not write the trace of iteration 3" in head + tail
     assert traces(folder) == ["iter-0000005/rank-0.pt.trace.json.gz"]

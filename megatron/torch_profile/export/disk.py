@@ -9,6 +9,7 @@ from dataclasses import replace
 from megatron.torch_profile.export.limits import short_of_space
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.log import Slug, warn
+from megatron.torch_trace import wording
 
 _ANSWER_SECONDS = 5.0
 """How long training waits for a file system."""
@@ -54,10 +55,10 @@ def placed(export: Export, expected_mb: float, writers: int) -> Export | None:
     if trouble:
         warn(
             Slug.SCRATCH_UNUSABLE,
-            "rank %d: %s; the trace of iterations %s is written in %s instead",
+            "rank %d: %s; the trace of %s is written in %s instead",
             export.rank,
             trouble,
-            export.window,
+            wording.iterations(export.window),
             export.folder,
         )
         export = replace(export, scratch=None)
@@ -70,10 +71,10 @@ def placed(export: Export, expected_mb: float, writers: int) -> Export | None:
     # A disk filled by traces would end training at its next checkpoint.
     warn(
         Slug.EXPORT_DROPPED,
-        "rank %d drops the trace of iterations %s: %s; name another folder with "
+        "rank %d drops the trace of %s: %s; name another folder with "
         "--torch-profile-dir or --torch-profile-scratch-dir",
         export.rank,
-        export.window,
+        wording.iterations(export.window),
         short,
     )
     return None

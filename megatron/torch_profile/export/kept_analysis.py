@@ -26,7 +26,7 @@ from megatron.torch_profile.export.writers import Program
 from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.system.memory import host_memory
-from megatron.torch_trace.wording import seconds
+from megatron.torch_trace.wording import iterations, seconds
 
 _PROGRAM = "megatron.torch_profile.export.kept_analysis"
 _MOST_SECONDS = 600.0
@@ -101,10 +101,10 @@ class KeptAnalyses:
             export = self._running[0]
             say(
                 Slug.ANALYSIS_WAITS,
-                "rank %d waits up to %s for the analysis of its trace of iterations %s",
+                "rank %d waits up to %s for the analysis of its trace of %s",
                 export.rank,
                 seconds(self._exit_timeout),
-                export.window,
+                iterations(export.window),
             )
         while self._running is not None and time.monotonic() < deadline:
             self.poll()
@@ -123,10 +123,10 @@ class KeptAnalyses:
         self._waiting.clear()
         warn(
             Slug.ANALYSIS_FAILED,
-            "rank %d keeps no analyses beside its traces from iterations %s on: %s; torch-trace "
+            "rank %d keeps no analyses beside its traces from %s on: %s; torch-trace "
             "analyze reads the traces instead",
             export.rank,
-            export.window,
+            iterations(export.window),
             why,
         )
 

@@ -8,17 +8,17 @@ import time
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.log import Slug, say, warn
-from megatron.torch_trace.wording import counted, megabytes, seconds, size
+from megatron.torch_trace.wording import counted, iterations, megabytes, seconds, size
 
 
 def lost(export: Export, part: str, why: str) -> None:
     """One line about what an export has cost: the trace, or what goes with it."""
     warn(
         Slug.EXPORT_FAILED,
-        "rank %d could not write the %s of iterations %s: %s",
+        "rank %d could not write the %s of %s: %s",
         export.rank,
         part,
-        export.window,
+        iterations(export.window),
         why,
     )
 
@@ -29,10 +29,10 @@ def begun(
     """One line about a window that is over, and how long training was held at its end."""
     say(
         Slug.EXPORT_BEGUN,
-        "rank %d writes the trace of iterations %s%s; the profiler's stop held training for %s and "
+        "rank %d writes the trace of %s%s; the profiler's stop held training for %s and "
         "the hand-over for %s",
         export.rank,
-        export.window,
+        iterations(export.window),
         "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
         seconds(stop_seconds),
         seconds(held_seconds),
@@ -45,10 +45,10 @@ def begun_beside(
     """One line about a window whose profiler is stopped beside training."""
     say(
         Slug.EXPORT_BEGUN,
-        "rank %d writes the trace of iterations %s%s; the profiler stops beside training, which "
+        "rank %d writes the trace of %s%s; the profiler stops beside training, which "
         "waited %s for the GPU; the hand-over held training for %s",
         export.rank,
-        export.window,
+        iterations(export.window),
         "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
         seconds(waited_seconds),
         seconds(held_seconds),
@@ -59,9 +59,9 @@ def progress(export: Export, started: float, written_bytes: int) -> None:
     """One line about an export that takes long."""
     say(
         Slug.EXPORT_PROGRESS,
-        "rank %d is still writing the trace of iterations %s: %s on disk after %s",
+        "rank %d is still writing the trace of %s: %s on disk after %s",
         export.rank,
-        export.window,
+        iterations(export.window),
         size(written_bytes) if written_bytes else "nothing",
         seconds(round(time.monotonic() - started)),
     )
@@ -107,10 +107,10 @@ def given_up(export: Export, bound: float) -> None:
     """One line about a trace that training did not wait for any longer."""
     warn(
         Slug.EXPORT_GIVEN_UP,
-        "rank %d gives up on the trace of iterations %s after %s (--torch-profile-exit-timeout); "
+        "rank %d gives up on the trace of %s after %s (--torch-profile-exit-timeout); "
         "the unfinished trace is %s",
         export.rank,
-        export.window,
+        iterations(export.window),
         seconds(bound),
         export.raw,
     )
@@ -120,10 +120,10 @@ def silent(export: Export, error: TimeoutError, *, dropped: bool) -> None:
     """One line about a folder that does not answer."""
     warn(
         Slug.FOLDER_SILENT,
-        "rank %d: %s; the trace of iterations %s is %s",
+        "rank %d: %s; the trace of %s is %s",
         export.rank,
         error,
-        export.window,
+        iterations(export.window),
         "dropped" if dropped else "written when the folder answers",
     )
 
@@ -143,10 +143,10 @@ def stuck(export: Export, after: float) -> None:
     """One line about a process that no longer moves."""
     warn(
         Slug.EXPORT_STUCK,
-        "rank %d: the process that writes the trace of iterations %s has not moved for %s and was "
+        "rank %d: the process that writes the trace of %s has not moved for %s and was "
         "ended; the trace is saved when training ends",
         export.rank,
-        export.window,
+        iterations(export.window),
         seconds(after),
     )
 
@@ -155,9 +155,9 @@ def saved_by_training(export: Export, why: str) -> None:
     """One line about a trace that no other process can write."""
     warn(
         Slug.EXPORT_FROM_TRAINING,
-        "rank %d: training itself saves the trace of iterations %s: %s",
+        "rank %d: training itself saves the trace of %s: %s",
         export.rank,
-        export.window,
+        iterations(export.window),
         why,
     )
 
@@ -166,9 +166,9 @@ def compressed_again(export: Export, how: str) -> None:
     """One line about a process that was ended and is replaced."""
     warn(
         Slug.EXPORT_AGAIN,
-        "rank %d: the process that compressed the trace of iterations %s %s; another one does it",
+        "rank %d: the process that compressed the trace of %s %s; another one does it",
         export.rank,
-        export.window,
+        iterations(export.window),
         how,
     )
 
@@ -177,9 +177,9 @@ def left_raw(export: Export, how: str) -> None:
     """One line about a trace that nobody compresses any more."""
     warn(
         Slug.EXPORT_LEFT_RAW,
-        "rank %d: the process that compressed the trace of iterations %s %s; the raw trace is %s",
+        "rank %d: the process that compressed the trace of %s %s; the raw trace is %s",
         export.rank,
-        export.window,
+        iterations(export.window),
         how,
         export.raw,
     )

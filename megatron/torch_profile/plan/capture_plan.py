@@ -241,7 +241,12 @@ def _left_out(config: TorchProfileConfig, windows: Schedule) -> Iterator[str]:
     ):
         if out:
             shown = ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in out)
-            yield f"iterations {shown} lie {where} and are left out"
+            what = wording.iterations(shown)
+            yield (
+                f"{what} lies {where} and is left out"
+                if shown.isdecimal()
+                else f"{what} lie {where} and are left out"
+            )
     fitting = sum(1 for _ in islice(windows, config.repeat))
     if not ranges and fitting < config.repeat:
         left = config.repeat - fitting

@@ -22,6 +22,7 @@ from itertools import count, islice, pairwise
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.wording import counted, iterations
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _CYCLE_FIELDS = ("wait", "active", "repeat", "skip_first", "skip_first_wait", "frequency")
@@ -138,8 +139,9 @@ def check(config: TorchProfileConfig) -> None:
         shortest = config.warmup + config.active
         if config.frequency < shortest:
             raise UsageError(
-                f"{flag_of('frequency')} {config.frequency}: a cycle holds {config.warmup} warm-up "
-                f"and {config.active} recorded iterations, so it must be {shortest} or more."
+                f"{flag_of('frequency')} {config.frequency}: a cycle holds "
+                f"{counted(config.warmup, 'warm-up iteration')} and "
+                f"{counted(config.active, 'recorded iteration')}, so it must be {shortest} or more."
             )
         if config.wait:
             raise UsageError(
@@ -191,8 +193,9 @@ def make(config: TorchProfileConfig, span: Span, *, why_last: str) -> Schedule:
         )
         raise UsageError(
             f"{flag_of('repeat') if fitting else flag_of('active')} "
-            f"{config.repeat if fitting else config.active}: the window of iterations "
-            f"{last_window} cannot happen, since this process runs {span} ({why_last}); {advice}."
+            f"{config.repeat if fitting else config.active}: the window of "
+            f"{iterations(last_window)} cannot happen, because this process runs {span} "
+            f"({why_last}); {advice}."
         )
     return schedule
 
@@ -201,6 +204,7 @@ def _check_absolute(ranges: list[tuple[int, int]], span: Span, why_last: str) ->
     flag = flag_of("iterations")
     for first, last in ranges:
         if last > span.last:
+            shown = Window(first, last, 0)
             raise UsageError(
-                f"{flag} {first}-{last}: this process runs {span} ({why_last}); choose among these."
+                f"{flag} {shown}: this process runs {span} ({why_last}); choose among these."
             )

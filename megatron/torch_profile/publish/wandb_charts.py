@@ -10,7 +10,8 @@ from megatron.torch_profile.publish.window_summary import (
     RANK_COLUMNS,
     WindowSummary,
 )
-from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
+from megatron.torch_trace.wording import iterations
 
 
 def charts(summary: WindowSummary) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def charts(summary: WindowSummary) -> dict[str, Any]:
         "profile/breakdown_by_rank": wandb.Table(list(RANK_COLUMNS), summary.ranks),
     }
     shares = [
-        [part.replace("_", " "), summary.scalars[f"profile/{part}_pct"]]
+        [BREAKDOWN_NAMES[part], summary.scalars[f"profile/{part}_pct"]]
         for part in BREAKDOWN_PARTS
         if f"profile/{part}_pct" in summary.scalars
     ]
@@ -31,6 +32,6 @@ def charts(summary: WindowSummary) -> dict[str, Any]:
             wandb.Table(["part", "share"], shares),
             "part",
             "share",
-            title=f"Where the time of iterations {summary.iterations} went (%)",
+            title=f"Where the time of {iterations(summary.iterations)} went (%)",
         )
     return found

@@ -38,7 +38,7 @@ from megatron.torch_profile.publish.sinks import (
 )
 from megatron.torch_profile.publish.wandb_artifacts import TraceArtifacts
 from megatron.torch_profile.publish.window_summary import read
-from megatron.torch_trace.wording import seconds
+from megatron.torch_trace.wording import iterations, seconds
 
 _PROGRAM = "megatron.torch_profile.publish.window_summary"
 _POLL_SECONDS = 0.1
@@ -157,7 +157,7 @@ class WindowResults:
             or ("" if traces else "no trace of these iterations was written")
         )
         if why_not:
-            warn(Slug.SUMMARY_FAILED, "no summary of iterations %s: %s", window, why_not)
+            warn(Slug.SUMMARY_FAILED, "no summary of %s: %s", iterations(window), why_not)
         elif self._analyse:
             summary = read(self._capture.window_folder(window))
             say(Slug.SUMMARY, "%s", summary.line())
@@ -198,7 +198,7 @@ class WindowResults:
     @property
     def _awaited(self) -> str:
         thing = "summary" if self._analyse else "W&B artifact"
-        return f"{thing} of iterations {self._running[0]}" if self._running else "W&B artifact"
+        return f"{thing} of {iterations(self._running[0])}" if self._running else "W&B artifact"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.torch_profile.export.process_memory import be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
-from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
 from megatron.torch_trace.format.file_names import (
     ARTIFACTS,
     SUMMARY_FILE,
@@ -31,7 +31,7 @@ from megatron.torch_trace.format.file_names import (
     WindowName,
     found_analysis_of,
 )
-from megatron.torch_trace.wording import counted, percent
+from megatron.torch_trace.wording import counted, iterations, percent
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
@@ -76,14 +76,14 @@ class WindowSummary:
         """The window in a sentence."""
         shares = {part: self.scalars.get(f"profile/{part}_pct") for part in BREAKDOWN_PARTS}
         known = {part: percent(v / 100) for part, v in shares.items() if v is not None}
-        said = [f"{part.replace('_', ' ')} {share}" for part, share in known.items()]
+        said = [f"{BREAKDOWN_NAMES[part]} {share}" for part, share in known.items()]
         if not said:
             said = ["no GPU work in the traces"]
         lacking = ", ".join(map(str, self.missing_ranks))
         of = [counted(len(self.ranks), "rank")]
         of += [f"without rank {lacking}"] if lacking else []
         of += [counted(len(self.findings), "finding")] if self.findings else []
-        return f"iterations {self.iterations}: {', '.join(said)} ({'; '.join(of)})"
+        return f"{iterations(self.iterations)}: {', '.join(said)} ({'; '.join(of)})"
 
 
 def read(folder: Path) -> WindowSummary:

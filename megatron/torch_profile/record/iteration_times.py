@@ -204,9 +204,9 @@ def _say(rank: int, around: _Around, after: _Lengths, undisturbed: UndisturbedIt
         )
     say(
         Slug.ITERATION_TIMES,
-        "rank %d, iterations %s: %s%s",
+        "rank %d, %s: %s%s",
         rank,
-        around.window,
+        wording.iterations(around.window),
         sentence[0].lower() + sentence[1:],
         sides,
     )

@@ -137,11 +137,11 @@ class OpenWindow:
         if abs(moved) > _CLOCK_SECONDS:
             warn(
                 Slug.CLOCK_SET,
-                "the system's clock was set %s by %s in the window of iterations %s: times in its "
+                "the system's clock was set %s by %s in the window of %s: times in its "
                 "trace are wrong; record another window",
                 "forward" if moved > 0 else "back",
                 wording.seconds(abs(moved)),
-                self.window,
+                wording.iterations(self.window),
             )
 
     def discard(self) -> None:

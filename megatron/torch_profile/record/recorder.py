@@ -36,7 +36,7 @@ from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.signals import FlushOnSignal
 from megatron.torch_profile.record.window_end import WindowEnds
-from megatron.torch_trace import wording
+from megatron.torch_trace.wording import iterations, ranks
 
 _ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
 _GPU_SECONDS = 20.0
@@ -112,7 +112,7 @@ class Recorder:
             self._finish()
             # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
             while self._next is not None and iteration > self._next.last:
-                warn(Slug.WINDOW_SKIPPED, "training skipped iterations %s", self._next)
+                warn(Slug.WINDOW_SKIPPED, "training skipped %s", iterations(self._next))
                 self._next = next(self._windows, None)
             window = self._next
         self.exporter.poll()
@@ -131,7 +131,7 @@ class Recorder:
         why_not = _ANOTHER if self._others.running else short_of_address_space()
         if why_not:
             if iteration >= window.first:
-                self._warn(Slug.WINDOW_LEFT_OUT, "leaves out iterations %s: %s", window, why_not)
+                self._warn(Slug.WINDOW_LEFT_OUT, "leaves out %s: %s", iterations(window), why_not)
                 self._next = next(self._windows, None)
             return False
         self.exporter.make_room(lambda: self.signals.pending)
@@ -239,7 +239,8 @@ class Recorder:
         return why is not None
 
     def _say_ends(self, why: str) -> None:
-        self._warn(Slug.WINDOW_ENDED_EARLY, "ends the window of iterations %s: %s", self._next, why)
+        window = iterations(self._next)
+        self._warn(Slug.WINDOW_ENDED_EARLY, "ends the window of %s: %s", window, why)
 
     def _finish(self, *, unclean: bool = False, cut: bool = False) -> None:
         """Stop the open window and hand its trace over; the next one is next.
@@ -268,8 +269,8 @@ class Recorder:
         if not window.recorded:
             window.discard()
             self._others.release()
-            said = "training ended in the warm-up of iterations %s: no trace"
-            warn(Slug.WINDOW_NOT_BEGUN, said, window.window)
+            said = "training ended in the warm-up of %s: no trace"
+            warn(Slug.WINDOW_NOT_BEGUN, said, iterations(window.window))
             return
         lost = self._ends.end(window, self._next, cut=cut)
         if lost:
@@ -278,9 +279,9 @@ class Recorder:
         if cut or not window.whole:
             self._warn(
                 Slug.WINDOW_SHORT,
-                "has only iterations %s of the window of iterations %s%s",
-                wording.ranks(tuple(window.recorded)),
-                window.window,
+                "has only %s of the window of %s%s",
+                iterations(ranks(tuple(window.recorded))),
+                iterations(window.window),
                 " (the last in part)" if cut else "",
             )
         self._times.window_closed(window.window)
@@ -295,4 +296,4 @@ class Recorder:
         warn(slug, f"rank %d {message}", self.rank, *values)
 
     def _lose(self, window: OpenWindow, why: str) -> None:
-        self._warn(Slug.WINDOW_LOST, "loses the window of iterations %s: %s", window.window, why)
+        self._warn(Slug.WINDOW_LOST, "loses the window of %s: %s", iterations(window.window), why)

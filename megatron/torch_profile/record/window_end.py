@@ -16,6 +16,7 @@ from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.stop_place import Circumstances, Decision, decide
+from megatron.torch_trace.wording import iterations
 
 _WAIT_SECONDS = 0.05
 _GONE = "something else in this process has ended torch's profiler"
@@ -98,10 +99,9 @@ class WindowEnds:
             return True
         say(
             Slug.WINDOW_WAITS,
-            "rank %d waits for the last window, whose trace is not saved yet, before it records "
-            "iterations %s",
+            "rank %d waits for the last window, whose trace is not saved yet, before it records %s",
             self._plan.topology.rank,
-            window,
+            iterations(window),
         )
         while not self._others.wait(_WAIT_SECONDS):
             if called_off():

@@ -9,6 +9,7 @@ from megatron.torch_trace.analysis.findings.undisturbed_idle import UndisturbedI
 from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES
 from megatron.torch_trace.format.undisturbed_iterations import LEAST, slowdown_sentence
 from megatron.torch_trace.gpu_record.restarts import again_sentence
 from megatron.torch_trace.report.idle_words import IDLE_CAUSES
@@ -134,7 +135,7 @@ def answer(analysis: Analysis) -> list[str]:
     waiting += _explained(analysis, what)
     parts = {
         "Compute": shares.compute,
-        "exposed copies": shares.exposed_memory,
+        BREAKDOWN_NAMES["exposed_memory"]: shares.exposed_memory,
         "overlapped communication": shares.overlapped_communication,
     }
     computing = ", ".join(f"{part} {percent(share)}" for part, share in parts.items() if share)

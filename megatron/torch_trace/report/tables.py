@@ -14,7 +14,7 @@ from enum import Flag, auto
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
 from megatron.torch_trace.wording import NONE, UNKNOWN, count, counted, milliseconds, percent
 
 
@@ -217,5 +217,5 @@ def stacked(parts: Breakdown | None, length: int) -> Cell:
     if parts is None or not length:
         return Cell(UNKNOWN)
     shares = [(name, getattr(parts, name) / length) for name in BREAKDOWN_PARTS]
-    told = ", ".join(f"{name.replace('_', ' ')} {percent(part)}" for name, part in shares)
-    return Cell("", full=told.replace("exposed memory", "exposed copies"), bar=tuple(shares))
+    told = ", ".join(f"{BREAKDOWN_NAMES[name]} {percent(part)}" for name, part in shares)
+    return Cell("", full=told, bar=tuple(shares))

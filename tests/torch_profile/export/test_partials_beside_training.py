@@ -81,7 +81,7 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     direct = analyze(one.target, use_partials=False)
     one.target.unlink()
     assert analyze(one.target) == direct
-    assert said[-1] == "rank 0 waits up to 60 s for the analysis of its trace of iterations 3"
+    assert said[-1] == "rank 0 waits up to 60 s for the analysis of its trace of iteration 3"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_failure_is_said_once_and_nothing_is_tried_again(
         kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
     assert len(started) == 1
     assert said == [
-        "rank 0 keeps no analyses beside its traces from iterations 3 on: disk full; torch-trace "
+        "rank 0 keeps no analyses beside its traces from iteration 3 on: disk full; torch-trace "
         "analyze reads the traces instead"
     ]
 

@@ -165,7 +165,7 @@ def test_help_survives_a_bare_percent_in_somebody_elses_text() -> None:
         ),
         (
             "--torch-profile --torch-profile-iterations 101",
-            "--torch-profile-iterations 101-101: this process runs iterations 1 to 100 "
+            "--torch-profile-iterations 101: this process runs iterations 1 to 100 "
             "(--train-iters 100); choose among these.",
         ),
     ],

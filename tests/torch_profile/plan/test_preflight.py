@@ -91,7 +91,7 @@ def test_samples_are_iterations_too(said: list[str]) -> None:
         (
             f"{MODEL} --torch-profile-iterations 101",
             64,
-            "--torch-profile-iterations 101-101: this process runs iterations 1 to 100 "
+            "--torch-profile-iterations 101: this process runs iterations 1 to 100 "
             "(--train-iters 100); choose among these.",
         ),
         (

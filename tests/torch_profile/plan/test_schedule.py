@@ -140,8 +140,8 @@ def test_absolute_iterations(
         ({"skip_first": -1}, "--torch-profile-skip-first -1: must be 0 or more."),
         (
             {"frequency": 2, "active": 2},
-            "--torch-profile-frequency 2: a cycle holds 1 warm-up and 2 recorded iterations, so it "
-            "must be 3 or more.",
+            "--torch-profile-frequency 2: a cycle holds 1 warm-up iteration and 2 recorded "
+            "iterations, so it must be 3 or more.",
         ),
         (
             {"frequency": 10, "wait": 3},
@@ -150,19 +150,19 @@ def test_absolute_iterations(
         ),
         (
             {"active": 40},
-            "--torch-profile-active 40: the window of iterations 3-42 cannot happen, since this "
+            "--torch-profile-active 40: the window of iterations 3-42 cannot happen, because this "
             "process runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
             "--torch-profile-wait, --torch-profile-warmup or --torch-profile-active, which need 42 "
             "iterations, and there are 30.",
         ),
         (
             {"wait": 10, "repeat": 5},
-            "--torch-profile-repeat 5: the window of iterations 61 cannot happen, since this "
+            "--torch-profile-repeat 5: the window of iteration 61 cannot happen, because this "
             "process runs iterations 1 to 30 (--train-iters 30); --torch-profile-repeat 2 fits.",
         ),
         (
             {"repeat": 0, "wait": 100},
-            "--torch-profile-active 1: the window of iterations 103 cannot happen, since this "
+            "--torch-profile-active 1: the window of iteration 103 cannot happen, because this "
             "process runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
             "--torch-profile-wait, --torch-profile-warmup or --torch-profile-active, which need "
             "103 iterations, and there are 30.",

@@ -75,7 +75,7 @@ def test_the_line_names_the_parts_and_the_ranks_that_are_missing(window: Path) -
     summary = replace(read(window), findings=[])
     summary.scalars.update({f"profile/{part}_pct": 25.0 for part in BREAKDOWN_PARTS})
     assert summary.line() == (
-        "iterations 3: compute 25 %, exposed communication 25 %, exposed memory 25 %, "
+        "iteration 3: compute 25 %, exposed communication 25 %, exposed copies 25 %, "
         "idle 25 % (2 ranks; without rank 1)"
     )
     bare = replace(summary, last=4, scalars={}, missing_ranks=[])

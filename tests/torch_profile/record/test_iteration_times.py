@@ -83,7 +83,7 @@ def test_ten_on_each_side_are_told_and_the_log_says_how_much_the_profiler_slowed
         ],
     }
     assert (
-        "[torch-profile iteration-times] rank 0, iterations 16: recorded iteration 693 ms; "
+        "[torch-profile iteration-times] rank 0, iteration 16: recorded iteration 693 ms; "
         "undisturbed 585 ms (median of 20): the profiler slowed it by 18 % (mean 585 ms "
         "before the window, 588 ms after it)\n"
     ) in capsys.readouterr().out
@@ -185,7 +185,7 @@ def test_too_few_are_said_and_no_file_tells_them(
     training.times.close()
     assert not list(tmp_path.iterdir())
     assert (
-        "rank 0, iterations 4: recorded iteration 150 ms; undisturbed unknown: fewer than 5 ran "
+        "rank 0, iteration 4: recorded iteration 150 ms; undisturbed unknown: fewer than 5 ran "
         "near the window without the profiler\n"
     ) in capsys.readouterr().out
 

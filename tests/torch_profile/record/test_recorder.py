@@ -123,7 +123,7 @@ def test_a_signal_in_the_last_iteration_of_a_window_leaves_a_partial_trace(
     assert traces(tmp_path) == ["iter-0000003/rank-0.partial.pt.trace.json.gz"]
     assert warned == [
         "rank 0 received SIGUSR1: saving what is recorded",
-        "rank 0 has only iterations 3 of the window of iterations 3 (the last in part)",
+        "rank 0 has only iteration 3 of the window of iteration 3 (the last in part)",
     ]
 
 
@@ -153,7 +153,7 @@ def test_a_training_that_ends_in_warmup_leaves_no_trace_and_says_so(
     train(recorder, range(1, 4))
     end(recorder)
     assert traces(tmp_path) == []
-    assert warned == ["training ended in the warm-up of iterations 5: no trace"]
+    assert warned == ["training ended in the warm-up of iteration 5: no trace"]
     # Kineto is free again: it records only once at a time.
     second = make(tmp_path, warmup=0, skip_first=0)
     train(second, range(1, 3))
@@ -321,7 +321,7 @@ def test_a_clock_that_is_set_in_a_window_is_said(
     end(recorder)
     assert warned == (
         [
-            f"the system's clock was set {way} in the window of iterations 3: times in its trace "
+            f"the system's clock was set {way} in the window of iteration 3: times in its trace "
             "are wrong; record another window"
         ]
         if way

@@ -74,7 +74,7 @@ def test_a_failed_training_is_not_held_by_a_gpu_that_waits_for_a_rank_that_is_go
     held = recorder._open.profiler
     recorder.close(after_failure=True)
     assert warned == [
-        "rank 0 loses the window of iterations 3: its GPU still waits after 20 s, maybe for a rank "
+        "rank 0 loses the window of iteration 3: its GPU still waits after 20 s, maybe for a rank "
         "that is gone"
     ]
     kineto.discard(held, started=True)

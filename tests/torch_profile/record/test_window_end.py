@@ -84,7 +84,7 @@ def test_the_next_window_waits_for_the_stop_of_the_last(
         assert spans(path, "ProfilerStep") == [f"ProfilerStep#{number}"]
     assert (
         "rank 0 waits for the last window, whose trace is not saved yet, before it records "
-        "iterations 5"
+        "iteration 5"
     ) in said
 
 
@@ -162,7 +162,7 @@ def test_the_end_waits_for_the_stop_however_short_its_bound(
     end(recorder)
     assert 0.5 < time.monotonic() - began < 30
     assert left == [True], "what the thread works with is not taken down under it"
-    assert said[-1].startswith("rank 0 gives up on the trace of iterations 3 after 100 ms")
+    assert said[-1].startswith("rank 0 gives up on the trace of iteration 3 after 100 ms")
     # Here the process goes on, and the thread with it.
     while given_up.poll() is None:
         time.sleep(0.02)
@@ -189,7 +189,7 @@ def test_a_process_that_compresses_and_is_killed_is_started_again(
     end(recorder)
     assert traces(tmp_path) == [TRACE]
     assert (
-        "rank 0: the process that compressed the trace of iterations 3 ended with status -9; "
+        "rank 0: the process that compressed the trace of iteration 3 ended with status -9; "
         "another one does it"
     ) in said
 

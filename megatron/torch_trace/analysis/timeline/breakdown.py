@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a window went: compute, exposed communication, exposed memory, idle.
+"""Where the time of a window went: compute, exposed communication, exposed copies, idle.
 
     compute         ####    ####             8
     communication     ######    ##           8, of which exposed 4, overlapped 4

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
 from megatron.torch_trace.report.comparison.answer import answer
 from megatron.torch_trace.report.comparison.sections import (
     configuration,
@@ -52,6 +52,7 @@ def render_comparison_page(
         heads=(first_lines(a), first_lines(b)),
         answer=answer(comparison),
         bars=_bars(comparison),
+        part_names=BREAKDOWN_NAMES,
         said=configuration_sentence(comparison),
         configuration=configuration(comparison, top=_ROWS),
         appeared=comparison.appeared,

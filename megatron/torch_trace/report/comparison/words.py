@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.compare.statistics import Difference
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES
 from megatron.torch_trace.report.idle_words import IDLE_CAUSES
 from megatron.torch_trace.wording import NONE, milliseconds
 
 _PARTS = {
-    "exposed_communication": "exposed communication",
-    "exposed_memory": "exposed copies",
+    **BREAKDOWN_NAMES,
     "communication": "all communication",
     "overlapped_communication": "overlapped communication",
     **{f"idle: {words.cause}": f"  idle: {words.title}" for words in IDLE_CAUSES},

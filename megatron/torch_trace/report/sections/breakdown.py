@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
-from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.format.breakdown_parts import (
+    BREAKDOWN_HEADS,
+    BREAKDOWN_NAMES,
+    BREAKDOWN_PARTS,
+)
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.section import Section, Subject
@@ -37,13 +41,8 @@ _ON_ONE_SCREEN = 8
 """Ranks whose lines leave room for the first findings below them."""
 
 _MOST_STEPS, _STEPS = 200, 16
-LEGEND = (
-    ("compute", "compute"),
-    ("exposed_communication", "exposed communication"),
-    ("exposed_memory", "exposed copies"),
-    ("idle", "idle"),
-)
-_TITLES = ("compute", "exposed comm", "exposed copies", "idle")
+LEGEND = tuple(BREAKDOWN_NAMES.items())
+_TITLES = tuple(BREAKDOWN_HEADS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,7 @@ def section(subject: Subject) -> Section:
         "many": many,
         "slim": [_slim(rank) for rank in ranks] if many else [],
         "count": len(ranks),
+        "names": BREAKDOWN_NAMES,
     }
     tables = [] if analysis.is_of_the_cpu else [_ranks(analysis), _coordinates(groups)]
     return Section("breakdown", "Where the time went", tables=tables, legend=LEGEND, data=data)

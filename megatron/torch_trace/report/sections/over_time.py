@@ -10,7 +10,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
-from megatron.torch_trace.format.breakdown_parts import BUSY_PARTS
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BUSY_PARTS
 from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At
@@ -24,6 +24,7 @@ _MOST_BLOCKS = 3000
 _LEAST_LABEL = 14
 _DECIMALS = 1
 _LABEL_WIDTH = 70
+_BLOCKS = (("forward", "forward micro-batch"), ("backward", "backward micro-batch"))
 """What `step 1234` takes of a lane, with some air."""
 
 
@@ -67,7 +68,7 @@ def section(subject: Subject) -> Section:
     title = "Over time"
     shown = _shown(analysis)
     if not shown:
-        return Section("over_time", title, "It is unknown what the GPUs did.")
+        return Section("over_time", title, "The traces do not say what the GPUs did.")
     shifts = _shifts(analysis)
     starts = [rank.course.edges_ns[0] + shifts[rank.rank] for rank in shown if rank.course]
     ends = [rank.course.edges_ns[-1] + shifts[rank.rank] for rank in shown if rank.course]
@@ -96,7 +97,8 @@ def section(subject: Subject) -> Section:
         ).strip(),
         "slice": duration((shown[0].window_ns if shown else 0) / _slices(shown[0].course)),
     }
-    return Section("over_time", title, data=data)
+    blocks = _BLOCKS if data["blocks"] else ()
+    return Section("over_time", title, legend=(*BREAKDOWN_NAMES.items(), *blocks), data=data)
 
 
 def _slices(course: Course | None) -> int:
