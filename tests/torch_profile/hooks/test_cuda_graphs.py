@@ -25,11 +25,16 @@ class Graph:
 
 @pytest.fixture(autouse=True)
 def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", Graph)
-    monkeypatch.setattr(cuda_graphs, "_used", False)
-    yield
+    installed = cuda_graphs.captures.active
     uninstall()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(torch.cuda.graphs, "CUDAGraph", Graph)
+        meanwhile.setattr(cuda_graphs, "_used", False)
+        yield
+        uninstall()
     cuda_graphs.stop_ends()
+    if installed:
+        install()
 
 
 def test_a_capture_before_training_is_noticed_from_install_on() -> None:

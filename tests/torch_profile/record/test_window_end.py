@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -250,8 +251,13 @@ def test_the_next_window_waits_until_the_trace_of_the_last_is_saved(
 
 
 @pytest.fixture
-def no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "_used", False)
+    installed = cuda_graphs.captures.active
+    cuda_graphs.captures.remove()
+    yield
+    if installed:
+        cuda_graphs.captures.apply()
 
 
 @pytest.mark.usefixtures("no_graphs")
