@@ -36,6 +36,8 @@ SUBCOMMANDS: dict[str, str] = {
     "compare": "How a second run, window or rank differs from the first.",
     "convert": "Write a timeline for Perfetto: ranks in order, streams named.",
     "view": "Show report and timeline in the browser, without a network.",
+    "operators": "The table of torch's key_averages(), from a trace.",
+    "stacks": "Stacks of Python functions for flame graphs, from a trace.",
     "export": "Write events, kernels and steps as Parquet, for SQL.",
     "merge": "Write the traces of several ranks as one trace.",
 }

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU side: causes of idle time, the data loader, Python functions."""
+"""The CPU side: causes of idle time, the data loader, Python functions, calls by name and stack."""
