@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of spans as a whole: the recorded iteration, its path, and what changes would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.replay.change import (
+    Change,
+    MicroBatches,
+    StagesBalanced,
+    VirtualStages,
+)
+from megatron.torch_trace.analysis.replay.spans.alterations import altered
+from megatron.torch_trace.analysis.replay.spans.measured_passes import passes_of
+from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape
+from megatron.torch_trace.analysis.replay.spans.passes import Passes
+from megatron.torch_trace.analysis.replay.spans.recorded_steps import recording_of
+from megatron.torch_trace.analysis.replay.spans.simulation import (
+    Piece,
+    Simulation,
+    path_of,
+    simulate,
+    slack_of,
+)
+from megatron.torch_trace.analysis.results.analysis import RankResult
+
+_NAMES = {"start": "start of the step", "end": "gradient reduction and optimizer"}
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPiece:
+    """A part of the critical path, on the lowest rank of a stage; see `answers.PathPiece`."""
+
+    rank: int
+    kind: str
+    name: str
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSimulated:
+    """An iteration after changes; see `answers.Simulated`.
+
+    Args:
+        iteration_ns: the mean over steps.
+        error_ns: what the replay misses without a change, of an iteration of this length.
+        critical_path: of the copy of the model that ends last.
+        microbatches: of the iteration.
+    """
+
+    iteration_ns: int
+    error_ns: int
+    critical_path: tuple[SpanPiece, ...]
+    microbatches: int
+
+
+@dataclass(frozen=True)
+class SpanReplay:
+    """The recorded passes and their simulation.
+
+    Args:
+        passes: as recorded.
+    """
+
+    passes: Passes
+
+    @classmethod
+    def of(cls, ranks: Iterable[tuple[RankResult, RankCalls]]) -> SpanReplay:
+        """The graph of all ranks.
+
+        Raises:
+            UnreplayableError: the traces do not hold what it needs.
+        """
+        return cls(passes_of(recording_of(ranks)))
+
+    @cached_property
+    def strict(self) -> Simulation:
+        """The iteration without a change."""
+        return simulate(self.passes)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the recorded pipeline."""
+        return self.passes.shape
+
+    @property
+    def recorded_ns(self) -> int:
+        """The recorded iteration: the mean over steps."""
+        return round(float(self.passes.recorded.mean()))
+
+    @property
+    def simulated_ns(self) -> int:
+        """The same as the graph has it."""
+        return self.strict.iteration_ns
+
+    @property
+    def error_ns(self) -> int:
+        """The most that the graph misses a recorded step by."""
+        return round(float(abs(self.strict.steps - self.passes.recorded).max()))
+
+    def simulate(self, changes: Sequence[Change]) -> SpanSimulated:
+        """The iteration after changes.
+
+        Raises:
+            UsageError: a change is of what the recording does not have, or cannot be known.
+        """
+        passes = altered(self.passes, changes)
+        simulation = simulate(passes) if changes else self.strict
+        grown = max(1.0, simulation.iteration_ns / max(1, self.simulated_ns))
+        return SpanSimulated(
+            simulation.iteration_ns,
+            round(self.error_ns * grown),
+            self._path(simulation),
+            passes.shape.microbatches,
+        )
+
+    def slack(self) -> list[tuple[int, int]]:
+        """Rank and how much longer one of its passes may take before the iteration does, ns."""
+        found: dict[int, float] = {}
+        values = slack_of(self.strict)
+        for lane, stages in enumerate(self.passes.ranks):
+            for stage, ranks in enumerate(stages):
+                for rank in ranks:
+                    one = max(0.0, float(values[lane, stage]))
+                    found[rank] = min(found.get(rank, one), one)
+        return [(rank, round(ns)) for rank, ns in sorted(found.items())]
+
+    def candidates(self) -> list[Change]:
+        """Changes that may be worth asking for."""
+        shape = self.shape
+        if shape.stages == 1:
+            return []
+        found: list[Change] = [StagesBalanced()]
+        layers = self.passes.layers
+        chunks = 2 * shape.chunks
+        divides = layers is not None and all(count % chunks == 0 for count in layers)
+        if divides and not shape.microbatches % shape.stages:
+            found.append(VirtualStages(chunks))
+        return found
+
+    def microbatches(self, changes: Sequence[Change]) -> int:
+        """Of an iteration after changes."""
+        counts = [one.count for one in changes if isinstance(one, MicroBatches)]
+        return counts[-1] if counts else self.shape.microbatches
+
+    def _path(self, simulation: Simulation) -> tuple[SpanPiece, ...]:
+        lane = int(simulation.ends().argmax())
+        pieces = path_of(simulation, lane)
+        return tuple(
+            SpanPiece(self._rank(lane, piece.stage), *_named(piece), round(piece.time))
+            for piece in pieces
+        )
+
+    def _rank(self, lane: int, stage: int) -> int:
+        recorded = self.passes.ranks[lane][stage]
+        if recorded:
+            return recorded[0]
+        return next(one[stage][0] for one in self.passes.ranks if one[stage])
+
+
+def _named(piece: Piece) -> tuple[str, str]:
+    if piece.one is None:
+        return "cpu", _NAMES[piece.kind]
+    name = _name(piece.one)
+    if piece.kind == "transfer":
+        return "communication", f"transfer to {name}"
+    return piece.kind, name
+
+
+def _name(one: Pass) -> str:
+    direction = "forward" if one.is_forward else "backward"
+    return f"{direction} micro-batch {one.microbatch}" + (
+        f" chunk {one.chunk}" if one.chunk else ""
+    )
