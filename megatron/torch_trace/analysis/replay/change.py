@@ -158,6 +158,22 @@ class WithoutSynchronisation(Change):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingCost(Change):
+    """Each recorded operator takes so much less of the CPU: what recording it cost.
+
+    Nobody asks for it: it is fitted, so that the iteration takes as long as the run's undisturbed
+    ones. An operator never takes less than nothing; sleeps and collections are as long as before.
+    """
+
+    flag: ClassVar[str] = "--recording-cost"
+    ns: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.ns:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class MicroBatches(Change):
     """So many micro-batches of the recorded size an iteration."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +74,51 @@ def analyze(
             print(finding.title, finding.advice)
         print(analysis.to_polars()["communication"])
     """
+    known = recorded(
+        path,
+        ranks=ranks,
+        step=step,
+        jobs=jobs,
+        strict=strict,
+        use_partials=use_partials,
+        on_start=on_start,
+        on_done=on_done,
+    )
+    return known.together(model_flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of each rank, before all of them are put together.
+
+    Args:
+        by_rank: ascending.
+        skipped: files that could not be analysed.
+        complete: no rank was left out on purpose.
+    """
+
+    by_rank: Mapping[int, RankOutcome]
+    skipped: list[SkippedFile]
+    complete: bool
+
+    def together(self, model_flops: float | None = None) -> Analysis:
+        """The analysis; see `analyze`."""
+        with _without_collecting():
+            return _together(self.by_rank, self.skipped, model_flops, complete=self.complete)
+
+
+def recorded(
+    path: Path | str | Iterable[Path | str],
+    *,
+    ranks: Iterable[int] | None = None,
+    step: int | None = None,
+    jobs: int | None = None,
+    strict: bool = False,
+    use_partials: bool = True,
+    on_start: Callable[[list[Path]], None] | None = None,
+    on_done: Callable[[Path], None] | None = None,
+) -> Recorded:
+    """Every rank's own analysis, read or taken from where it was kept; see `analyze`."""
     wanted = None if ranks is None else set(ranks)
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     sources = find(paths) if use_partials else find_traces(paths)
@@ -106,8 +151,7 @@ def analyze(
     if not by_rank:
         reasons = [f"{one.file}: {one.reason}" for one in skipped] or ["no trace"]
         raise UsageError(f"nothing could be analysed: {listed(reasons, '; ', most=3)}")
-    with _without_collecting():
-        return _together(by_rank, skipped, model_flops, complete=wanted is None)
+    return Recorded(by_rank, skipped, complete=wanted is None)
 
 
 @contextmanager
