@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import GEMM, NCCL, TraceBuilder
 from click.testing import CliRunner, Result
 from recorded_traces import SAMPLES
+from trace_builder import GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison, compare
 from megatron.torch_trace.analysis.compare.conditions import judge, parse

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from recorded_traces import FAULTS
+from trace_builder import call
 
 from megatron.torch_trace.commands import cli
 from megatron.torch_trace.gpu_record.captures import captured_sentence
@@ -204,16 +205,18 @@ def test_a_capture_on_another_thread_makes_nothing_unknown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def call(name: str, tid: int, ts: int, **args: int) -> dict[str, Any]:
-        return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 500, "tid": tid, "ts": ts,
-                "dur": 1, "args": args}  # fmt: skip
+    def called(name: str, tid: int, ts: int, **args: int) -> dict[str, Any]:
+        made = call(name, 1000 * ts, 1000 * ts + 1000, pid=500, tid=tid, args=args)
+        found: dict[str, Any] = json.loads(made)
+        return found
 
     def capture(events: Events) -> Events:
         marks = [
-            call("cudaStreamBeginCapture", 600, 100), call("cudaStreamEndCapture", ends_on, 700)
+            called("cudaStreamBeginCapture", 600, 100),
+            called("cudaStreamEndCapture", ends_on, 700),
         ]  # fmt: skip
         into = [
-            call("cudaLaunchKernel", launches_on, 110 + 10 * number, correlation=7000 + number)
+            called("cudaLaunchKernel", launches_on, 110 + 10 * number, correlation=7000 + number)
             for number in range(40)
         ]
         return events + marks + into

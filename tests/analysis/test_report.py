@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
 from recorded_traces import SAMPLES
+from trace_builder import GEMM, NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.analyse import analyze

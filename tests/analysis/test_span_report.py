@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
+from trace_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.analyse import analyze
@@ -136,7 +136,7 @@ def test_of_many_stages_the_text_shows_the_first(tmp_path: Path) -> None:
 def test_modules_of_stacks_are_named_by_their_classes(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 10_000 * US)
     for name, start, end in (("GPT_0", 0, 100), ("Layer_0", 10, 40), ("Layer_1", 50, 90)):
-        trace.add("python_function", f"nn.Module: {name}", start, end - start)
+        trace.slice("python_function", f"nn.Module: {name}", start, end - start)
         trace.gpu(GEMM, (1 + start) * US, (2 + start) * US, launch=start + 5)
     lines = tree(analyze(trace.write(tmp_path / "rank-0.json")), 100, 5)
     assert lines[:5] == [

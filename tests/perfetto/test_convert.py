@@ -10,35 +10,29 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from perfetto_builder import (
+from timeline_reader import Timeline, read_timeline, unpacked
+from trace_builder import (
     CPU,
     GPU,
-    MAIN,
+    LOOP,
     arrow,
+    arrow_end,
+    collective_args,
+    counter,
     instant,
     kernel,
     launch,
     mark,
-    named,
+    metadata,
     op,
     step,
-    write,
+    write_rank,
 )
-from timeline_reader import Timeline, read_timeline, unpacked
 
 from megatron.torch_trace.errors import StrictError, UsageError
 from megatron.torch_trace.perfetto import convert
 
-GROUP = {
-    "Collective name": "allreduce",
-    "In msg nelems": 8,
-    "Out msg nelems": 8,
-    "Group size": 2,
-    "dtype": "Float",
-    "Process Group Name": "3",
-    "Process Group Description": "TENSOR_MODEL_PARALLEL_GROUP",
-    "Process Group Ranks": "[0, 1]",
-}
+GROUP = collective_args("allreduce", "tp", nelems=8, dtype="Float")
 
 
 def converted(trace: Path, **options: str) -> Timeline:
@@ -52,17 +46,18 @@ def shown(timeline: Timeline) -> list[tuple[str, str, int, int | None]]:
 
 
 def test_a_rank_has_a_gpu_with_named_streams_and_a_cpu_with_threads(tmp_path: Path) -> None:
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        step(3, 100, 50),
-        named("thread 42 (python3)"),
-        op("autograd", 105, 5, tid=43),
-        launch(110, 1, 1), launch(112, 1, 2), launch(114, 1, 3),
-        kernel("gemm", 120, 10, 1),
-        kernel("ncclDevKernel_AllReduce", 120, 10, 2, stream=27, **GROUP),
-        kernel("Memcpy HtoD", 120, 10, 3, stream=31) | {"cat": "gpu_memcpy"},
-        mark("ProfilerStep#3", 119, 12), mark("nccl:all_reduce", 120, 10, stream=27),
-        op("Activity Buffer Request", 130, 1, cat="overhead", pid=-1, tid=0),
+        step(3, 100_000, 150_000),
+        metadata("thread_name", CPU, LOOP, name="thread 42 (python3)"),
+        op("autograd", 105_000, 110_000, tid=43),
+        launch(110_000, 111_000, 1), launch(112_000, 113_000, 2), launch(114_000, 115_000, 3),
+        kernel("gemm", 120_000, 130_000, 1),
+        kernel("ncclDevKernel_AllReduce", 120_000, 130_000, 2, stream=27, **GROUP),
+        kernel("Memcpy HtoD", 120_000, 130_000, 3, stream=31, cat="gpu_memcpy"),
+        mark("ProfilerStep#3", 119_000, 131_000),
+        mark("nccl:all_reduce", 120_000, 130_000, stream=27),
+        op("Activity Buffer Request", 130_000, 131_000, cat="overhead", pid=-1, tid=0),
     )  # fmt: skip
     timeline = converted(trace)
     assert list(timeline.rows.values()) == [
@@ -85,14 +80,14 @@ def test_a_rank_has_a_gpu_with_named_streams_and_a_cpu_with_threads(tmp_path: Pa
 
 
 def test_slices_instants_and_arrows_are_all_there(tmp_path: Path) -> None:
-    call, work = launch(110, 1, 1), kernel("gemm", 120.125, 10.5, 1)
-    trace = write(
+    call, work = launch(110_000, 111_000, 1), kernel("gemm", 120_125, 130_625, 1)
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        op("outer", 100, 50), op("inner", 110, 5), call, work,
+        op("outer", 100_000, 150_000), op("inner", 110_000, 115_000), call, work,
         arrow(1, call, work), arrow("odd", call, work, "other"),
-        {"ph": "s", "id": 9, "cat": "ac2g", "pid": CPU, "tid": MAIN, "ts": 100},
-        instant("here", 111, cat="cpu_instant_event"),
-        instant("Iteration Start", 100, pid="Traces", tid="Trace"),
+        arrow_end("s", 9, 100_000),
+        instant("here", 111_000, cat="cpu_instant_event"),
+        instant("Iteration Start", 100_000, pid="Traces", tid="Trace"),
     )  # fmt: skip
     timeline = converted(trace)
     assert sorted(shown(timeline), key=lambda one: (one[2], one[1])) == [
@@ -108,10 +103,10 @@ def test_slices_instants_and_arrows_are_all_there(tmp_path: Path) -> None:
 
 
 def test_slices_that_cross_move_to_a_lane_of_their_own(tmp_path: Path) -> None:
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        op("a", 0, 10), op("b", 5, 10), op("c", 6, 3),
-        kernel("k", 0, 10, 1), kernel("l", 9, 5, 2),
+        op("a", 0, 10_000), op("b", 5_000, 15_000), op("c", 6_000, 9_000),
+        kernel("k", 0, 10_000, 1), kernel("l", 9_000, 14_000, 2),
     )  # fmt: skip
     timeline = converted(trace)
     assert shown(timeline) == [
@@ -138,12 +133,14 @@ def test_nothing_is_lost_however_slices_cross(
     tmp_path: Path, ranges: list[tuple[str, int, int]]
 ) -> None:
     make = {
-        "cpu": lambda n, ts, dur: op(f"{n}", ts, dur),
-        "gpu": lambda n, ts, dur: kernel(f"{n}", ts, dur, n),
-        "mark": lambda n, ts, dur: mark(f"{n}", ts, dur),
+        "cpu": lambda n, start, end: op(f"{n}", start, end),
+        "gpu": lambda n, start, end: kernel(f"{n}", start, end, n),
+        "mark": lambda n, start, end: mark(f"{n}", start, end),
     }
-    events = [make[kind](n, ts, dur) for n, (kind, ts, dur) in enumerate(ranges, 1)]
-    timeline = converted(write(tmp_path / "rank-0.json", *events))
+    events = [
+        make[kind](n, ts * 1000, (ts + dur) * 1000) for n, (kind, ts, dur) in enumerate(ranges, 1)
+    ]
+    timeline = converted(write_rank(tmp_path / "rank-0.json", *events))
     first = min(ts for _, ts, _ in ranges)
     assert sorted((int(one.name), one.ts, one.dur) for one in timeline.slices) == [
         (n, (ts - first) * 1000, dur * 1000) for n, (_, ts, dur) in enumerate(ranges, 1)
@@ -157,10 +154,11 @@ ODD_ARGUMENTS = {
 
 
 def test_all_arguments_come_back_with_their_types(tmp_path: Path) -> None:
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        op("a", 0, 10, args=ODD_ARGUMENTS), op("b", 20, 1, args={"negative": 7, "real": 3}),
-        op("c", 30, 1, args={"negative": "x", "real": None}), op("d", 40, 1),
+        op("a", 0, 10_000, args=ODD_ARGUMENTS),
+        op("b", 20_000, 21_000, args={"negative": 7, "real": 3}),
+        op("c", 30_000, 31_000, args={"negative": "x", "real": None}), op("d", 40_000, 41_000),
     )  # fmt: skip
     timeline = converted(trace, args="all")
     assert [one.args for one in timeline.slices] == [
@@ -176,15 +174,15 @@ def test_all_arguments_come_back_with_their_types(tmp_path: Path) -> None:
 
 def test_without_asking_one_gets_the_arguments_that_tell_something(tmp_path: Path) -> None:
     args = {"External id": 4, "Record function id": 0}
-    comms = op("record_param_comms", 20, 1, args=args | GROUP)
-    work = kernel("k", 30, 1, 5, queued=0, grid=[1, 2, 3])
-    trace = write(tmp_path / "rank-0.json", op("mm", 0, 10, args=args), comms, work)
+    comms = op("record_param_comms", 20_000, 21_000, args=args | GROUP)
+    work = kernel("k", 30_000, 31_000, 5, queued=0, grid=[1, 2, 3])
+    trace = write_rank(tmp_path / "rank-0.json", op("mm", 0, 10_000, args=args), comms, work)
     told = {"External id": 4, **GROUP}
     of_work = {"stream": 7, "correlation": 5, "grid": "[1,2,3]"}
     assert [one.args for one in converted(trace).slices] == [{}, told, of_work]
 
     shapes = args | {"Input Dims": [[2, 2]]}
-    trace = write(tmp_path / "rank-0.json", op("mm", 0, 10, args=shapes), work)
+    trace = write_rank(tmp_path / "rank-0.json", op("mm", 0, 10_000, args=shapes), work)
     assert [one.args for one in converted(trace).slices] == [
         {"External id": 4, "Input Dims": "[[2,2]]"},
         of_work,
@@ -193,18 +191,18 @@ def test_without_asking_one_gets_the_arguments_that_tell_something(tmp_path: Pat
 
 
 def test_memory_and_waiting_work_are_counters(tmp_path: Path) -> None:
-    def allocation(ts: float, allocated: int) -> dict[str, object]:
+    def allocation(ts: int, allocated: int) -> str:
         args = {
             "Total Allocated": allocated, "Total Reserved": 500, "Bytes": 1, "Device Id": GPU,
             "Device Type": 1,
         }  # fmt: skip
         return instant("[memory]", ts, cat="cpu_instant_event", args=args)
 
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        allocation(5, 200), allocation(1, 100),
-        launch(1, 1, 1), launch(2, 1, 2), launch(3, 1, 3),
-        kernel("a", 4, 1, 1), kernel("b", 5, 1, 2), kernel("c", 6, 1, 3),
+        allocation(5_000, 200), allocation(1_000, 100),
+        launch(1_000, 2_000, 1), launch(2_000, 3_000, 2), launch(3_000, 4_000, 3),
+        kernel("a", 4_000, 5_000, 1), kernel("b", 5_000, 6_000, 2), kernel("c", 6_000, 7_000, 3),
     )  # fmt: skip
     timeline = converted(trace)
     assert timeline.counters == {
@@ -215,13 +213,18 @@ def test_memory_and_waiting_work_are_counters(tmp_path: Path) -> None:
     assert sum(one.name == "[memory]" for one in timeline.slices) == 2
 
 
+S = 1_000_000_000
+FAR = 10_000_000 * S
+NEVER = f'{{"ph": "X", "cat": "cpu_op", "name": "never", "pid": {CPU}, "tid": {LOOP}}}'
+
+
 def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> None:
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        [op("a", ts, 0.5) for ts in range(100)], op("open", 95.5, -1), op("far", 1e13, 1),
-        {"ph": "X", "cat": "cpu_op", "name": "never", "pid": CPU, "tid": MAIN},
-        {"ph": "C", "name": "count", "pid": CPU, "ts": 3, "args": {"n": 1}},
-        arrow(4, op("a", 3, 1), op("nowhere", 3, 1, tid=99)),
+        [op("a", at, at + 500) for at in range(0, 100_000, 1_000)],
+        op("open", 95_500, 94_500), op("far", FAR, FAR + 1_000),
+        NEVER, counter("count", 3_000, n=1),
+        arrow(4, op("a", 3_000, 4_000), op("nowhere", 3_000, 4_000, tid=99)),
     )  # fmt: skip
     result = convert(trace, tmp_path / "out.pftrace")
     timeline = read_timeline(tmp_path / "out.pftrace")
@@ -237,10 +240,12 @@ def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> Non
 def test_a_kernel_that_overruns_the_next_one_by_seconds_is_cut_there_and_said(
     tmp_path: Path,
 ) -> None:
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        op("host", 0, 9_000_000), kernel("k", 0, 5_000_000, 1), kernel("l", 1_500_000, 10, 2),
-        kernel("m", 0, 5_000_000, 3, stream=8), kernel("n", 4_500_000, 10, 4, stream=8),
+        op("host", 0, 9 * S), kernel("k", 0, 5 * S, 1),
+        kernel("l", 3 * S // 2, 3 * S // 2 + 10_000, 2),
+        kernel("m", 0, 5 * S, 3, stream=8),
+        kernel("n", 9 * S // 2, 9 * S // 2 + 10_000, 4, stream=8),
     )  # fmt: skip
     result = convert(trace, tmp_path / "out.pftrace")
     timeline = read_timeline(tmp_path / "out.pftrace")
@@ -254,21 +259,21 @@ def test_a_kernel_that_overruns_the_next_one_by_seconds_is_cut_there_and_said(
     )
 
 
-def rank(folder: Path, number: int, clock: float) -> Path:
-    """A rank that leaves three all-reduces with the others; its clock is ahead by `clock` us."""
-    events = [step(1, 100 + clock, 200)]
-    for call, at in enumerate((120, 160, 200), 1):
-        late = 10 * number
-        events.append(launch(at - 15 + clock, 1, call))
-        events.append(
-            kernel("ncclDevKernel_AllReduce", at + late + clock, 30 - late, call, Seq=call, **GROUP)
-        )
+def rank(folder: Path, number: int, clock: int) -> Path:
+    """A rank that leaves three all-reduces with the others; its clock is ahead by `clock` ns."""
+    events = [step(1, 100_000 + clock, 300_000 + clock)]
+    for call, at in enumerate((120_000, 160_000, 200_000), 1):
+        start, end = at + 10_000 * number + clock, at + 30_000 + clock
+        events.append(launch(at - 15_000 + clock, at - 14_000 + clock, call))
+        events.append(kernel("ncclDevKernel_AllReduce", start, end, call, Seq=call, **GROUP))
     base = 1_790_857_026_000_000_000
-    return write(folder / f"rank-{number}.json", *events, rank=number, baseTimeNanoseconds=base)
+    return write_rank(
+        folder / f"rank-{number}.json", *events, rank=number, baseTimeNanoseconds=base
+    )
 
 
 def test_ranks_are_aligned_by_the_ends_of_collectives_and_begin_at_0(tmp_path: Path) -> None:
-    traces = [rank(tmp_path, 1, 1_000_000.5), rank(tmp_path, 0, 0)]
+    traces = [rank(tmp_path, 1, 1_000_000_500), rank(tmp_path, 0, 0)]
     output = tmp_path / "all.pftrace.gz"
     result = convert(traces, output, jobs=1)
     assert result.ranks == [0, 1]
@@ -315,7 +320,9 @@ def test_what_cannot_work_is_said_and_leaves_nothing_behind(tmp_path: Path) -> N
         convert([one, other], tmp_path / "out.pftrace", jobs=1)
     with pytest.raises(UsageError, match="--args few: must be one of all, some, none"):
         convert(one, tmp_path / "out.pftrace", args="few")
-    merged = write(tmp_path / "merged.json", op("a", 0, 1), torch_profile={"merged": {"ranks": []}})
+    merged = write_rank(
+        tmp_path / "merged.json", op("a", 0, 1_000), torch_profile={"merged": {"ranks": []}}
+    )
     with pytest.raises(UsageError, match="a merged trace"):
         convert(merged, tmp_path / "out.pftrace")
     for window in ("iter-0000003", "iter-0000005"):
@@ -345,10 +352,10 @@ def test_a_process_that_reads_something_else_says_so(tmp_path: Path) -> None:
 
 
 def test_a_launch_of_many_kernels_has_an_arrow_to_each(tmp_path: Path) -> None:
-    call = launch(0, 5, 1)
-    work = [kernel("k", 10 + n, 0.5, 1) for n in range(600)]
+    call = launch(0, 5_000, 1)
+    work = [kernel("k", at, at + 500, 1) for at in range(10_000, 610_000, 1_000)]
     ends = [arrow(1, call, one)[1] for one in work]
-    trace = write(tmp_path / "rank-0.json", call, work, arrow(1, call, work[0])[0], ends)
+    trace = write_rank(tmp_path / "rank-0.json", call, work, arrow(1, call, work[0])[0], ends)
     arrows = converted(trace).arrows()
     assert [(a.name, b.ts) for a, b in arrows] == [
         ("cudaLaunchKernel", (10 + n) * 1000) for n in range(600)
@@ -356,7 +363,7 @@ def test_a_launch_of_many_kernels_has_an_arrow_to_each(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_events_is_an_empty_timeline(tmp_path: Path) -> None:
-    result = convert(write(tmp_path / "rank-0.json"), tmp_path / "out.pftrace")
+    result = convert(write_rank(tmp_path / "rank-0.json"), tmp_path / "out.pftrace")
     assert (result.slices, result.offset_ns) == (0, {0: 0})
     assert read_timeline(tmp_path / "out.pftrace").slices == []
 
@@ -364,7 +371,7 @@ def test_a_trace_without_events_is_an_empty_timeline(tmp_path: Path) -> None:
 def test_the_command_writes_what_is_whole_of_a_cut_trace_and_exits_with_3(tmp_path: Path) -> None:
     trace = rank(tmp_path, 0, 0)
     whole = trace.read_bytes()
-    trace.write_bytes(whole[: whole.rindex(b'{"ph"') + 20])
+    trace.write_bytes(whole[: whole.rindex(b'"ph"') + 20])
     command = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
     done = subprocess.run(
         [*command, "convert", str(trace), "-o", "-", "--args", "none"], capture_output=True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from perfetto_builder import kernel, launch, op, step, write
+from trace_builder import collective_args, kernel, launch, op, step, write_rank
 
 from megatron.torch_trace import analyze
 from megatron.torch_trace.parquet import export
@@ -16,16 +16,7 @@ from megatron.torch_trace.parquet.rank_tables import SCHEMAS
 
 ROOT = Path(__file__).parents[2]
 SLOW = ROOT / "tests" / "data" / "analysis" / "dp4-rank2-slow"
-GROUP = {
-    "Collective name": "allreduce",
-    "In msg nelems": 8,
-    "Out msg nelems": 8,
-    "Group size": 2,
-    "dtype": "Float",
-    "Process Group Name": "3",
-    "Process Group Description": "DATA_PARALLEL_GROUP",
-    "Process Group Ranks": "[0, 1]",
-}
+GROUP = collective_args("allreduce", "dp", nelems=8, dtype="Float")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +27,13 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rank(folder: Path, number: int) -> Path:
-    late = 10 * number
-    return write(
+    late = 10_000 * number
+    return write_rank(
         folder / f"rank-{number}.json",
-        step(7, 100, 80), op("aten::mm", 101, 5), launch(102, 1, 1), launch(110, 1, 2),
-        kernel("void cutlass::gemm<4>(int)", 110, 15, 1),
-        kernel("ncclDevKernel_AllReduce", 120 + late, 30 - late, 2, stream=27, Seq=5, **GROUP),
+        step(7, 100_000, 180_000), op("aten::mm", 101_000, 106_000),
+        launch(102_000, 103_000, 1), launch(110_000, 111_000, 2),
+        kernel("void cutlass::gemm<4>(int)", 110_000, 125_000, 1),
+        kernel("ncclDevKernel_AllReduce", 120_000 + late, 150_000, 2, stream=27, Seq=5, **GROUP),
         rank=number, baseTimeNanoseconds=1_790_857_026_000_000_000,
     )  # fmt: skip
 
@@ -65,8 +57,8 @@ def test_the_tables_of_two_ranks(tmp_path: Path) -> None:
     }  # fmt: skip
     assert kernels.row(1, named=True)["exposed_ns"] == 25_000
     one = {
-        "call": 0, "dimension": "dp", "group": "DATA_PARALLEL_GROUP", "collective": "allreduce",
-        "group_size": 2, "seq": 5, "bytes": 32, "step": 7,
+        "call": 0, "dimension": "dp", "group": "DATA_PARALLEL_GROUP_WITH_CP",
+        "collective": "allreduce", "group_size": 2, "seq": 5, "bytes": 32, "step": 7,
     }  # fmt: skip
     own = ("rank", "start_ns", "duration_ns", "wait_ns", "timeline_ns")
     assert collectives.select(own).rows() == [

@@ -6,16 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from perfetto_builder import Event, instant, kernel, launch, op, write
 from timeline_reader import read_timeline
+from trace_builder import collective_args, instant, kernel, launch, op, write_rank
 
 from megatron.torch_trace.perfetto import convert
 
-GROUP = {
-    "Collective name": "allreduce",
-    "Process Group Name": "3",
-    "Process Group Description": "TENSOR_MODEL_PARALLEL_GROUP",
-}
+GROUP = collective_args("allreduce", "tp")
 
 
 def rows(trace: Path) -> list[object]:
@@ -36,19 +32,26 @@ def rows(trace: Path) -> list[object]:
 def test_a_stream_that_mostly_computes_is_called_so_however_long_it_waits(
     waited: int, gemms: int, name: str, tmp_path: Path
 ) -> None:
-    work: list[list[Event]] = [
-        [launch(100 + n, 1, n), kernel("gemm", 110 + 10 * n, 10, n)] for n in range(gemms)
+    work = [
+        [
+            launch(100_000 + 1_000 * n, 101_000 + 1_000 * n, n),
+            kernel("gemm", 110_000 + 10_000 * n, 120_000 + 10_000 * n, n),
+        ]
+        for n in range(gemms)
     ]
-    last = [launch(105, 1, 9), kernel("ncclDevKernel_AllReduce", 150, waited, 9, **GROUP)]
-    assert name in rows(write(tmp_path / "rank-0.json", *work, last))
+    end = 150_000 + 1_000 * waited
+    last = [
+        launch(105_000, 106_000, 9), kernel("ncclDevKernel_AllReduce", 150_000, end, 9, **GROUP)
+    ]  # fmt: skip
+    assert name in rows(write_rank(tmp_path / "rank-0.json", *work, last))
 
 
 def test_marks_of_the_profiler_are_called_after_what_they_are(tmp_path: Path) -> None:
-    trace = write(
+    trace = write_rank(
         tmp_path / "rank-0.json",
-        op("aten::mm", 100, 5),
-        op("PyTorch Profiler (0)", 100, 9, pid="Spans", tid="PyTorch Profiler"),
-        instant("Record Window End", 109, pid="", tid=""),
+        op("aten::mm", 100_000, 105_000),
+        op("PyTorch Profiler (0)", 100_000, 109_000, pid="Spans", tid="PyTorch Profiler"),
+        instant("Record Window End", 109_000, pid="", tid=""),
     )
     assert [name for *_, name in (row for row in rows(trace) if isinstance(row, tuple))] == [
         "rank 00 CPU",

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from trace_builder import header, kernel, launch, op, step, text, write
 
 from megatron.torch_trace.commands.report import command
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
@@ -16,17 +16,8 @@ from megatron.torch_trace.errors import DamagedTraceError, UsageError
 def trace(tmp_path: Path) -> Path:
     """A step with one launch and its kernel, whose name holds markup."""
     name = "<b>kernel</b>"
-    events = [
-        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1,
-         "ts": 0, "dur": 100},
-        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
-         "ts": 5, "dur": 2, "args": {"correlation": 1}},
-        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10, "dur": 50,
-         "args": {"device": 0, "stream": 7, "correlation": 1}},
-    ]  # fmt: skip
-    path = tmp_path / "rank-0.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    return path
+    events = step(3, 0, 100_000), launch(5_000, 7_000, 1), kernel(name, 10_000, 60_000, 1)
+    return write(tmp_path / "rank-0.json", text(*events, header=header()))
 
 
 def run(*arguments: object) -> None:
@@ -72,7 +63,7 @@ def test_a_page_that_exists_is_replaced_with_force_only(trace: Path, tmp_path: P
 
 
 def test_damage_is_said_after_the_page_is_written(trace: Path, tmp_path: Path) -> None:
-    trace.write_text(trace.read_text()[:-1])
+    trace.write_text(trace.read_text().rstrip()[:-1])
     page = tmp_path / "page.html"
     with pytest.raises(DamagedTraceError, match="damaged"):
         run(trace, "-o", page)
@@ -89,10 +80,8 @@ def test_what_cannot_be_analysed_leaves_no_page(tmp_path: Path) -> None:
 def test_a_name_that_ends_in_md_gets_the_tables_of_the_page_as_markdown(
     trace: Path, tmp_path: Path
 ) -> None:
-    written = json.loads(trace.read_text())
-    operator = {"ph": "X", "cat": "cpu_op", "name": "a|<b>", "pid": 1, "tid": 1, "ts": 4, "dur": 9}
-    written["traceEvents"].append(operator)
-    trace.write_text(json.dumps(written))
+    begin, rest = trace.read_text().split("[\n", maxsplit=1)
+    trace.write_text(f"{begin}[\n{op('a|<b>', 4_000, 13_000)},\n{rest}")
     run(trace, "-o", tmp_path / "report.md")
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert lines[0] == "# Where the time went"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from trace_builder import header, kernel, launch, text, write
 
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.endings import Ending
@@ -22,8 +23,7 @@ from megatron.torch_trace.format.file_names import TraceName
 WINDOW = Window(3, 4, 1)
 TARGET = "iter-0000003-0000004/rank-0.pt.trace.json.gz"
 WITHOUT_THREAD = (Ending.FORK, Ending.TRAINING)
-LAUNCH = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}'
-KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
+LAUNCH, KERNEL = launch(0, 1_000, 1), kernel("gemm", 2_000, 3_000, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -63,5 +63,4 @@ def steps(path: Path) -> int:
 
 
 def raw_trace(path: Path, *events: str) -> Path:
-    path.write_text('{"traceEvents": [\n' + ",\n".join(events) + "\n]}\n")
-    return path
+    return write(path, text(*events, header=header()))

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests in the rooms below import the builders beside this file: pytest adds its folder."""
+"""Tests in the rooms below import the modules beside this file: pytest adds its folder."""
 
 from __future__ import annotations

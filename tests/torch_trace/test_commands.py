@@ -21,7 +21,7 @@ from trace_builder import HEADER, event, kernel, launch, strict, text, write
 from megatron.torch_trace.commands import run as run_command
 
 ROOT = Path(__file__).parents[2]
-CLEAN = text(launch("1.000", "1.000", 1), kernel("k", "2.000", "1.000", 1))
+CLEAN = text(launch(1_000, 2_000, 1), kernel("k", 2_000, 3_000, 1))
 BROKEN = text(event(r"C:\Users"), event("x"))
 
 
@@ -227,7 +227,7 @@ def test_decompress_leaves_damage_in_the_text_and_says_what_mends_it(broken: Pat
 
 
 def test_decompress_saves_what_a_cut_file_holds(tmp_path: Path) -> None:
-    many = text(*[event(f"op{i}", f"{i}.000") for i in range(5000)])
+    many = text(*[event(f"op{i}", i * 1000) for i in range(5000)])
     path = tmp_path / "rank-0.json.gz"
     path.write_bytes(gzip.compress(many)[:-2000])
     result = run("decompress", path)
@@ -297,10 +297,13 @@ def test_json_is_for_machines(clean: Path, broken: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        ([launch(f"{i}.000", "1.000", i + 1) for i in range(5)], "5 of 5 launches have no kernel"),
         (
-            [launch(f"{i}.000", "1.000", i + 1) for i in range(5)]
-            + [kernel("k", f"{i}.500", "1.000", i + 1) for i in range(2)],
+            [launch(i * 1000, 1000 + i * 1000, i + 1) for i in range(5)],
+            "5 of 5 launches have no kernel",
+        ),
+        (
+            [launch(i * 1000, 1000 + i * 1000, i + 1) for i in range(5)]
+            + [kernel("k", 500 + i * 1000, 1500 + i * 1000, i + 1) for i in range(2)],
             "3 of 5 launches have no kernel",
         ),
     ],
@@ -314,7 +317,7 @@ def test_missing_kernels_are_a_fault(tmp_path: Path, events: list[str], sentence
 @pytest.mark.parametrize(
     ("odd", "kind"),
     [
-        (event("x", "0", "1.000"), "far away from the rest of the trace"),
+        (event("x", "0", 1_000), "far away from the rest of the trace"),
         (event("x", "1723203468000.000", "-1"), "with a negative duration"),
         (event("x", "1723203468000.000", "9e15"), "longer than the trace can be"),
         (event("x", "1723203468000.000", None), "without a duration"),
@@ -330,9 +333,9 @@ def test_impossible_times_are_a_fault_with_their_place(tmp_path: Path, odd: str,
 
 
 def test_a_kernel_that_overruns_the_next_by_seconds_is_a_fault(tmp_path: Path) -> None:
-    overrun = kernel("A", "0.000", "5000000.000", 1)
-    fine = [kernel("B", "10.000", "5.000", 2), kernel("C", "14.000", "5.000", 3)]
-    launches = [launch("0.000", "1.000", number) for number in (1, 2, 3)]
+    overrun = kernel("A", 0, 5_000_000_000, 1)
+    fine = [kernel("B", 10_000, 15_000, 2), kernel("C", 14_000, 19_000, 3)]
+    launches = [launch(0, 1_000, number) for number in (1, 2, 3)]
     data = text(*launches, *fine, overrun)
     path = write(tmp_path / "rank-0.json", data)
     result = run("check", path, "--json")
@@ -365,7 +368,7 @@ def test_brackets_in_paths_and_traces_are_no_markup(tmp_path: Path) -> None:
     header = HEADER.replace("NVIDIA H200", "GPU [/] 1").replace(
         '"world_size"', '"[/red]": 1, "world_size"'
     )
-    data = text(event("x", cat="[/x]"), kernel("k", "2.000", "1.000", 1), header=header)
+    data = text(event("x", cat="[/x]"), kernel("k", 2_000, 3_000, 1), header=header)
     path = write(folder / "rank-0.json", data)
     shown = run("info", path).stdout.decode()
     assert str(path) in shown

@@ -12,11 +12,11 @@ import pytest
 from trace_builder import (
     HEADER,
     TAIL,
-    arrow,
+    arrow_end,
     event,
     kernel,
     launch,
-    named,
+    metadata,
     step,
     strict,
     text,
@@ -33,12 +33,12 @@ from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.slim import slim
 
 WORK = [
-    step(1, "100.000", "900.000"),
-    launch("110.000", "5.000", 7),
-    arrow("s", 7, "110.000"),
-    kernel("gemm", "120.000", "30.000", 7),
-    arrow("f", 7, "120.000", pid=0),
-    named("thread_name", 0, 7, '"name": "stream 7"'),
+    step(1, 100_000, 1_000_000),
+    launch(110_000, 115_000, 7),
+    arrow_end("s", 7, 110_000),
+    kernel("gemm", 120_000, 150_000, 7, external=7),
+    arrow_end("f", 7, 120_000, pid=0, tid=7),
+    metadata("thread_name", 0, 7, name="stream 7"),
 ]
 SANE = ["ProfilerStep#1", "cudaLaunchKernel", "gemm"]
 
@@ -48,7 +48,7 @@ def beside(*odd: str) -> bytes:
 
 
 def reindented(indent: int | None) -> bytes:
-    twice = [arrow("f", 7, "120.000", pid=0), arrow("f", 7, "120.000", pid=0)]
+    twice = [arrow_end("f", 7, 120_000, pid=0, tid=7), arrow_end("f", 7, 120_000, pid=0, tid=7)]
     return json.dumps(json.loads(text(*WORK, *twice)), indent=indent).encode()
 
 
@@ -77,7 +77,9 @@ FAULTS = {
     "integers beyond 64 bits": beside(
         event(args='"Comms Id": 18446744073709551557000', tid=1 << 70, pid=1 << 65)
     ),
-    "arrows beyond 64 bits": beside(arrow("s", 1 << 70, "300.000"), arrow("f", 1 << 70, "301.000")),
+    "arrows beyond 64 bits": beside(
+        arrow_end("s", 1 << 70, 300_000), arrow_end("f", 1 << 70, 301_000)
+    ),
     "19-digit timestamps": beside(event(ts="1790857026000123.125")),
     "no base": with_header(BASE, ""),
     "absolute times": text(
@@ -92,10 +94,10 @@ FAULTS = {
         event(cat="cuda_runtime", args='"correlation": "x", "External id": -7'),
     ),
     "no duration": beside(event(dur=None)),
-    "negative times": beside(event(dur="-1"), event(ts="-5.000")),
+    "negative times": beside(event(dur="-1"), event(ts=-5_000)),
     "no time at all": beside('{"ph": "X", "name": "x", "pid": 1, "tid": 1}'),
     "absurd times": beside(event(ts="9e15"), event(dur="9e15"), event(ts="0", dur="0")),
-    "overruns": beside(kernel("long", "130.000", "5000000.000", 8), kernel("b", "140", "1", 9)),
+    "overruns": beside(kernel("long", 130_000, 5_000_130_000, 8), kernel("b", 140_000, 141_000, 9)),
     "old categories": beside(event("old", cat="Kernel", pid=0, tid=7), event(cat="Operator")),
     "on a single line": reindented(None),
     "indented": reindented(2),
@@ -107,8 +109,8 @@ FAULTS = {
     "keys in another order": beside('{"tid": 7, "ts": 5, "pid": 42, "name": "x", "ph": "X"}'),
     "keys of events in arguments": beside(event(args='"pid": 42, "ts": 1.000, "id": 3')),
     "crossing slices": beside(
-        event("A", "200.000"), event("B", "205.000"), arrow("s", 9, "205.000", cat="fwdbwd"),
-        event("C", "300.000"), arrow("f", 9, "300.000", cat="fwdbwd"),
+        event("A", 200_000), event("B", 205_000), arrow_end("s", 9, 205_000, cat="fwdbwd"),
+        event("C", 300_000), arrow_end("f", 9, 300_000, cat="fwdbwd"),
     ),
 }  # fmt: skip
 

@@ -20,12 +20,12 @@ from megatron.torch_trace.rewrite.slim.slim import find_steps
 from megatron.torch_trace.tracks.impossible_times import BlockTimes, Reach, far_times
 
 FAULTS = Path(__file__).parents[1] / "data" / "faults"
-HOURS_6 = str(6 * 3600 * 10**6) + ".000"
+HOURS_6 = 6 * 3600 * 10**9
 WORK = [
-    step(3, "100.000", "900.000"),
-    *[event(f"op{i}", f"{100 + i}.000", "1.000", tid=9) for i in range(60)],
-    launch("110.000", "5.000", 7),
-    kernel("gemm", "120.000", "30.000", 7),
+    step(3, 100_000, 1_000_000),
+    *[event(f"op{i}", 1000 * (100 + i), 1_000, tid=9) for i in range(60)],
+    launch(110_000, 115_000, 7),
+    kernel("gemm", 120_000, 150_000, 7),
 ]
 
 
@@ -44,9 +44,9 @@ def checked(path: Path) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("odd", "kind"),
     [
-        (event("late", HOURS_6, "1.000"), AWAY),
-        (event("early", "-" + HOURS_6, "1.000"), AWAY),
-        (event("long", "130.000", HOURS_6), LONG),
+        (event("late", HOURS_6, 1_000), AWAY),
+        (event("early", -HOURS_6, 1_000), AWAY),
+        (event("long", 130_000, HOURS_6), LONG),
     ],
 )
 def test_an_event_that_is_hours_away_is_left_out_and_said_by_all(
@@ -64,7 +64,7 @@ def test_an_event_that_is_hours_away_is_left_out_and_said_by_all(
 
 
 def test_an_event_a_few_minutes_away_is_of_the_trace_for_all(tmp_path: Path) -> None:
-    path = write(tmp_path / "rank-0.json", text(*WORK, event("late", "600000000.000", "1.000")))
+    path = write(tmp_path / "rank-0.json", text(*WORK, event("late", 600_000_000_000, 1_000)))
     assert checked(path) == (0, {})
     assert analysis_of(path)["odd_times"] == 0
     assert read_table(path).odd_times.far == 0
@@ -89,8 +89,8 @@ def test_blocks_are_judged_as_the_whole(tmp_path: Path) -> None:
 
 
 def spelled(name: str, category: str) -> list[str]:
-    marks = [event(name % number, f"{number}00.000", "100.000", cat=category) for number in (3, 4)]
-    return [*marks, launch("310.000", "5.000", 7), kernel("gemm", "320.000", "30.000", 7)]
+    marks = [event(name % number, number * 100_000, 100_000, cat=category) for number in (3, 4)]
+    return [*marks, launch(310_000, 315_000, 7), kernel("gemm", 320_000, 350_000, 7)]
 
 
 @pytest.mark.parametrize("name", ["ProfilerStep#%d", "ProfilerStep # %d", "ProfilerStep# %d"])

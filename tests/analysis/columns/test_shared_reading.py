@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from analysis_builder import GEMM, TraceBuilder
+from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.reader.bytestream import ByteStream

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-from analysis_builder import BASE, NCCL, TraceBuilder, collective_args
+from trace_builder import BASE, NCCL, TraceBuilder, collective_args
 
 from megatron import torch_trace
 from megatron.torch_trace.files.sources import find_traces, ranked

@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder, collective_args
+from trace_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.bandwidth import (
     bus_factor,

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis_builder import NCCL, TraceBuilder, collective_args
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from trace_builder import NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis_builder import NCCL, TraceBuilder, collective_args
+from trace_builder import NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.clocks import Clock
 from megatron.torch_trace.analysis.communication.collectives import attribute

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
+from trace_builder import GEMM, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.findings.communication.hiding import for_exposed
 from megatron.torch_trace.analysis.findings.host.data_loader import for_data_loader

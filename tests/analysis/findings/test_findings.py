@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
+from trace_builder import GEMM, NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.run.analyse import analyze
@@ -164,7 +164,7 @@ def test_conversions(tmp_path: Path) -> None:
 
 
 def test_the_profiler_s_own_overhead(tmp_path: Path) -> None:
-    trace = busy().add("overhead", "Activity Buffer Request", 100, 100_000, pid=-1, tid=0)
+    trace = busy().slice("overhead", "Activity Buffer Request", 100, 100_000, pid=-1, tid=0)
     finding = one_rank(tmp_path, trace)["profiler_overhead"]
     assert "held up the CPU for 10 % of the window" in finding.title
 

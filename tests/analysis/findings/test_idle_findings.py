@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
+from trace_builder import GEMM, NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.findings import modules
 from megatron.torch_trace.analysis.results.analysis import Finding
@@ -49,7 +49,7 @@ def test_long_python_after_a_short_synchronisation_is_not_the_synchronisation_s(
 ) -> None:
     trace = TraceBuilder().step(3, 0, MS)
     trace.op("aten::item", 10 * US, 22 * US).call("cudaStreamSynchronize", 11 * US, 19 * US)
-    trace.add("python_function", "mydata.py(12): decode", 30 * US, 700 * US)
+    trace.slice("python_function", "mydata.py(12): decode", 30 * US, 700 * US)
     trace.gpu(GEMM, 748 * US, MS, launch=740 * US)
     found = findings(tmp_path, trace)
     assert list(found) == ["launch_bound"]
@@ -98,12 +98,12 @@ def test_long_gaps_without_stacks_are_not_called_launch_bound(tmp_path: Path) ->
 
 
 def test_the_innermost_function_that_is_in_the_long_gaps_is_named(tmp_path: Path) -> None:
-    trace = far_apart().add("python_function", "train.py(1): main", 0, 10 * MS)
+    trace = far_apart().slice("python_function", "train.py(1): main", 0, 10 * MS)
     for start in range(0, 10 * MS, 2 * MS):
-        trace.add("python_function", "log.py(2): log_metrics", start + 200 * US, 1_700 * US)
+        trace.slice("python_function", "log.py(2): log_metrics", start + 200 * US, 1_700 * US)
         for part, at in enumerate((300, 800, 1_300)):
             name = f"log.py({part}): part"
-            trace.add("python_function", name, start + at * US, 450 * US)
+            trace.slice("python_function", name, start + at * US, 450 * US)
     finding = findings(tmp_path, trace)["launch_bound"]
     assert finding.title.endswith(
         "there the CPU does something else than launching, for 8.5 ms in log.py(2): log_metrics."

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis_builder import GEMM, NCCL, TraceBuilder
+from trace_builder import GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.gpu_work.kernels import kernel_rows
 from megatron.torch_trace.analysis.results.analysis import Analysis

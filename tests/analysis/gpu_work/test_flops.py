@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, TraceBuilder
 from recorded_traces import SAMPLES
+from trace_builder import BACKWARD, GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.gpu_work.flops import function_flops, has_formula, operator_flops
 from megatron.torch_trace.analysis.gpu_work.operator_flops import work_flops

@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder
+from trace_builder import BACKWARD, GEMM, NCCL, SENDRECV, TraceBuilder
 
 from megatron.torch_trace.analysis.gpu_work.kernels import (
     BEFORE,
@@ -60,7 +60,7 @@ def test_one_launch_of_a_graph_is_many_kernels(tmp_path: Path) -> None:
     trace.gpu(GEMM, 30, 40, launch=10, call="cudaGraphLaunch")
     for start in (40, 50):
         args = {"device": 0, "stream": 7, "correlation": trace.correlation}
-        trace.add("kernel", GEMM, start, 10, pid=0, tid=7, args=args)
+        trace.slice("kernel", GEMM, start, 10, pid=0, tid=7, args=args)
     assert operator_rows(trace.timeline(tmp_path)) == (OperatorRow("graph", None, 1, 3, 30, 0.3),)
 
 

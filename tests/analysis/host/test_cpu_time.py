@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis_builder import BACKWARD, GEMM, LOOP, TraceBuilder
+from trace_builder import BACKWARD, GEMM, LOOP, TraceBuilder
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.cpu_time import CpuSplit, own_times
@@ -30,11 +30,11 @@ def trained_on_the_cpu(rank: int = 0, *, steps: bool = True) -> TraceBuilder:
     for number, begin in ((3, 0), (4, 1_000_000)):
         if steps:
             trace.step(number, begin, begin + 1_000_000)
-        trace.add("user_annotation", LOADER, begin, 100_000)
+        trace.slice("user_annotation", LOADER, begin, 100_000)
         trace.op("aten::stack", begin + 20_000, begin + 60_000)
-        trace.add("user_annotation", "forward micro-batch 0", begin + 100_000, 400_000)
-        trace.add("user_annotation", MODEL, begin + 100_000, 400_000)
-        trace.add("user_annotation", LINEAR, begin + 150_000, 300_000)
+        trace.slice("user_annotation", "forward micro-batch 0", begin + 100_000, 400_000)
+        trace.slice("user_annotation", MODEL, begin + 100_000, 400_000)
+        trace.slice("user_annotation", LINEAR, begin + 150_000, 300_000)
         trace.op("aten::linear", begin + 100_000, begin + 500_000)
         trace.op("aten::addmm", begin + 150_000, begin + 450_000)
         trace.op("MmBackward0", begin + 600_000, begin + 900_000, tid=BACKWARD)

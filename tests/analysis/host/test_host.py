@@ -4,9 +4,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from analysis_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_builder import BACKWARD, GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.host.data_loader import DataLoading, LoaderSupply
 from megatron.torch_trace.analysis.host.idle import LoopThread, SyncRow, look_at_host
@@ -95,8 +95,8 @@ def test_work_that_does_not_start_is_told_from_launches_on_their_way(tmp_path: P
 
 def test_python_that_holds_up_the_launches_is_named_with_its_idle_time(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, MS).gpu(GEMM, 0, 100_000, launch=0)
-    trace.add("python_function", "train.py(7): train_step", 0, 960_000)
-    trace.add("python_function", "mydata.py(12): decode", 50_000, 700_000)
+    trace.slice("python_function", "train.py(7): train_step", 0, 960_000)
+    trace.slice("python_function", "mydata.py(12): decode", 50_000, 700_000)
     trace.gpu(GEMM, 900_000, MS, launch=900_000)
     assert look_at_host(trace.timeline(tmp_path)).idle_holders == (
         IdleHolder("python", "mydata.py(12): decode", 1, 650_000),
@@ -240,9 +240,9 @@ def test_launches_without_kernels_make_utilisation_unknown(tmp_path: Path) -> No
 
 def test_a_python_function_s_own_time_is_without_what_it_calls(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100 * MS).gpu(GEMM, 10, 20, launch=1)
-    trace.add("python_function", "train.py(7): train_step", 0, 24 * MS)
-    trace.add("python_function", "log.py(3): log_metrics", 5 * MS, 12 * MS)
-    trace.add("python_function", "log.py(9): too_short", 6 * MS, MS // 10 - 1)
+    trace.slice("python_function", "train.py(7): train_step", 0, 24 * MS)
+    trace.slice("python_function", "log.py(3): log_metrics", 5 * MS, 12 * MS)
+    trace.slice("python_function", "log.py(9): too_short", 6 * MS, MS // 10 - 1)
     trace.op("a", 3 * MS, 7 * MS).op("b", 13 * MS, 14 * MS).op("c", 19 * MS, 21 * MS)
     timeline = trace.timeline(tmp_path)
     assert timeline.activity.python_functions == 3

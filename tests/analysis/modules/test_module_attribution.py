@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, LOOP, NCCL, TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_builder import BACKWARD, GEMM, LOOP, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.modules.rows import ModuleRow, Modules, look_at_modules
 from megatron.torch_trace.analysis.timeline.autograd import stem
@@ -35,7 +35,7 @@ def runs(sequence: int, thread: int = 1) -> dict[str, Any]:
 
 
 def frame(builder: TraceBuilder, name: str, start: int, end: int, tid: int = LOOP) -> None:
-    builder.add("python_function", f"nn.Module: {name}", start, end - start, tid=tid)
+    builder.slice("python_function", f"nn.Module: {name}", start, end - start, tid=tid)
 
 
 def times(found: Modules) -> dict[str, tuple[int, int, int]]:

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, TraceBuilder
 from module_reference import work_by_module
 from recorded_traces import SAMPLES
+from trace_builder import BACKWARD, GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_OPERATOR
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount, OutsideRow

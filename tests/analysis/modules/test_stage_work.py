@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import GEMM, SENDRECV, TraceBuilder, collective_args
+from trace_builder import GEMM, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.stage_work import PartWork, StageWork

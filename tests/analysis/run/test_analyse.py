@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import GEMM, TraceBuilder
+from trace_builder import GEMM, TraceBuilder
 
 from megatron import torch_trace
 from megatron.torch_trace.analysis.run import rank_pool
@@ -104,9 +104,9 @@ def test_a_damaged_rank_is_analysed_as_far_as_it_goes_and_says_so(tmp_path: Path
 
 def test_events_of_odd_types_go_the_slow_road_and_are_counted_all_the_same(tmp_path: Path) -> None:
     trace = rank(0)
-    trace.add("kernel", GEMM, 700, 50, pid=0, tid=7, args={"correlation": "x", "device": 0})
-    trace.add("kernel", GEMM, 800, 50, pid=0, tid=7, args={"device": 0.0, "stream": 7})
-    text = trace.text().replace('"tid": 100', '"tid": 100.0')
+    trace.slice("kernel", GEMM, 700, 50, pid=0, tid=7, args={"correlation": "x", "device": 0})
+    trace.slice("kernel", GEMM, 800, 50, pid=0, tid=7, args={"device": 0.0, "stream": 7})
+    text = trace.text().replace('"tid": 42', '"tid": 42.0')
     (tmp_path / "rank-0.json").write_text(text)
     (one,) = analyze(tmp_path).ranks
     assert one.breakdown is not None

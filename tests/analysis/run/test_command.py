@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from analysis_builder import GEMM, TraceBuilder
 from click.testing import CliRunner, Result
+from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.commands.analyze import command
 

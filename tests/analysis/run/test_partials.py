@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from analysis_builder import GEMM, TraceBuilder
+from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank_pool

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import GEMM, TraceBuilder
 from click.testing import CliRunner, Result
+from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.run.shares import Shard
 from megatron.torch_trace.commands.analyze import command

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import GEMM, TraceBuilder
+from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.compare.comparison import compare
 from megatron.torch_trace.analysis.compare.conditions import judge, parse

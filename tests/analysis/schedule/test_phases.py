@@ -4,8 +4,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
 from recorded_traces import SAMPLES
+from trace_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.run.rank import analyse_rank
 from megatron.torch_trace.analysis.schedule.microbatches import (

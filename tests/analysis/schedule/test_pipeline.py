@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
+from trace_builder import BACKWARD, GEMM, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep, pipeline_steps

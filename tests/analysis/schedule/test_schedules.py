@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from analysis_builder import BACKWARD, GEMM, LOOP, SENDRECV, TraceBuilder, collective_args
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trace_builder import BACKWARD, GEMM, LOOP, SENDRECV, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep, pipeline_steps

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import analysis_reference as reference
 import pytest
-from analysis_builder import GEMM, NCCL, TraceBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded_traces import label, recorded
+from trace_builder import GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.run.rank import EmptyTraceError, analyse_rank
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown, break_down
@@ -47,8 +47,8 @@ def test_kernels_that_overlap_count_once(tmp_path: Path) -> None:
 
 def test_annotations_and_spans_on_the_gpu_are_no_work(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 40).gpu(GEMM, 10, 20, launch=5)
-    trace.add("gpu_user_annotation", "ProfilerStep#1", 0, 40, pid=0, tid=7)
-    trace.add("Trace", "PyTorch Profiler (0)", 0, 40, pid="Spans", tid="PyTorch Profiler")
+    trace.slice("gpu_user_annotation", "ProfilerStep#1", 0, 40, pid=0, tid=7)
+    trace.slice("Trace", "PyTorch Profiler (0)", 0, 40, pid="Spans", tid="PyTorch Profiler")
     assert parts(trace, tmp_path)[0] == Breakdown(10, 0, 0, 30)
 
 
@@ -86,7 +86,7 @@ def test_old_spellings_of_categories_are_work_too(tmp_path: Path) -> None:
 
 def test_of_several_gpus_the_busiest_is_analysed_and_the_others_are_named(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 50).gpu(GEMM, 0, 10, launch=0)
-    trace.add("kernel", GEMM, 20, 25, pid=3, tid=7, args={"device": 3, "stream": 7})
+    trace.slice("kernel", GEMM, 20, 25, pid=3, tid=7, args={"device": 3, "stream": 7})
     result = analyse_rank(trace.write(tmp_path / "rank-0.json")).result
     assert result.breakdown == Breakdown(25, 0, 0, 25)
     assert result.other_devices == (0,)

@@ -12,9 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis_builder import GEMM, NCCL, TraceBuilder, collective_args
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from trace_builder import GEMM, NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.totals import communication_rows, dimension_totals

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_builder import TraceBuilder
+from trace_builder import TraceBuilder, arrow_end
 
 from megatron.torch_trace import analyze
 from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_LINK
@@ -33,10 +33,8 @@ def trace(
             if calls:
                 found.call("hipExtModuleLaunchKernel", at, at + 5, args=own)
             if arrows:
-                for phase, start, pid, tid in (("s", at, 42, 100), ("f", at + 20, 2, 0)):
-                    found.add("ac2g", "ac2g", start, 0, pid=pid, tid=tid)
-                    found.events[-1] |= {"ph": phase, "id": at}
-            found.add("kernel", KERNEL, at + 20, 15, pid=2, tid=0, args=given)
+                found.add(arrow_end("s", at, at), arrow_end("f", at, at + 20, pid=2, tid=0))
+            found.slice("kernel", KERNEL, at + 20, 15, pid=2, tid=0, args=given)
     return found
 
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from analysis_builder import TraceBuilder
+from trace_builder import TraceBuilder, op
 
 from megatron.torch_trace import analyze
 from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -50,7 +49,7 @@ def test_rows_of_another_device_are_named_with_what_can_be_said(
         trace.op("aten::mm", at, at + 50)
         for category in categories:
             args = {} if category else {"Task Type": "AI_CORE", "Stream Id": 2}
-            trace.add(category, "launchMatMul", at + 20, 60, pid=901, tid=2, args=args)
+            trace.slice(category, "launchMatMul", at + 20, 60, pid=901, tid=2, args=args)
     path = trace.write(tmp_path / "rank-0.json")
     sentence = f"The trace is of {device}. {NOT_ANALYSED}"
     analysis, seen = analyze(path), survey(path)
@@ -90,20 +89,17 @@ def test_a_trace_of_the_gpu_alone_says_what_is_known(tmp_path: Path) -> None:
 
 def test_work_of_a_gpu_beside_rows_of_another_device_is_analysed(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100).gpu("gemm", 10, 60, launch=5)
-    trace.add("xpu_runtime", "urEnqueueKernelLaunch", 2, 1)
+    trace.slice("xpu_runtime", "urEnqueueKernelLaunch", 2, 1)
     analysis = analyze(trace.write(tmp_path / "rank-0.json"))
     assert analysis.ranks[0].unknown is None
 
 
 def test_an_array_of_events_is_enough(tmp_path: Path) -> None:
     rows = [
-        {"ph": "X", "name": "aclnnMatmul", "cat": "cpu_op", "pid": 900, "tid": 900, "ts": at,
-         "dur": 20, "args": {}}
-        for at in (0, 100)
-    ] + [
-        {"ph": "X", "name": "MatMulV3", "pid": 901, "tid": 2, "ts": 30, "dur": 40,
-         "args": {"Task Type": "AI_CORE"}}
-    ]  # fmt: skip
+        op("aclnnMatmul", 0, 20_000, pid=900, tid=900),
+        op("aclnnMatmul", 100_000, 120_000, pid=900, tid=900),
+        op("MatMulV3", 30_000, 70_000, cat=None, pid=901, tid=2, args={"Task Type": "AI_CORE"}),
+    ]
     path = tmp_path / "npu.json"
-    path.write_text(json.dumps(rows))
+    path.write_text(f"[{', '.join(rows)}]")
     assert "an Ascend NPU (1 row of" in str(analyze(path).ranks[0].unknown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis_builder import TraceBuilder
+from trace_builder import TraceBuilder
 
 
 def test_work_that_overruns_the_next_by_seconds_hides_no_idle_time(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
 ) -> None:
     def three_pages(_: Any, where: Export) -> int:
         with suppress(OSError):  # as Kineto, which does not notice
-            raw_trace(where.raw, LAUNCH + " " * (12_250 - len(LAUNCH)))
+            raw_trace(where.raw, LAUNCH + " " * (12_200 - len(LAUNCH)))
         return check_whole(where.raw)
 
     monkeypatch.setattr(trace_export, "save", three_pages)

@@ -7,29 +7,27 @@ import gzip
 from pathlib import Path
 
 import pytest
+from trace_builder import kernel, launch, text, write
 
 from megatron.torch_profile.export.compression import compress
 from megatron.torch_trace.errors import TorchTraceError
 
-LAUNCH = '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}'
-KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
+LAUNCH, KERNEL = launch(0, 1_000, 1), kernel("gemm", 2_000, 3_000, 1)
 
 
 def test_events_are_counted_on_the_way_also_where_blocks_meet(tmp_path: Path) -> None:
-    # 60 bytes an event, so that marks straddle the blocks of 1 MiB.
-    raw = tmp_path / "raw"
-    events = ",\n".join([LAUNCH, KERNEL] * 30_000)
-    raw.write_text(f'{{"traceEvents": [\n{events}\n]}}\n')
-    text = raw.read_bytes()
+    # Some 190 bytes an event, so that marks straddle the blocks of 1 MiB.
+    raw = write(tmp_path / "raw", text(*[LAUNCH, KERNEL] * 30_000))
+    whole = raw.read_bytes()
     written = compress(raw, tmp_path / "out.gz", "gzip")
     assert (written.events, written.kernels, written.launches) == (60_000, 30_000, 30_000)
-    assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == text
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == whole
 
 
-@pytest.mark.parametrize("text", ["", "   ", '{"traceEvents": [', '"x"}', "{}\n garbage"])
-def test_what_is_no_whole_document_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("broken", ["", "   ", '{"traceEvents": [', '"x"}', "{}\n garbage"])
+def test_what_is_no_whole_document_is_refused_and_kept(tmp_path: Path, broken: str) -> None:
     raw = tmp_path / "raw"
-    raw.write_text(text)
+    raw.write_text(broken)
     with pytest.raises(TorchTraceError, match="cut short"):
         compress(raw, tmp_path / "out.gz", "gzip")
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]

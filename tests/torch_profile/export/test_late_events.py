@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from trace_builder import event, text, write
 
 from megatron.torch_profile.export import late_events
 from megatron.torch_profile.export.late_events import WINDOW_END, window_end, without_late
@@ -16,40 +16,28 @@ from megatron.torch_profile.export.late_events import WINDOW_END, window_end, wi
 END = "5017232235661.859"
 
 
-def event(name: str, ts: str, ph: str = "X") -> dict[str, Any]:
-    return {"ph": ph, "cat": "cpu_op", "name": name, "ts": ts}
+def at(ts: str, name: str, ph: str = "X") -> str:
+    """An event with arguments, whose end on a line of its own is not that of the event."""
+    return event(name, ts, ph=ph, args='"Ev Idx": 1')
 
 
-def text(*events: dict[str, Any]) -> str:
-    """As Kineto writes it: an event begins and ends on lines of its own."""
-    written = [
-        "  {\n"
-        f'    "ph": "{e["ph"]}", "cat": "{e["cat"]}", "name": "{e["name"]}", "pid": 1,\n'
-        f'    "ts": {e["ts"]}, "dur": 1.000\n    ,\n'
-        '    "args": {\n      "Ev Idx": 1\n    }\n  }'
-        for e in events
-    ]
-    return '{\n  "schemaVersion": 1,\n  "traceEvents": [\n  \n' + ",\n".join(written) + "\n  ]}\n"
-
-
-def kept(folder: Path, *events: dict[str, Any], block: int = 1 << 20) -> list[str]:
+def kept(folder: Path, *events: str, block: int = 1 << 20) -> list[str]:
     """Names of what is left, in blocks of so many bytes."""
-    raw = folder / "raw.json"
-    raw.write_text(text(*events))
+    raw = write(folder / "raw.json", text(*events))
     late = window_end(raw)
     assert late is not None
 
     def blocks() -> Iterator[bytes]:
         data = raw.read_bytes()
-        for at in range(0, len(data), block):
-            yield data[at : at + block]
+        for begin in range(0, len(data), block):
+            yield data[begin : begin + block]
 
     left = json.loads(b"".join(without_late(blocks(), late)))
     return [e["name"] for e in left["traceEvents"]]
 
 
-MARK = event(WINDOW_END, END)
-LAST = event("Record Window End", "5017239000000.000", "i")
+MARK = at(END, WINDOW_END)
+LAST = at("5017239000000.000", "Record Window End", "i")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +64,7 @@ LAST = event("Record Window End", "5017239000000.000", "i")
 def test_an_event_stays_where_it_begins_before_the_end(
     tmp_path: Path, ts: str, stays: bool
 ) -> None:
-    assert ("it" in kept(tmp_path, MARK, event("it", ts), LAST)) == stays
+    assert ("it" in kept(tmp_path, MARK, at(ts, "it"), LAST)) == stays
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 200, 1 << 20])
@@ -85,14 +73,14 @@ def test_what_is_cut_out_does_not_depend_on_the_blocks_it_is_read_in(
 ) -> None:
     late = "5017232235999.000"
     events = [
-        event("late kernel", late),
-        event("early", "5017232235000.000"),
-        event("late", late),
-        event("late too", late),
+        at(late, "late kernel"),
+        at("5017232235000.000", "early"),
+        at(late, "late"),
+        at(late, "late too"),
         MARK,
-        event("thread_name", late, "M"),
-        event("early too", "5017232235000.001"),
-        event("late again", late),
+        at(late, "thread_name", "M"),
+        at("5017232235000.001", "early too"),
+        at(late, "late again"),
         LAST,
     ]
     assert kept(tmp_path, *events, block=block) == [
@@ -104,8 +92,7 @@ def test_what_is_cut_out_does_not_depend_on_the_blocks_it_is_read_in(
 
 
 def test_a_mark_across_two_blocks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = tmp_path / "raw.json"
-    raw.write_text(text(event("early", "1.000"), MARK, LAST))
+    raw = write(tmp_path / "raw.json", text(at("1.000", "early"), MARK, LAST))
     for size in range(20, 200, 3):
         monkeypatch.setattr(late_events, "_CHUNK", size)
         late = window_end(raw)
@@ -114,8 +101,7 @@ def test_a_mark_across_two_blocks_is_found(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_without_a_mark_nothing_is_late(tmp_path: Path) -> None:
-    raw = tmp_path / "raw.json"
-    raw.write_text(text(event("early", "1.000"), LAST))
+    raw = write(tmp_path / "raw.json", text(at("1.000", "early"), LAST))
     assert window_end(raw) is None
 
 

@@ -126,8 +126,8 @@ def test_a_trace_of_another_maker_is_named_by_info_check_and_analyze(file: str, 
 
 def test_a_trace_of_torch_with_a_few_begins_of_its_user_is_torch_s(tmp_path: Path) -> None:
     user = event("mine", dur=None, ph="B"), event("mine", dur=None, ph="E")
-    work = [step(1, "100.000", "900.000"), launch("110.000", "5.000", 7)]
-    work += [kernel("gemm", f"{200 + i}.000", "1.000", 7) for i in range(30)]
+    work = [step(1, 100_000, 1_000_000), launch(110_000, 115_000, 7)]
+    work += [kernel("gemm", 1000 * (200 + i), 1000 * (201 + i), 7) for i in range(30)]
     path = write(tmp_path / "rank-0.json", text(*work, *user))
     document = json.loads(CliRunner().invoke(cli, ["analyze", str(path), "--json"]).output)
     assert document["ranks"][0]["breakdown_ns"] is not None

@@ -16,8 +16,8 @@ from megatron.torch_trace.files.sources import find_traces, rank_in_name, ranked
 
 SILENT = HEADER.replace('"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8},', "")
 WORK = text(
-    step(1, "100.000", "900.000"), launch("110.000", "5.000", 7),
-    kernel("gemm", "120.000", "30.000", 7), event("aten::mm"), header=SILENT,
+    step(1, 100_000, 1_000_000), launch(110_000, 115_000, 7),
+    kernel("gemm", 120_000, 150_000, 7), event("aten::mm"), header=SILENT,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from megatron.torch_trace.files.sources import read_metadata
 from megatron.torch_trace.reader import SlimEvent, Trace
 from megatron.torch_trace.rewrite.decompression import decompress
 
-FIRST = text(event("a"), event("b", "200.000"))
+FIRST = text(event("a"), event("b", 200_000))
 SECOND = text(event("c"), event("d"), event("e"), header=HEADER.replace('"rank": 3', '"rank": 7'))
 
 
@@ -51,7 +51,7 @@ def test_a_document_in_many_members_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_second_document_of_many_blocks_is_counted_whole(tmp_path: Path) -> None:
-    many = text(*[event(f"op{i}", f"{i}.000") for i in range(20_000)])
+    many = text(*[event(f"op{i}", i * 1000) for i in range(20_000)])
     path = write(tmp_path / "t.json", many + many)
     found, faults, offsets = read(path)
     assert len(found) == 20_000

@@ -14,7 +14,7 @@ from megatron.torch_trace.errors import StrictError
 from megatron.torch_trace.files.sources import read_metadata
 from megatron.torch_trace.reader import NotATraceError, SlimEvent, Trace
 
-BEFORE, AFTER = event("before", "1.000"), event("after", "9.000")
+BEFORE, AFTER = event("before", 1_000), event("after", 9_000)
 
 
 def read(path: Path) -> tuple[list[str], dict[str, int], Trace]:
@@ -122,7 +122,7 @@ def test_an_event_that_cannot_be_mended_costs_only_itself(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("separator", [",\n  ", ", ", ",", " ,\n\n\t"])
 def test_any_layout_of_the_same_events_reads_the_same(tmp_path: Path, separator: str) -> None:
-    events = [json.loads(event(f"op{i}", f"{i}.000")) for i in range(50)]
+    events = [json.loads(event(f"op{i}", i * 1000)) for i in range(50)]
     joined = separator.join(json.dumps(e) for e in events)
     found, faults, _ = read_data(tmp_path, f'{{"traceEvents":[{joined}]}}'.encode())
     assert (found, faults) == ([f"op{i}" for i in range(50)], {})
@@ -130,7 +130,7 @@ def test_any_layout_of_the_same_events_reads_the_same(tmp_path: Path, separator:
 
 @pytest.mark.parametrize("indent", [None, 1, 2, 4])
 def test_reindented_traces_read_the_same(tmp_path: Path, indent: int | None) -> None:
-    document = json.loads(text(*[event(f"op{i}", f"{i}.000") for i in range(50)]))
+    document = json.loads(text(*[event(f"op{i}", i * 1000) for i in range(50)]))
     found, faults, _ = read_data(tmp_path, json.dumps(document, indent=indent).encode())
     assert (found, faults) == ([f"op{i}" for i in range(50)], {})
 
@@ -218,7 +218,7 @@ def test_string_ids_old_categories_and_missing_fields_are_read(tmp_path: Path) -
 
 def test_arguments_of_a_wrong_type_are_none_and_cost_nothing(tmp_path: Path) -> None:
     odd = event("k", cat="kernel", args='"correlation": "12", "stream": 7.0, "bytes": "x"')
-    path = write(tmp_path / "t.json", text(odd, kernel("k", "5.000", "1.000", 9)))
+    path = write(tmp_path / "t.json", text(odd, kernel("k", 5_000, 6_000, 9)))
     table = read_table(path)
     assert table.damage.counts == {}
     assert table.slices["correlation"].to_list() == [12, 9]
@@ -252,18 +252,16 @@ def test_strict_stops_at_the_first_fault(tmp_path: Path) -> None:
 
 
 def test_a_launch_without_its_own_name_links_by_correlation(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "t.json", text(launch("1.000", "2.000", 5), kernel("k", "4.000", "1.000", 5))
-    )
+    path = write(tmp_path / "t.json", text(launch(1_000, 3_000, 5), kernel("k", 4_000, 5_000, 5)))
     assert read_table(path).slices["correlation"].to_list() == [5, 5]
 
 
 def test_gpu_work_that_overruns_the_next_by_seconds_ends_there(tmp_path: Path) -> None:
     work = [
-        kernel("too long", "0.000", "5000000.000", 1),
-        kernel("next", "10.000", "5.000", 2),
-        kernel("launched early", "14.000", "5.000", 3),
-        kernel("alone on its stream", "0.000", "5000000.000", 4, stream=9),
+        kernel("too long", 0, 5_000_000_000, 1),
+        kernel("next", 10_000, 15_000, 2),
+        kernel("launched early", 14_000, 19_000, 3),
+        kernel("alone on its stream", 0, 5_000_000_000, 4, stream=9),
     ]
     table = read_table(write(tmp_path / "t.json", text(*work)))
     assert table.slices["dur"].to_list() == [10_000, 5_000, 5_000, 5_000_000_000]

@@ -12,20 +12,31 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from trace_builder import HEADER, TAIL, arrow, event, kernel, launch, named, step, text, write
+from trace_builder import (
+    HEADER,
+    TAIL,
+    arrow_end,
+    event,
+    kernel,
+    launch,
+    metadata,
+    step,
+    text,
+    write,
+)
 
 from megatron.torch_trace.reader import ByteStream, SlimEvent, Trace
 from megatron.torch_trace.reader.cutter import BLOCK_BYTES
 
 EVENTS = [
-    step(1, "1.000", "90.000"),
-    event("aten::mm", "10.000", "5.000", args='"Input Dims": [[2, 3], []], "Ev Idx": 3'),
-    launch("12.000", "1.000", 7),
-    arrow("s", 7, "12.000"),
-    kernel("gemm<float, 2>", "20.000", "30.125", 7),
-    arrow("f", 7, "20.000", pid=0),
-    event('name, {with} [every] "kind": of }, {', "30.000").replace('"kind"', "'kind'"),
-    named("thread_name", 0, 7, '"name": "stream 7"'),
+    step(1, 1_000, 91_000),
+    event("aten::mm", 10_000, 5_000, args='"Input Dims": [[2, 3], []], "Ev Idx": 3'),
+    launch(12_000, 13_000, 7),
+    arrow_end("s", 7, 12_000),
+    kernel("gemm<float, 2>", 20_000, 50_125, 7),
+    arrow_end("f", 7, 20_000, pid=0, tid=7),
+    event('name, {with} [every] "kind": of }, {', 30_000).replace('"kind"', "'kind'"),
+    metadata("thread_name", 0, 7, name="stream 7"),
 ]
 WHOLE = text(*EVENTS)
 NAMES = [json.loads(e)["name"] for e in EVENTS]
@@ -81,7 +92,7 @@ def test_compression_is_told_by_content_not_by_name(tmp_path: Path, pack: object
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_cut_compressed_file_gives_what_it_holds(tmp_path: Path, kind: str, kept: float) -> None:
-    many = text(*[event(f"op{i}", f"{i}.000", args=f'"x": {i * 7919}') for i in range(20_000)])
+    many = text(*[event(f"op{i}", i * 1000, args=f'"x": {i * 7919}') for i in range(20_000)])
     whole = gzip.compress(many) if kind == "gzip" else zstandard.ZstdCompressor().compress(many)
     (tmp_path / "t.gz").write_bytes(whole[: int(len(whole) * kept)])
     data, stream = bytes_of(tmp_path / "t.gz")
@@ -94,7 +105,7 @@ def test_a_cut_compressed_file_gives_what_it_holds(tmp_path: Path, kind: str, ke
 
 
 def test_a_corrupt_gzip_gives_all_that_lies_before_the_fault(tmp_path: Path) -> None:
-    many = text(*[event(f"op{i}", f"{i}.000", args=f'"x": {i * 7919}') for i in range(20_000)])
+    many = text(*[event(f"op{i}", i * 1000, args=f'"x": {i * 7919}') for i in range(20_000)])
     whole = bytearray(gzip.compress(many))
     middle = len(whole) // 2
     whole[middle : middle + 64] = b"\xff" * 64
@@ -123,7 +134,7 @@ def test_the_last_8_bytes_of_a_gzip_may_be_missing(tmp_path: Path) -> None:
 def test_blocks_never_part_an_arrow_from_its_slice(tmp_path: Path) -> None:
     pairs = []
     for i in range(9000):
-        pairs += [launch(f"{i}.000", "0.500", i + 1), arrow("s", i + 1, f"{i}.000")]
+        pairs += [launch(i * 1000, i * 1000 + 500, i + 1), arrow_end("s", i + 1, i * 1000)]
     path = write(tmp_path / "t.json", text(*pairs))
     blocks = list(Trace(path).blocks(SlimEvent))
     assert len(blocks) > 2
@@ -140,10 +151,8 @@ def test_event_offsets_point_at_the_events(tmp_path: Path) -> None:
 
 
 def test_several_processes_read_what_one_reads(tmp_path: Path) -> None:
-    many = [
-        event(f"op{i} <{'x' * (i % 90)}>", f"{i}.000", args='"a": [1, 2]') for i in range(30_000)
-    ]
-    many[11_111] = event("C:\\Users", "11111.000")
+    many = [event(f"op{i} <{'x' * (i % 90)}>", i * 1000, args='"a": [1, 2]') for i in range(30_000)]
+    many[11_111] = event("C:\\Users", 11_111_000)
     many[22_222] = many[22_222].replace('"ph"', '"ph')
     path = write(tmp_path / "t.json", text(*many))
     path.write_bytes(path.read_bytes())
@@ -157,7 +166,7 @@ def test_several_processes_read_what_one_reads(tmp_path: Path) -> None:
 
 
 def test_events_may_be_laid_out_in_several_ways(tmp_path: Path) -> None:
-    as_kineto = [event(f"op{i}", f"{i}.000") for i in range(3)]
+    as_kineto = [event(f"op{i}", i * 1000) for i in range(3)]
     on_one_line = [
         f'{{"name": "moved{i} <{"x" * 400}>", "ph": "X", "ts": {i}.000, "dur": 1.000}}'
         for i in range(15_000)

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_builder import HEADER, arrow, event, kernel, launch, named, step, strict, text, write
+from trace_builder import (
+    HEADER,
+    arrow_end,
+    event,
+    instant,
+    kernel,
+    launch,
+    metadata,
+    step,
+    strict,
+    text,
+    write,
+)
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import find_traces, ranked
@@ -27,22 +39,22 @@ def header(rank: int, base: int | None = BASE) -> str:
 
 
 EVENTS = [
-    step(1, "100.000", "90.000"),
-    launch("110.000", "5.000", 7),
-    arrow("s", 7, "110.000"),
-    kernel("gemm", "120.000", "30.000", 7),
-    arrow("f", 7, "120.000", pid=0),
-    event("PyTorch Profiler (0)", "90.000", "130.000", cat="Trace", pid="Spans", tid="Profiler"),
-    event("buffer", "95.000", "1.000", cat="overhead", pid=-1, tid=0),
-    event("A", "130.000", "10.000"),
-    event("B", "135.000", "10.000"),
-    named("process_name", 42, 0, '"name": "python3"'),
-    named("process_labels", 0, 0, '"labels": "GPU 0"'),
-    named("thread_name", 0, 7, '"name": "stream 7"'),
-    named("thread_name", "Spans", "Profiler", '"name": "all of it"'),
-    named("thread_name", 42, 0, '"name": "thread 0"'),
-    named("process_name", 5, 0, '"name": "python3"'),
-    '{"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 200.000}',
+    step(1, 100_000, 190_000),
+    launch(110_000, 115_000, 7),
+    arrow_end("s", 7, 110_000),
+    kernel("gemm", 120_000, 150_000, 7, external=7),
+    arrow_end("f", 7, 120_000, pid=0, tid=7),
+    event("PyTorch Profiler (0)", 90_000, 130_000, cat="Trace", pid="Spans", tid="Profiler"),
+    event("buffer", 95_000, 1_000, cat="overhead", pid=-1, tid=0),
+    event("A", 130_000, 10_000),
+    event("B", 135_000, 10_000),
+    metadata("process_name", 42, 0, name="python3"),
+    metadata("process_labels", 0, 0, labels="GPU 0"),
+    metadata("thread_name", 0, 7, name="stream 7"),
+    metadata("thread_name", "Spans", "Profiler", name="all of it"),
+    metadata("thread_name", 42, 0, name="thread 0"),
+    metadata("process_name", 5, 0, name="python3"),
+    instant("Record Window End", 200_000, scope="g", pid="", tid=""),
 ]
 
 
@@ -86,11 +98,11 @@ def test_ranks_are_named_sorted_and_share_no_number(tmp_path: Path) -> None:
 
 def test_a_process_is_called_what_its_label_says(tmp_path: Path) -> None:
     events = [
-        named("process_name", 42, 0, '"name": "python3"'),
-        named("process_labels", 42, 0, '"labels": "CPU"'),
-        event("mark", "5.000", "1.000", cat="gpu_user_annotation", pid=6, tid=7),
-        named("process_labels", 6, 0, '"labels": "GPU 6"'),
-        named("process_labels", 9, 0, '"labels": "GPU 9"'),
+        metadata("process_name", 42, 0, name="python3"),
+        metadata("process_labels", 42, 0, labels="CPU"),
+        event("mark", 5_000, 1_000, cat="gpu_user_annotation", pid=6, tid=7),
+        metadata("process_labels", 6, 0, labels="GPU 6"),
+        metadata("process_labels", 9, 0, labels="GPU 9"),
         event("x"),
     ]
     document, _ = merged(tmp_path, text(*events, header=header(0)), text(*events, header=header(1)))
@@ -111,7 +123,7 @@ def test_a_process_is_called_what_its_label_says(tmp_path: Path) -> None:
 
 def test_ids_that_are_no_numbers_a_viewer_holds_stay_apart(tmp_path: Path) -> None:
     ids = (str(1 << 60), '"0x1f"', "12")
-    events = [arrow("s", 1, "5.000").replace('"id": 1', f'"id": {one}') for one in ids]
+    events = [arrow_end("s", 1, 5_000).replace('"id": 1', f'"id": {one}') for one in ids]
     document, _ = merged(tmp_path, text(*events, header=header(0)), text(*events, header=header(1)))
     assert [e["id"] for e in document["traceEvents"] if e["ph"] == "s"] == [
         f"0:n:{1 << 60}", "0:s:0x1f", 1012, f"1:n:{1 << 60}", "1:s:0x1f", 1112,
@@ -158,22 +170,24 @@ def test_time_bases_are_resolved_to_the_nanosecond(
 
 
 def test_a_rank_that_lost_its_base_is_taken_to_have_the_others(tmp_path: Path) -> None:
-    files = [text(event("x", "5.000"), header=header(r, b)) for r, b in ((0, BASE), (1, None))]
+    files = [text(event("x", 5_000), header=header(r, b)) for r, b in ((0, BASE), (1, None))]
     document, result = merged(tmp_path, *files)
     assert [e["ts"] for e in named_slices(document, "x")] == [5.0, 5.0]
     assert len(result.notes) == 1
     assert "no baseTimeNanoseconds" in result.notes[0]
 
 
-def collective(ts: str, dur: str) -> str:
-    args = '"stream": 9, "Collective name": "allreduce", "Process Group Name": "1", '
-    args += '"Process Group Ranks": "[0, 1]"'
+def collective(ts: int, dur: int) -> str:
+    args = {
+        "stream": 9, "Collective name": "allreduce", "Process Group Name": "1",
+        "Process Group Ranks": "[0, 1]",
+    }  # fmt: skip
     return event("ncclDevKernel_AllReduce", ts, dur, cat="kernel", pid=0, tid=9, args=args)
 
 
 def test_alignment_lets_collectives_end_together(tmp_path: Path) -> None:
-    one = [collective(f"{100 * i}.000", "50.000") for i in range(1, 4)]
-    late = [collective(f"{100 * i + 1030}.000", "20.000") for i in range(1, 4)]
+    one = [collective(100_000 * i, 50_000) for i in range(1, 4)]
+    late = [collective(100_000 * i + 1_030_000, 20_000) for i in range(1, 4)]
     files = [text(*one, header=header(0)), text(*late, header=header(1))]
     document, result = merged(tmp_path, *files, align=True)
     assert result.offsets_ns == {0: 0, 1: -1_000_000}

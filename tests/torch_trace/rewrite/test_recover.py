@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from trace_builder import event, text
 
 from megatron.torch_trace.commands import recover as module
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
 
-EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": %d, "dur": 1}'
-WHOLE = '{"schemaVersion": 1, "traceEvents": [\n' + ",\n".join(EVENT % n for n in range(3)) + "\n]}"
+WHOLE = text(*[event(ts=n * 1000) for n in range(3)])
 TRACE = "rank-3.pt.trace.json.gz"
 RAW = f"{TRACE}.4242.json.tmp"
 WINDOW = Path("20260101-000000-j17/iter-0000003-0000004")
@@ -48,7 +48,7 @@ def test_whole_text_on_scratch_goes_where_it_belongs(
     scratch: Path, tmp_path: Path, compression: str
 ) -> None:
     trace = f"rank-3.partial.pt.trace.json.{compression}"
-    (scratch / f"{trace}.4242.json.tmp").write_text(WHOLE)
+    (scratch / f"{trace}.4242.json.tmp").write_bytes(WHOLE)
     (scratch / f"{trace}.4243.tmp").write_bytes(b"begun")
     result = run(tmp_path / "node")
     assert result.exit_code == 0, result.output
@@ -57,14 +57,14 @@ def test_whole_text_on_scratch_goes_where_it_belongs(
 
 
 def test_a_compressed_trace_that_was_not_copied_back_is(scratch: Path, tmp_path: Path) -> None:
-    (scratch / f"{TRACE}.4243.tmp").write_bytes(gzip.compress(WHOLE.encode()))
+    (scratch / f"{TRACE}.4243.tmp").write_bytes(gzip.compress(WHOLE))
     assert run(tmp_path / "node").exit_code == 0
     assert files(tmp_path) == [f"traces/{WINDOW}/{TRACE}"]
     assert events(tmp_path / "traces" / WINDOW / TRACE) == 3
 
 
 def test_text_that_was_cut_becomes_a_partial_trace_and_stays(scratch: Path, tmp_path: Path) -> None:
-    (scratch / RAW).write_text(WHOLE[:-40])
+    (scratch / RAW).write_bytes(WHOLE[:-40])
     result = run(tmp_path / "node")
     assert isinstance(result.exception, DamagedTraceError)
     partial = tmp_path / "traces" / WINDOW / "rank-3.partial.pt.trace.json.gz"
@@ -78,8 +78,7 @@ def test_text_that_was_cut_becomes_a_partial_trace_and_stays(scratch: Path, tmp_
 def test_a_compressed_file_that_was_cut_becomes_a_partial_trace(
     scratch: Path, tmp_path: Path
 ) -> None:
-    text = WHOLE[:-2] + "".join(f",{EVENT % n}" for n in range(10**6, 10**6 + 3000)) + "]}"
-    whole = gzip.compress(text.encode(), compresslevel=1)
+    whole = gzip.compress(text(*[event(ts=n * 1000) for n in range(3003)]), compresslevel=1)
     (scratch / f"{TRACE}.4243.tmp").write_bytes(whole[: len(whole) // 2])
     result = run(tmp_path / "node")
     assert isinstance(result.exception, DamagedTraceError)
@@ -92,21 +91,21 @@ def test_a_trace_that_is_there_is_never_overwritten(scratch: Path, tmp_path: Pat
     target = tmp_path / "traces" / WINDOW / TRACE
     target.parent.mkdir(parents=True)
     target.write_bytes(b"mine")
-    (scratch / RAW).write_text(WHOLE)
+    (scratch / RAW).write_bytes(WHOLE)
     assert f"left as it is: {target} exists" in run(tmp_path / "node").output
     assert target.read_bytes() == b"mine"
     assert (scratch / RAW).exists()
 
 
 def test_what_somebody_still_writes_to_is_left_alone(scratch: Path, tmp_path: Path) -> None:
-    (scratch / RAW).write_text(WHOLE)
+    (scratch / RAW).write_bytes(WHOLE)
     with (scratch / RAW).open("ab"):
         assert "a process still writes to this file" in run(tmp_path / "node").output
     assert files(scratch) == [DESTINATION_FILE, RAW]
 
 
 def test_another_folder_of_runs_can_be_named(scratch: Path, tmp_path: Path) -> None:
-    (scratch / RAW).write_text(WHOLE)
+    (scratch / RAW).write_bytes(WHOLE)
     assert run(tmp_path / "node", "-o", tmp_path / "elsewhere").exit_code == 0
     assert files(tmp_path) == [f"elsewhere/{WINDOW}/{TRACE}"]
 
@@ -116,7 +115,7 @@ def test_in_a_run_itself_only_what_is_old_is_completed(tmp_path: Path) -> None:
     window.mkdir(parents=True)
     for rank in (0, 1):
         name = window / f"rank-{rank}.pt.trace.json.gz.4242.json.tmp"
-        name.write_text(WHOLE)
+        name.write_bytes(WHOLE)
     os.utime(window / "rank-0.pt.trace.json.gz.4242.json.tmp", (0, 0))
     result = run(tmp_path)
     assert "rank-1.pt.trace.json.gz.4242.json.tmp: left as it is: a process" in result.output
@@ -124,7 +123,7 @@ def test_in_a_run_itself_only_what_is_old_is_completed(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_and_does_nothing(scratch: Path, tmp_path: Path) -> None:
-    (scratch / RAW).write_text(WHOLE)
+    (scratch / RAW).write_bytes(WHOLE)
     before = files(tmp_path)
     assert f"would be saved as {tmp_path / 'traces' / WINDOW / TRACE}" in run("-n", tmp_path).output
     assert files(tmp_path) == before

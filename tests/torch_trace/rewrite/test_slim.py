@@ -11,30 +11,42 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_builder import arrow, event, kernel, launch, named, names, step, strict, text, write
+from trace_builder import (
+    LOOP,
+    arrow_end,
+    event,
+    kernel,
+    launch,
+    metadata,
+    names,
+    step,
+    strict,
+    text,
+    write,
+)
 
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.rewrite.selection import Selection, parse_duration, parse_numbers
 from megatron.torch_trace.rewrite.slim.slim import SlimResult, slim
 
 TWO_STEPS = [
-    step(5, "100.000", "100.000"),
-    step(6, "200.000", "100.000"),
-    event("forward", "110.000", "20.000", args='"Input Dims": [[2, 3]], "Ev Idx": 1'),
-    event("python", "105.000", "50.000", cat="python_function"),
-    launch("190.000", "5.000", 1),
-    arrow("s", 1, "190.000"),
-    kernel("late of step 5", "250.000", "10.000", 1),
-    arrow("f", 1, "250.000", pid=0),
-    launch("210.000", "5.000", 2),
-    arrow("s", 2, "210.000"),
-    kernel("of step 6", "270.000", "30.000", 2),
-    arrow("f", 2, "270.000", pid=0),
-    kernel("launched before", "120.000", "1.000", 99),
-    arrow("f", 99, "120.000", pid=0),
-    arrow("s", 50, "110.000"),
-    named("thread_name", 0, 7, '"name": "stream 7"'),
-    named("thread_sort_index", 0, 7, '"sort_index": 7'),
+    step(5, 100_000, 200_000),
+    step(6, 200_000, 300_000),
+    event("forward", 110_000, 20_000, args='"Input Dims": [[2, 3]], "Ev Idx": 1'),
+    event("python", 105_000, 50_000, cat="python_function"),
+    launch(190_000, 195_000, 1),
+    arrow_end("s", 1, 190_000),
+    kernel("late of step 5", 250_000, 260_000, 1, external=1),
+    arrow_end("f", 1, 250_000, pid=0, tid=7),
+    launch(210_000, 215_000, 2),
+    arrow_end("s", 2, 210_000),
+    kernel("of step 6", 270_000, 300_000, 2, external=2),
+    arrow_end("f", 2, 270_000, pid=0, tid=7),
+    kernel("launched before", 120_000, 121_000, 99, external=99),
+    arrow_end("f", 99, 120_000, pid=0, tid=7),
+    arrow_end("s", 50, 110_000),
+    metadata("thread_name", 0, 7, name="stream 7"),
+    metadata("thread_sort_index", 0, 7, sort_index=7),
 ]
 
 
@@ -137,7 +149,7 @@ def test_display_time_unit_is_always_ms(tmp_path: Path) -> None:
 
 def test_numbers_are_passed_on_digit_by_digit(tmp_path: Path) -> None:
     digits = '"Comms Id": 18446744073709551557, "y": 1.10, "z": 1E+2'
-    data = text(event("x", "1723203468009469.317", "0.010", args=digits))
+    data = text(event("x", "1723203468009469.317", 10, args=digits))
     out = slimmed(tmp_path, data, Selection(drop=frozenset({"shapes"})))
     assert digits.encode() in out
     assert b'"ts": 1723203468009469.317, "dur": 0.010' in out
@@ -178,14 +190,14 @@ def test_a_disk_without_room_is_said_at_once(
 
 
 CROSSING = [
-    event("A", "3.000", "3.776"),
-    event("B", "5.000", "2.000"),
-    event("C", "5.500", "3.000"),
-    event("note", "1.000", "20.000", cat="user_annotation"),
-    event("python", "4.000", "9.000", tid=0),
-    event("buffer request", "2.000", "1.000", cat="overhead", pid=-1, tid=0),
-    event("PyTorch Profiler (0)", "0.500", "30.000", cat="Trace", pid="Spans", tid="Profiler"),
-    named("thread_name", 42, 7, '"name": "thread 7"'),
+    event("A", 3_000, 3_776),
+    event("B", 5_000, 2_000),
+    event("C", 5_500, 3_000),
+    event("note", 1_000, 20_000, cat="user_annotation"),
+    event("python", 4_000, 9_000, tid=0),
+    event("buffer request", 2_000, 1_000, cat="overhead", pid=-1, tid=0),
+    event("PyTorch Profiler (0)", 500, 30_000, cat="Trace", pid="Spans", tid="Profiler"),
+    metadata("thread_name", 42, LOOP, name="thread 42"),
 ]
 
 
@@ -194,7 +206,7 @@ def test_for_perfetto_nothing_crosses_and_every_id_fits(tmp_path: Path) -> None:
     slices = [e for e in data["traceEvents"] if e["ph"] == "X"]
     assert sorted(e["name"] for e in slices) == sorted(json.loads(e)["name"] for e in CROSSING[:7])
     where = {e["name"]: (e["pid"], e["tid"]) for e in slices}
-    assert where["A"] == (42, 7)
+    assert where["A"] == (42, LOOP)
     assert len({where[name] for name in ("A", "B", "C", "note", "python")}) == 5
     assert all(0 <= e["pid"] < 2**32 and 0 < e["tid"] < 2**32 for e in slices)
     labels = {
@@ -202,9 +214,9 @@ def test_for_perfetto_nothing_crosses_and_every_id_fits(tmp_path: Path) -> None:
         for e in data["traceEvents"]
         if e["name"] == "thread_name"
     }
-    assert labels[where["note"]] == "thread 7 annotations"
-    assert labels[where["B"]] == "thread 7 crossing 1"
-    assert labels[where["C"]] == "thread 7 crossing 2"
+    assert labels[where["note"]] == "thread 42 annotations"
+    assert labels[where["B"]] == "thread 42 crossing 1"
+    assert labels[where["C"]] == "thread 42 crossing 2"
 
 
 def test_an_unfinished_slice_is_mended_for_perfetto(tmp_path: Path) -> None:
@@ -214,13 +226,13 @@ def test_an_unfinished_slice_is_mended_for_perfetto(tmp_path: Path) -> None:
 
 def test_a_kernel_that_overruns_the_next_by_seconds_is_cut_there(tmp_path: Path) -> None:
     data = text(
-        kernel("A", "0.000", "5000000.000", 1),
-        event("B", "10.000", "2000000.5", cat="kernel", pid=0, tid=7),
-        kernel("C", "15.000", "999000.000", 3),
-        kernel("D", "20.000", "5.000", 4),
-        kernel("on another stream", "0.000", "5000000.000", 5, stream=8),
-        event("host", "0.000", "5000000.000"),
-        event("inside", "10.000", "5.000"),
+        kernel("A", 0, 5_000_000_000, 1),
+        event("B", 10_000, "2000000.5", cat="kernel", pid=0, tid=7),
+        kernel("C", 15_000, 999_015_000, 3),
+        kernel("D", 20_000, 25_000, 4),
+        kernel("on another stream", 0, 5_000_000_000, 5, stream=8),
+        event("host", 0, 5_000_000_000),
+        event("inside", 10_000, 5_000),
     )
     result, document = perfetto_slim(tmp_path, data)
     slices = {e["name"]: e for e in document["traceEvents"] if e["ph"] == "X"}
@@ -228,7 +240,7 @@ def test_a_kernel_that_overruns_the_next_by_seconds_is_cut_there(tmp_path: Path)
         "A": 10.0, "B": 5.0, "C": 999000.0, "D": 5.0,
         "on another stream": 5000000.0, "host": 5000000.0, "inside": 5.0,
     }  # fmt: skip
-    written = json.loads(kernel("A", "0.000", "5000000.000", 1))["args"]
+    written = json.loads(kernel("A", 0, 5_000_000_000, 1))["args"]
     assert slices["A"]["args"] == {**written, "dur before clipping": 5000000.0}
     assert slices["B"]["args"] == {"dur before clipping": 2000000.5}
     assert slices["C"]["args"].keys() == written.keys()

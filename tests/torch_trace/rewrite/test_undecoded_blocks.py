@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_builder import arrow, event, kernel, launch, named, step, strict, text, write
+from trace_builder import (
+    LOOP,
+    arrow_end,
+    event,
+    kernel,
+    launch,
+    metadata,
+    step,
+    strict,
+    text,
+    write,
+)
 
 from megatron.torch_trace.reader import cutter
 from megatron.torch_trace.rewrite.selection import Selection
@@ -59,16 +70,16 @@ def shown(document: dict[str, Any]) -> list[str]:
     return sorted(json.dumps(e, sort_keys=True) for e in document["traceEvents"])
 
 
-PADDING = [event(f"op{i}", f"{i * 10 + 5000}.000", "1.000") for i in range(16)]
+PADDING = [event(f"op{i}", 1000 * (i * 10 + 5000), 1_000) for i in range(16)]
 
 
 def test_arrows_with_one_end_go_and_all_others_stay_where_they_stand(
     folder: Path, decoded_blocks: list[int]
 ) -> None:
     events = [
-        launch("1.000", "1.000", 1), arrow("s", 1, "1.000"),
-        launch("3.000", "1.000", 2), arrow("s", 2, "3.000"),
-        kernel("k", "9.000", "1.000", 1), arrow("f", 1, "9.000", pid=0),
+        launch(1_000, 2_000, 1), arrow_end("s", 1, 1_000),
+        launch(3_000, 4_000, 2), arrow_end("s", 2, 3_000),
+        kernel("k", 9_000, 10_000, 1, external=1), arrow_end("f", 1, 9_000, pid=0, tid=7),
     ]  # fmt: skip
     result, document = perfetto(folder, text(*events, *PADDING))
     expected = [json.loads(one) for one in (*events[:3], *events[4:], *PADDING)]
@@ -82,18 +93,18 @@ def test_an_annotation_that_moves_takes_its_arrow_along(
     folder: Path, decoded_blocks: list[int]
 ) -> None:
     events = [
-        event("op", "0.000", "50.000"),
-        step(1, "1.000", "20.000"), arrow("s", 5, "1.000"), arrow("s", 6, "2.000"),
-        event("child", "1.000", "2.000"), arrow("s", 7, "1.000"),
-        event("end", "90.000", "1.000"), *[arrow("f", i, "90.000") for i in (5, 6, 7)],
+        event("op", 0, 50_000),
+        step(1, 1_000, 21_000), arrow_end("s", 5, 1_000), arrow_end("s", 6, 2_000),
+        event("child", 1_000, 2_000), arrow_end("s", 7, 1_000),
+        event("end", 90_000, 1_000), *[arrow_end("f", i, 90_000) for i in (5, 6, 7)],
     ]  # fmt: skip
     result, document = perfetto(folder, text(*events, *PADDING))
     track = {e["name"]: e["tid"] for e in document["traceEvents"] if e["ph"] == "X"}
     own = track["ProfilerStep#1"]
-    assert own != track["op"] == 7
+    assert own != track["op"] == LOOP
     arrows = [(e["id"], e["ph"], e["tid"]) for e in document["traceEvents"] if e["ph"] in "sf"]
-    assert arrows[:3] == [(5, "s", own), (6, "s", 7), (7, "s", 7)]
-    assert arrows[3:] == [(5, "f", 7), (6, "f", 7), (7, "f", 7)]
+    assert arrows[:3] == [(5, "s", own), (6, "s", LOOP), (7, "s", LOOP)]
+    assert arrows[3:] == [(5, "f", LOOP), (6, "f", LOOP), (7, "f", LOOP)]
     assert result.moved_annotations == 1
     assert len(decoded_blocks) == 1
 
@@ -102,8 +113,8 @@ def test_a_block_in_which_much_moves_and_a_damaged_one_are_decoded(
     folder: Path, decoded_blocks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(undecoded_blocks, "_FEW_CHANGES", 0)
-    moving = [event("op", "0.000", "50.000"), step(1, "1.000", "2.000")]
-    damaged = [*PADDING[:4], event(r"C:\Users", "4000.000"), *PADDING[4:]]
+    moving = [event("op", 0, 50_000), step(1, 1_000, 3_000)]
+    damaged = [*PADDING[:4], event(r"C:\Users", 4_000_000), *PADDING[4:]]
     _, document = perfetto(folder, text(*moving, *PADDING, *damaged, *PADDING))
     assert [e["name"] for e in document["traceEvents"] if e["ph"] == "X"] == [
         "op", "ProfilerStep#1", *[f"op{i}" for i in range(16)],
@@ -116,17 +127,17 @@ def test_a_block_in_which_much_moves_and_a_damaged_one_are_decoded(
 @st.composite
 def traces(draw: st.DrawFn) -> list[str]:
     """Slices that nest, cross and overrun, on tracks that Perfetto takes or not, with arrows."""
-    events = [named("thread_name", 42, 7, '"name": "thread 7 (python)"')]
+    events = [metadata("thread_name", 42, LOOP, name="thread 42 (python)")]
     for number in range(draw(st.integers(1, 14))):
         ts, dur = draw(st.integers(0, 30)), draw(st.sampled_from([0, 1, 5, 20, 4_000_000, -2]))
-        pid, tid = draw(st.sampled_from([(42, 7), (42, 0), (-1, 3), (0, 7), ("Spans", "x")]))
+        pid, tid = draw(st.sampled_from([(42, LOOP), (42, 0), (-1, 3), (0, 7), ("Spans", "x")]))
         category = draw(st.sampled_from(["cpu_op", "user_annotation", "kernel"]))
-        name, start = f"e{number}", f"{ts}.000"
-        events.append(event(name, start, f"{dur}.000", cat=category, pid=pid, tid=tid))
+        name, start = f"e{number}", ts * 1000
+        events.append(event(name, start, dur * 1000, cat=category, pid=pid, tid=tid))
         for phase in draw(st.lists(st.sampled_from("sf"), max_size=2)):
-            at = draw(st.sampled_from([start, "3.000"]))
+            at = draw(st.sampled_from([start, 3_000]))
             if isinstance(pid, int) and isinstance(tid, int):
-                events.append(arrow(phase, draw(st.integers(1, 3)), at, pid=pid, tid=tid))
+                events.append(arrow_end(phase, draw(st.integers(1, 3)), at, pid=pid, tid=tid))
     return events
 
 

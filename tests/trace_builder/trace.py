@@ -3,28 +3,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from megatron.torch_trace.analysis.timeline.activity import Activity, read_activity
-from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
+from trace_builder import documents, events
+from trace_builder.events import LOOP, collective_args
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.timeline.activity import Activity
+    from megatron.torch_trace.analysis.timeline.timeline import Timeline
 
 BASE = 1_790_857_026_000_000_000
-LOOP, BACKWARD = 100, 200
-"""Threads: of the training loop, and of autograd."""
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
-
-DESCRIPTIONS = {
-    "tp": "TENSOR_MODEL_PARALLEL_GROUP",
-    "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
-    "dp": "DATA_PARALLEL_GROUP_WITH_CP",
-    "ep": "EXPERT_MODEL_PARALLEL_GROUP",
-    "default": "default_pg",
-}
 
 
 class TraceBuilder:
@@ -40,7 +33,7 @@ class TraceBuilder:
         clock: int = 0,
         own: dict[str, Any] | None = None,
     ) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[str] = []
         self.clock = clock
         self.correlation = 0
         self.entries: dict[str, Any] = {
@@ -56,35 +49,29 @@ class TraceBuilder:
         if own is not None:
             self.entries["torch_profile"] = own
 
-    def add(self, cat: str, name: str, start: int, dur: int, **more: Any) -> TraceBuilder:
-        """Any slice; `pid`, `tid` and `args` by name."""
-        at = start + self.clock
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": cat,
-                "name": name,
-                "pid": more.get("pid", 42),
-                "tid": more.get("tid", LOOP),
-                "ts": _us(at),
-                "dur": _us(dur),
-                "args": more.get("args", {}),
-            }
-        )
+    def add(self, *texts: str) -> TraceBuilder:
+        """Events as they are: the clock does not shift them."""
+        self.events += texts
         return self
 
+    def slice(self, cat: str, name: str, start: int, dur: int, **more: Any) -> TraceBuilder:
+        """Any slice; `pid`, `tid` and `args` by name."""
+        at = start + self.clock
+        more.setdefault("args", {})
+        return self.add(events.op(name, at, at + dur, cat=cat, **more))
+
     def step(self, number: int, start: int, end: int, **more: Any) -> TraceBuilder:
-        return self.add("user_annotation", f"ProfilerStep#{number}", start, end - start, **more)
+        return self.annotation(f"ProfilerStep#{number}", start, end, **more)
 
     def op(self, name: str, start: int, end: int, **more: Any) -> TraceBuilder:
-        return self.add("cpu_op", name, start, end - start, **more)
+        return self.slice("cpu_op", name, start, end - start, **more)
 
     def annotation(self, name: str, start: int, end: int, **more: Any) -> TraceBuilder:
-        return self.add("user_annotation", name, start, end - start, **more)
+        return self.slice("user_annotation", name, start, end - start, **more)
 
     def call(self, name: str, start: int, end: int, **more: Any) -> TraceBuilder:
         """A runtime call that launches nothing."""
-        return self.add("cuda_runtime", name, start, end - start, **more)
+        return self.slice("cuda_runtime", name, start, end - start, **more)
 
     def gpu(
         self,
@@ -101,11 +88,12 @@ class TraceBuilder:
     ) -> TraceBuilder:
         """Work of the GPU; `launch` is when the call began, None if that is not in the trace."""
         self.correlation += 1
+        number = self.correlation
         if launch is not None:
-            own = {"correlation": self.correlation}
-            self.add("cuda_runtime", call, launch, 2, tid=tid, args=own)
-        given = {"device": 0, "stream": stream, "correlation": self.correlation, **(args or {})}
-        return self.add(cat, name, start, end - start, pid=0, tid=stream, args=given)
+            at = launch + self.clock
+            self.add(events.launch(at, at + 2, number, name=call, tid=tid))
+        given = {"device": 0, "stream": stream, "correlation": number, **(args or {})}
+        return self.slice(cat, name, start, end - start, pid=0, tid=stream, args=given)
 
     def collective(
         self,
@@ -130,49 +118,21 @@ class TraceBuilder:
         )
 
     def text(self) -> str:
-        head = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in self.entries.items())
-        events = ",\n".join(_event(event) for event in self.events)
-        return f'{{\n{head},\n"traceEvents": [\n{events}\n],\n"traceName": "by hand"\n}}\n'
+        header = documents.header(**self.entries)
+        return documents.text(*self.events, header=header).decode()
 
     def write(self, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.text())
-        return path
+        return documents.write(path, self.text().encode())
 
     def activity(self, folder: Path) -> Activity:
+        from megatron.torch_trace.analysis.timeline.activity import read_activity
+
         return read_activity(self.write(folder / "rank-0.json"))
 
     def timeline(self, folder: Path) -> Timeline:
+        from megatron.torch_trace.analysis.timeline.timeline import timeline_of
+
         found = timeline_of(self.activity(folder))
         assert found is not None
         return found
-
-
-def collective_args(
-    name: str, dimension: str, *, nelems: int = 1000, size: int = 2, dtype: str = "BFloat16"
-) -> dict[str, Any]:
-    """The arguments that torch writes for a collective."""
-    return {
-        "Collective name": name,
-        "In msg nelems": nelems,
-        "Out msg nelems": nelems,
-        "Group size": size,
-        "dtype": dtype,
-        "Process Group Name": dimension,
-        "Process Group Description": DESCRIPTIONS[dimension],
-        "Process Group Ranks": str(list(range(size))),
-    }
-
-
-def _us(ns: int) -> str:
-    sign = "-" if ns < 0 else ""
-    return f"{sign}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
-
-
-def _event(event: dict[str, Any]) -> str:
-    """As Kineto writes it: times as numbers with three decimals."""
-    fields = [
-        f"{json.dumps(key)}: {value if key in ('ts', 'dur') else json.dumps(value)}"
-        for key, value in event.items()
-    ]
-    return f"{{{', '.join(fields)}}}"
