@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.torch_trace.version import __version__
 
 if TYPE_CHECKING:
+    from megatron.torch_trace.allocator.answer import memory
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.columns.slice_table import read_table
@@ -27,6 +28,7 @@ __all__ = [
     "analyze",
     "compare",
     "convert",
+    "memory",
     "merge",
     "read_table",
     "slim",
@@ -37,6 +39,7 @@ _ROOMS = {
     "analyze": "analysis.run.analyse",
     "compare": "analysis.compare.comparison",
     "convert": "perfetto.convert",
+    "memory": "allocator.answer",
     "merge": "rewrite.merge.merge",
     "read_table": "columns.slice_table",
     "slim": "rewrite.slim.slim",

@@ -34,6 +34,7 @@ SUBCOMMANDS: dict[str, str] = {
     "analyze": "Where the time of an iteration went, and what to do about it.",
     "report": "The answer of analyze as one HTML page, to read offline.",
     "compare": "How a second run, window or rank differs from the first.",
+    "memory": "Who holds the GPU's memory, when it peaks, what grows.",
     "convert": "Write a timeline for Perfetto: ranks in order, streams named.",
     "view": "Show report and timeline in the browser, without a network.",
     "operators": "The table of torch's key_averages(), from a trace.",

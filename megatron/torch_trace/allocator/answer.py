@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user asks of a process's memory, answered from its snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from megatron.torch_trace.allocator.allocations import allocations_of, of_device
+from megatron.torch_trace.allocator.categories import Category, categories_of
+from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
+from megatron.torch_trace.allocator.growth import Growth, growth_of
+from megatron.torch_trace.allocator.holders import Holder, by_category, holders_of
+from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
+from megatron.torch_trace.allocator.snapshot_file import read_snapshot
+from megatron.torch_trace.allocator.snapshot_search import find_snapshots
+from megatron.torch_trace.allocator.stack_table import Stack, shortened
+from megatron.torch_trace.allocator.usage import Usage, usage_of
+from megatron.torch_trace.files.sources import rank_in_name
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A request that the GPU had no memory for.
+
+    Args:
+        time: ns since 1970; 0 where the history has no times.
+        requested: bytes.
+        device_free: bytes that CUDA said were free.
+        stack: who asked, the innermost frame first.
+    """
+
+    time: int
+    requested: int
+    device_free: int
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    """The memory of one device in one process.
+
+    Args:
+        path: the snapshot.
+        rank: from the file's name; None if that does not say.
+        device: index.
+        peak_bytes: most bytes in use at once, over the history.
+        peak_time: ns since 1970 of that moment; 0 where the history has no times.
+        peak_reserved: most bytes that the allocator had from CUDA.
+        categories: bytes at the peak.
+        holders: at the peak, the largest first.
+        fragmentation: at the snapshot.
+        growth: what grows from step to step.
+        out_of_memory: requests that failed, the last one last.
+        entries: length of the history.
+        seconds: how long the history is; 0 where it has no times.
+        cuda_allocations: how often the allocator asked CUDA for memory in the history.
+        usage: over time.
+        cut_short: the file ends before the snapshot does.
+        odd: entries that are not what torch writes.
+        expandable: whether segments grow (`expandable_segments:True`).
+    """
+
+    path: Path
+    rank: int | None
+    device: int
+    peak_bytes: int
+    peak_time: int
+    peak_reserved: int
+    categories: dict[Category, int]
+    holders: tuple[Holder, ...]
+    fragmentation: Fragmentation
+    growth: tuple[Growth, ...]
+    out_of_memory: tuple[OutOfMemory, ...]
+    entries: int
+    seconds: float
+    cuda_allocations: int
+    usage: Usage
+    cut_short: bool
+    odd: int
+    expandable: bool
+
+
+def memory(
+    path: Path | str | Iterable[Path | str], *, on_read: Callable[[int], None] | None = None
+) -> tuple[MemoryAnswer, ...]:
+    """Say who holds a GPU's memory, when it peaks and what grows, from allocator snapshots.
+
+    Args:
+        path: a file that `torch.cuda.memory._dump_snapshot` has written, maybe compressed since; a
+            folder, in which all are found; or several of these.
+        on_read: called with the bytes of each piece read from a file.
+
+    Returns:
+        An answer for each device on which a process holds memory, in the order of the files.
+
+    Raises:
+        UsageError: a file is no allocator snapshot, or asks for more than plain data.
+    """
+    paths = [path] if isinstance(path, (str, Path)) else path
+    return tuple(
+        answer for file in find_snapshots(paths) for answer in answers_of(file, on_read=on_read)
+    )
+
+
+def answers_of(
+    path: Path, *, on_read: Callable[[int], None] | None = None
+) -> tuple[MemoryAnswer, ...]:
+    """The answers from one file, the fullest device first."""
+    snapshot = read_snapshot(path, on_read)
+    found = [_answer(snapshot, device) for device in snapshot.devices]
+    return tuple(sorted(found, key=lambda one: -one.peak_bytes))
+
+
+def _answer(snapshot: Snapshot, device: int) -> MemoryAnswer:
+    history = of_device(snapshot.history, device)
+    allocations = allocations_of(snapshot, history, device)
+    usage = usage_of(snapshot, history, allocations, device)
+    categories = categories_of(allocations, snapshot.stacks, len(history))
+    rows = allocations.alive(usage.peak_entry)
+    return MemoryAnswer(
+        path=snapshot.path,
+        rank=rank_in_name(snapshot.path.name),
+        device=device,
+        peak_bytes=usage.peak_bytes,
+        peak_time=usage.peak_time,
+        peak_reserved=int(usage.reserved.max()),
+        categories=by_category(allocations, categories, rows),
+        holders=holders_of(allocations, categories, snapshot.stacks, rows),
+        fragmentation=fragmentation_of(snapshot, device),
+        growth=growth_of(snapshot, history, allocations),
+        out_of_memory=_out_of_memory(snapshot, history),
+        entries=len(history),
+        seconds=(history.time[-1] - history.time[0]) / 1e9 if len(history) else 0.0,
+        cuda_allocations=int((history.action == Action.SEGMENT_ALLOC).sum()),
+        usage=usage,
+        cut_short=snapshot.cut_short,
+        odd=snapshot.odd,
+        expandable=bool(snapshot.settings.get("expandable_segments")),
+    )
+
+
+def _out_of_memory(snapshot: Snapshot, history: History) -> tuple[OutOfMemory, ...]:
+    return tuple(
+        OutOfMemory(
+            time=int(history.time[row]),
+            requested=int(history.size[row]),
+            device_free=int(history.address[row]),
+            stack=shortened(snapshot.stacks.python(int(history.stack[row]))),
+        )
+        for row in np.flatnonzero(history.action == Action.OOM)
+    )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a process's memory, and what to do about it: one rule, one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.torch_trace.allocator.answer import MemoryAnswer
+from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.wording import counted, number, percent, size
+
+_SCATTERED_SHARE = 0.10
+_LEAST = 1 << 28
+"""Bytes below which free memory between blocks is no trouble: 256 MiB."""
+_LEAST_GROWTH = 1 << 16
+_OPTIMIZER_SHARE = 0.20
+_CUDA_ALLOCATIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFinding:
+    """One thing to know.
+
+    Args:
+        code: its slug.
+        severity: high, medium or low.
+        sentence: what is so.
+        advice: what to do.
+        evidence: the numbers.
+    """
+
+    code: str
+    severity: str
+    sentence: str
+    advice: str
+    evidence: dict[str, Any]
+
+
+def memory_findings(answer: MemoryAnswer) -> tuple[MemoryFinding, ...]:
+    """All that is wrong, the worst first."""
+    found = [one for rule in _RULES for one in rule(answer)]
+    order = ("high", "medium", "low")
+    return tuple(sorted(found, key=lambda one: order.index(one.severity)))
+
+
+def _out_of_memory(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+    if not answer.out_of_memory:
+        return
+    last = answer.out_of_memory[-1]
+    free = answer.fragmentation.scattered
+    where = f" in {last.stack[0]}" if last.stack else ""
+    fits = free >= last.requested
+    advice = (
+        "The free memory between blocks would have been enough, were it in one piece: set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."
+        if fits and not answer.expandable
+        else _LESS_MEMORY
+    )
+    yield MemoryFinding(
+        "out_of_memory",
+        "high",
+        f"A request for {size(last.requested)} failed{where}: the GPU had "
+        f"{size(last.device_free)} free, the allocator held {size(free)} between blocks in use.",
+        advice,
+        {
+            "requested_bytes": last.requested,
+            "device_free_bytes": last.device_free,
+            "scattered_bytes": free,
+            "failures": len(answer.out_of_memory),
+        },
+    )
+
+
+_LESS_MEMORY = (
+    "Hold less: `--recompute-granularity selective`, a smaller `--micro-batch-size`, "
+    "`--use-distributed-optimizer`, `--sequence-parallel` with tensor parallelism, more stages."
+)
+
+
+def _growth(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+    grown = [one for one in answer.growth if one.size_per_step >= _LEAST_GROWTH]
+    if not grown:
+        return
+    worst = grown[0]
+    total = sum(one.size_per_step for one in grown)
+    unit = "step" if worst.marked else "eighth of the history"
+    others = f" and {counted(len(grown) - 1, 'other stack')}" if len(grown) > 1 else ""
+    yield MemoryFinding(
+        "memory_growth",
+        "high",
+        f"Memory grows by {size(total)} a {unit} and is not given back: {worst.stack[0]}{others}.",
+        "Look for what keeps these tensors: a list of losses without `.item()` or `.detach()`, a "
+        "cache without a bound, hooks that store outputs.",
+        {"bytes_per_step": total, "steps": worst.steps, "stack": list(worst.stack)},
+    )
+
+
+def _scattered(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+    one = answer.fragmentation
+    if one.scattered < _LEAST or one.scattered_share < _SCATTERED_SHARE:
+        return
+    advice = (
+        "Segments grow already; look at allocations of very different lifetimes."
+        if answer.expandable
+        else "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."
+    )
+    yield MemoryFinding(
+        "memory_fragmentation",
+        "medium",
+        f"{size(one.scattered)} of {size(one.reserved)} reserved ({percent(one.scattered_share)}) "
+        f"lie between blocks in use; the largest free piece has {size(one.largest_free)}.",
+        advice,
+        {
+            "scattered_bytes": one.scattered,
+            "reserved_bytes": one.reserved,
+            "largest_free_bytes": one.largest_free,
+        },
+    )
+
+
+def _cuda_allocations(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+    if answer.cuda_allocations < _CUDA_ALLOCATIONS or answer.seconds <= 0:
+        return
+    rate = answer.cuda_allocations / answer.seconds
+    yield MemoryFinding(
+        "cuda_allocations",
+        "medium",
+        f"The allocator asked CUDA for memory {counted(answer.cuda_allocations, 'time')} in "
+        f"{number(answer.seconds)} s; each request can hold the GPU up.",
+        "In the steady state there should be none: keep shapes equal from step to step, or set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
+        {"cuda_allocations": answer.cuda_allocations, "per_second": rate},
+    )
+
+
+def _optimizer_peak(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+    passing = sum(
+        one.size
+        for one in answer.holders
+        if one.category is Category.TEMPORARIES and any("optim" in frame for frame in one.stack)
+    )
+    if not answer.peak_bytes or passing < _OPTIMIZER_SHARE * answer.peak_bytes:
+        return
+    yield MemoryFinding(
+        "optimizer_peak",
+        "medium",
+        f"The optimizer's step is the peak: {size(passing)} of {size(answer.peak_bytes)} are its "
+        "temporaries.",
+        "Use a fused optimizer (Apex or Transformer Engine), or `--use-distributed-optimizer`.",
+        {"temporary_bytes": passing, "peak_bytes": answer.peak_bytes},
+    )
+
+
+_RULES: tuple[Callable[[MemoryAnswer], Iterator[MemoryFinding]], ...] = (
+    _out_of_memory,
+    _growth,
+    _scattered,
+    _cuda_allocations,
+    _optimizer_peak,
+)

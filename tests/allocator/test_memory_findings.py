@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a process's memory is said once, with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from snapshot_builder import GIB, MIB, SnapshotBuilder, block
+
+from megatron.torch_trace.allocator.answer import MemoryAnswer, memory
+from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
+
+KEEPS = "train.py:12 keep"
+FORWARD = "mlp.py:3 forward"
+
+
+def answered(built: SnapshotBuilder, folder: Path) -> MemoryAnswer:
+    (answer,) = memory(built.write(folder / "snapshot.pickle"))
+    return answer
+
+
+def steps(built: SnapshotBuilder, count: int, leak: int, *, marked: bool = True) -> SnapshotBuilder:
+    """Steps of a second; each keeps `leak` bytes and lets go of what it needs until the next."""
+    held = None
+    for number in range(count):
+        start = 1_000_000 * (number + 1)
+        if marked:
+            end = start + 1_000_000 if number < count - 1 else None
+            built.annotation(f"ProfilerStep#{number}", start, end)
+        old, held = held, built.alloc(4 * MIB, FORWARD, time_us=start + 1000)
+        if old is not None:
+            built.free(old)
+        if leak:
+            built.alloc(leak, KEEPS, FORWARD)
+    return built
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_leak_is_found_by_its_stack(tmp_path: Path, marked: bool) -> None:
+    answer = answered(steps(SnapshotBuilder(), 9, 8 * MIB, marked=marked), tmp_path)
+    unit = "step" if marked else "eighth of the history"
+    (found,) = memory_findings(answer)
+    assert found == MemoryFinding(
+        "memory_growth",
+        "high",
+        f"Memory grows by 8.39 MB a {unit} and is not given back: train.py:12 keep.",
+        "Look for what keeps these tensors: a list of losses without `.item()` or `.detach()`, a "
+        "cache without a bound, hooks that store outputs.",
+        {"bytes_per_step": 8 * MIB, "steps": 7 if marked else 8, "stack": [KEEPS, FORWARD]},
+    )
+
+
+def test_what_is_given_back_in_the_next_step_is_no_leak(tmp_path: Path) -> None:
+    assert answered(steps(SnapshotBuilder(), 9, 0), tmp_path).growth == ()
+
+
+def test_a_failed_request_that_free_pieces_would_hold_asks_for_segments_that_grow(
+    tmp_path: Path,
+) -> None:
+    built = SnapshotBuilder()
+    piece = [block(128 * MIB), block(200 * MIB, state="inactive")]
+    built.segment(*(one for _ in range(10) for one in piece))
+    built.entry("oom", size=GIB, device_free=300 * MIB)
+    oom, fragmentation = memory_findings(answered(built, tmp_path))
+    assert oom.sentence == (
+        "A request for 1.07 GB failed: the GPU had 315 MB free, the allocator held 2.1 GB between "
+        "blocks in use."
+    )
+    assert "expandable_segments:True" in oom.advice
+    assert oom.evidence == {
+        "requested_bytes": GIB,
+        "device_free_bytes": 300 * MIB,
+        "scattered_bytes": 2000 * MIB,
+        "failures": 1,
+    }
+    assert fragmentation.sentence == (
+        "2.1 GB of 3.44 GB reserved (61 %) lie between blocks in use; the largest free piece has "
+        "210 MB."
+    )
+
+
+def test_a_failed_request_that_no_free_pieces_would_hold_asks_to_hold_less(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.segment(block(GIB))
+    built.entry("oom", size=GIB, device_free=300 * MIB)
+    (found,) = memory_findings(answered(built, tmp_path))
+    assert "--recompute-granularity selective" in found.advice
+
+
+def test_requests_to_cuda_in_the_steady_state_are_a_finding(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    for number in range(4):
+        built.entry("segment_alloc", size=MIB, time_us=1_000_000 * (number + 1))
+    built.segment(*(block(MIB) for _ in range(4)))
+    (found,) = memory_findings(answered(built, tmp_path))
+    assert found.sentence == (
+        "The allocator asked CUDA for memory 4 times in 3 s; each request can hold the GPU up."
+    )
+
+
+def test_an_optimizers_step_that_is_the_peak_is_a_finding(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.alloc(10 * MIB, FORWARD)
+    passing = built.alloc(10 * MIB, "/site/torch/optim/adam.py:300 _multi_tensor_adam")
+    built.free(passing, "/site/torch/optim/adam.py:300 _multi_tensor_adam")
+    (found,) = memory_findings(answered(built, tmp_path))
+    assert found.evidence == {"temporary_bytes": 10 * MIB, "peak_bytes": 20 * MIB}
+
+
+def test_a_healthy_process_has_no_finding(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.free(built.alloc(10 * MIB, FORWARD))
+    assert memory_findings(answered(built, tmp_path)) == ()
