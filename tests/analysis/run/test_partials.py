@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import shutil
-from importlib import metadata
 from pathlib import Path
 
 import polars as pl
 import pytest
 from trace_builder import GEMM, TraceBuilder
 
-from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank_pool
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
@@ -161,25 +158,6 @@ def test_a_kept_analysis_of_another_version_is_not_used(
     assert answer(window) == answer(window, use_partials=False)
     (line,) = lines(caplog)
     assert "2 of another version" in line
-
-
-def test_a_field_more_in_any_table_is_another_version() -> None:
-    @dataclasses.dataclass
-    class Row:
-        one: int
-
-    @dataclasses.dataclass
-    class Result:
-        rows: tuple[Row, ...]
-
-    Result.__annotations__["rows"] = tuple[Row, ...]
-    assert kept_analysis.nested(Result) == {Result, Row}
-    assert RankResult in kept_analysis.nested(kept_analysis.RankOutcome)
-
-
-def test_the_version_of_a_checkout_is_that_of_an_installed_package() -> None:
-    # A job with the checkout on its PYTHONPATH writes what the user's own computer reads.
-    assert kept_analysis.version().startswith(f"{metadata.version('megatron-torch-profile')}+")
 
 
 def test_the_kept_analysis_of_another_rank_does_not_stand_in(

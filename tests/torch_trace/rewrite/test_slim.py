@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from trace_builder import (
 )
 
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
-from megatron.torch_trace.rewrite.selection import Selection, parse_duration, parse_numbers
+from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.slim import SlimResult, slim
 
 TWO_STEPS = [
@@ -124,13 +123,6 @@ def test_drop_shapes_and_args_keep_what_links_events(tmp_path: Path) -> None:
     late = next(e for e in strict(data)["traceEvents"] if e["name"] == "late of step 5")
     assert late["args"] == {"External id": 1, "device": 0, "stream": 7, "correlation": 1}
     assert '"name": "stream 7"' in data.decode()
-
-
-def test_an_unknown_word_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match="--drop pyton: unknown; choose from python, flows"):
-        Selection(drop=frozenset({"pyton"}))
-    with pytest.raises(UsageError, match="--preset all: unknown; choose from overlap, perfetto"):
-        Selection().with_preset("all")
 
 
 def test_metadata_stays_and_says_what_was_left_out(tmp_path: Path) -> None:
@@ -298,24 +290,3 @@ def test_slim_of_slim_is_slim(tmp_path: Path, selection: Selection, chosen: list
     assert {e["ph"] for e in strict(once)["traceEvents"]} <= {"X", "s", "f", "M"}
     ends = arrows(once)
     assert {i for ph, i in ends if ph == "s"} == {i for ph, i in ends if ph == "f"}
-
-
-@pytest.mark.parametrize(
-    ("written", "ns"), [("5us", 5000), ("1.5ms", 1_500_000), ("2s", 2 * 10**9), ("7", 7000)]
-)
-def test_times_have_units(written: str, ns: int) -> None:
-    assert parse_duration(written, "--min-dur") == ns
-
-
-def test_a_time_or_number_that_is_none_is_named() -> None:
-    with pytest.raises(UsageError, match="--from soon: not a time; write 300ns, 5us"):
-        parse_duration("soon", "--from")
-    with pytest.raises(UsageError, match="--step 5-3: not a list of numbers"):
-        parse_numbers("5-3", "--step")
-    assert parse_numbers("1,4-6", "--step") == {1, 4, 5, 6}
-
-
-def test_a_selection_that_was_made_before_is_not_made_again() -> None:
-    selection = Selection(steps=frozenset({5, 6}), min_dur_ns=9)
-    assert selection.without_done({"steps": [5]}) == replace(selection, steps=None)
-    assert selection.without_done({"steps": [4]}) == selection
