@@ -64,6 +64,8 @@ COLLECTIVE_FIELDS = (
     "group_description",
     "group_ranks",
     "seq",
+    "src_rank",
+    "dst_rank",
 )
 
 _KINDS = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}

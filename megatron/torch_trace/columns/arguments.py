@@ -42,6 +42,8 @@ class GpuArgs(msgspec.Struct, gc=False):
     group_description: str | None = msgspec.field(default=None, name="Process Group Description")
     group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
     seq: int | None = msgspec.field(default=None, name="Seq")
+    src_rank: int | None = msgspec.field(default=None, name="Src Rank")
+    dst_rank: int | None = msgspec.field(default=None, name="Dst Rank")
 
 
 class CallArgs(msgspec.Struct, gc=False):

@@ -116,3 +116,24 @@ def ends_capture(name: str) -> bool:
 def awaits_device(name: str) -> bool:
     """Whether a call by this name returns only when all work launched before it has ended."""
     return name.lower().endswith(("devicesynchronize", "ctxsynchronize"))
+
+
+_WAITS = ("devicesynchronize", "ctxsynchronize", "streamsynchronize", "eventsynchronize")
+
+
+@lru_cache(maxsize=4096)
+def awaits_work(name: str) -> bool:
+    """Whether a call by this name returns only when work of the GPU, some or all, has ended."""
+    return name.lower().endswith(_WAITS)
+
+
+@lru_cache(maxsize=4096)
+def awaits_stream(name: str) -> bool:
+    """Whether a call by this name returns only when the work of one stream has ended."""
+    return name.lower().endswith("streamsynchronize")
+
+
+@lru_cache(maxsize=4096)
+def makes_stream_wait(name: str) -> bool:
+    """Whether after a call by this name a stream waits for an event of another one."""
+    return name.lower().endswith("streamwaitevent")

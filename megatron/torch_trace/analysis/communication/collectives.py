@@ -115,7 +115,7 @@ def attribute(timeline: Timeline) -> CollectiveCalls:
     """Attribute every communication kernel that runs in the window; none is dropped."""
     activity = timeline.activity
     rows = np.flatnonzero(timeline.is_communication & timeline.in_window)
-    groups = _Groups(activity)
+    groups = Groups(activity)
     known: dict[tuple[CollectiveKind, Message], int] = {}
     own = activity.gpu.collective[rows]
     # One more at the end, where NONE looks.
@@ -141,7 +141,7 @@ def attribute(timeline: Timeline) -> CollectiveCalls:
     )
 
 
-class _Groups:
+class Groups:
     """Process groups of the trace: identity over ranks, from the configuration if it is there."""
 
     def __init__(self, activity: Activity) -> None:
@@ -177,7 +177,7 @@ class _Groups:
 
 
 def _by_launch(
-    timeline: Timeline, rows: Ints, groups: _Groups
+    timeline: Timeline, rows: Ints, groups: Groups
 ) -> list[tuple[CollectiveKind, Message]]:
     activity, launches = timeline.activity, timeline.launches
     ops = activity.ops
@@ -192,7 +192,7 @@ def _by_launch(
         if ranges.any()
         else _none(rows)
     )
-    coalesced = _Coalesced(activity, comms)
+    coalesced = Coalesced(activity, comms)
     found = []
     for row, op, span in zip(rows.tolist(), operator.tolist(), around.tolist(), strict=True):
         kernel = activity.names[int(activity.gpu.name[row])]
@@ -217,7 +217,7 @@ def _none(rows: Ints) -> Ints:
     return np.full(len(rows), NONE, dtype=np.int64)
 
 
-class _Coalesced:
+class Coalesced:
     """The operators that a `nccl:coalesced` range runs: those since the range before it."""
 
     def __init__(self, activity: Activity, comms: np.ndarray) -> None:
@@ -242,7 +242,7 @@ class _Coalesced:
         return pairs or members[-1:]
 
 
-def _joined(members: list[Collective], groups: _Groups) -> tuple[CollectiveKind, Message]:
+def _joined(members: list[Collective], groups: Groups) -> tuple[CollectiveKind, Message]:
     """One kernel that does several sends and receives: named after both.
 
     What goes out and what comes in pass each other, so the larger of them is its size.

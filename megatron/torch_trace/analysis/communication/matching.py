@@ -101,8 +101,7 @@ def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
     """What `match` needs of one rank, in the order of launch."""
     start, end = starts_and_ends(timeline, calls)
     base = timeline.activity.base_ns
-    launched = timeline.launches.time[calls.rows]
-    order = np.lexsort((start, np.where(launched < 0, start, launched)))
+    order = launch_order(timeline, calls)
     step = timeline.step_of[calls.rows]
     numbers = ints([*(s.number for s in timeline.window.steps), -1])
     return RankCalls(
@@ -117,6 +116,13 @@ def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
     )
 
 
+def launch_order(timeline: Timeline, calls: CollectiveCalls) -> Ints:
+    """Rows of `calls` in the order of launch, which is that of `rank_calls`."""
+    start = timeline.activity.gpu.start[calls.rows]
+    launched = timeline.launches.time[calls.rows]
+    return ints(np.lexsort((start, np.where(launched < 0, start, launched))))
+
+
 @dataclass(frozen=True, slots=True)
 class _Member:
     """A rank's calls in one group: its position, the rows, and what these are of."""
@@ -127,7 +133,7 @@ class _Member:
 
 
 def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
-    """Match calls over ranks; sends and receives are between two ranks only and left out."""
+    """Match calls over ranks; `messages` matches sends and receives, which two ranks have."""
     order = tuple(sorted(ranks))
     groups = [one for one in _members([ranks[rank] for rank in order]).values() if len(one) > 1]
     found = _Found(sum(len(one.rows) for members in groups for one in members))

@@ -131,6 +131,8 @@ class Collective:
     group_description: str | None = None
     group_ranks: str | None = None
     seq: int | None = None
+    src_rank: int | None = None
+    dst_rank: int | None = None
 
 
 @dataclass(slots=True)

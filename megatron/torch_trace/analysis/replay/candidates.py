@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes that are worth trying, from what the traces hold."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from megatron.torch_trace.analysis.replay.change import (
+    Change,
+    CommunicationScaled,
+    CopiesScaled,
+    KernelsScaled,
+    LaunchScaled,
+    OperatorsScaled,
+    Overlapped,
+    RankAsMedian,
+    WithoutSynchronisation,
+)
+from megatron.torch_trace.analysis.replay.effects import cpu_segments
+from megatron.torch_trace.analysis.replay.effects.adjustment import segments_of
+from megatron.torch_trace.analysis.replay.effects.cpu_changes import stage_of
+from megatron.torch_trace.analysis.replay.kernels.graph import WAIT
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
+from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
+
+_MOST_RANKS = 4
+_MOST_KERNELS = 2
+_UNWANTED = frozenset({"default", "unknown"})
+
+
+def candidates(found: KernelGraph) -> tuple[Change, ...]:
+    """The late ranks first, then communication, then what all ranks do."""
+    changes: list[Change] = [RankAsMedian(rank) for rank in _late_ranks(found)]
+    for dimension in _dimensions(found):
+        changes.append(CommunicationScaled(dimension, 0.5))
+        changes.append(Overlapped(dimension))
+    changes += [LaunchScaled(0.0), OperatorsScaled(0.7)]
+    edges = found.graph.edges
+    if (edges.kind == WAIT).any():
+        changes.append(WithoutSynchronisation())
+    if any(_has_pageable(rank.timeline) for rank in found.ranks):
+        changes.append(CopiesScaled("pageable", 0.0))
+    changes += [KernelsScaled(re.escape(name), 0.8) for name in _kernels(found)]
+    return tuple(changes)
+
+
+def _late_ranks(found: KernelGraph) -> list[int]:
+    """Ranks whose CPU works longer than that of the others of their stage, the most first."""
+    stages: dict[int | None, list[RankGraph]] = {}
+    for one in found.ranks:
+        stages.setdefault(stage_of(one), []).append(one)
+    late = []
+    duration = found.graph.nodes.duration
+    for ranks in stages.values():
+        if len(ranks) < 2:
+            continue
+        ids = cpu_segments.segment_ids(ranks)
+        own = [duration[segments_of(one)] for one in ranks]
+        for at, one in enumerate(ranks):
+            columns = [
+                cpu_segments.aligned(ids[at], ids[other], own[other])
+                for other in range(len(ranks))
+                if other != at
+            ]
+            more = int((own[at] - cpu_segments.median_of(columns, own[at])).sum())
+            if more > 0:
+                late.append((-more, one.rank))
+    return [rank for _, rank in sorted(late)[:_MOST_RANKS]]
+
+
+def _dimensions(found: KernelGraph) -> list[str]:
+    """Dimensions whose communication takes longest first."""
+    time: dict[str, int] = {}
+    for rank, calls in zip(found.ranks, found.calls, strict=True):
+        gpu = rank.timeline.activity.gpu
+        took = (gpu.end - gpu.start)[calls.rows]
+        for number, kind in enumerate(calls.kinds):
+            if kind.dimension not in _UNWANTED:
+                mine = int(took[calls.kind == number].sum())
+                time[kind.dimension] = time.get(kind.dimension, 0) + mine
+    return sorted(time, key=lambda name: -time[name])
+
+
+def _has_pageable(timeline: Timeline) -> bool:
+    activity = timeline.activity
+    return bool(activity.named(activity.gpu, lambda name: "pageable" in name.lower()).any())
+
+
+def _kernels(found: KernelGraph) -> list[str]:
+    """Names, short, of the kernels that compute longest."""
+    time: dict[str, int] = {}
+    for rank in found.ranks:
+        timeline = rank.timeline
+        gpu = timeline.activity.gpu
+        rows = rank.rows[timeline.is_compute[rank.rows]]
+        total = np.bincount(gpu.name[rows], weights=(gpu.end - gpu.start)[rows])
+        for code in np.flatnonzero(total).tolist():
+            name = short_name(timeline.activity.names[code])
+            time[name] = time.get(name, 0) + int(total[code])
+    return sorted(time, key=lambda name: -time[name])[:_MOST_KERNELS]

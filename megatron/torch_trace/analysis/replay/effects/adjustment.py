@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph with other numbers: what changes are made on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megatron.torch_trace.analysis.replay.kernels.graph import Bools
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
+from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.columns.intervals import Ints, ints
+
+
+@dataclass(slots=True)
+class Adjustment:
+    """A graph with other numbers.
+
+    Args:
+        duration: of nodes, ns.
+        lag, usual: of edges, ns; see `Edges`.
+        source: of edges.
+        carries: whether an edge carries its source's duration.
+        keep: which edges count; None for all.
+        rewired: sources or edges are others than recorded.
+        variants: other durations that are as likely; what they differ by is the change's error.
+    """
+
+    duration: Ints
+    lag: Ints
+    usual: Ints
+    source: Ints
+    carries: Bools
+    keep: Bools | None = None
+    rewired: bool = False
+    variants: list[Ints] = field(default_factory=list)
+
+    @classmethod
+    def none(cls, found: KernelGraph) -> Adjustment:
+        """As recorded."""
+        nodes, edges = found.graph.nodes, found.graph.edges
+        return cls(
+            nodes.duration.copy(),
+            edges.lag.copy(),
+            edges.usual.copy(),
+            edges.source.copy(),
+            edges.carries.copy(),
+        )
+
+    def without(self, gone: Bools) -> None:
+        """Take edges out."""
+        self.keep = ~gone if self.keep is None else self.keep & ~gone
+        self.rewired = True
+
+
+def segments_of(rank: RankGraph) -> slice:
+    """The nodes of a rank's points."""
+    return slice(rank.first_point, rank.first_point + len(rank.points))
+
+
+def scaled(values: Ints, factor: float) -> Ints:
+    """Times a factor, in whole ns."""
+    return ints(np.rint(values * factor).astype(np.int64))

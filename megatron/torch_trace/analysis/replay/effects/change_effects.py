@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a list of changes to what they do to the graph of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from megatron.torch_trace.analysis.replay.change import (
+    Change,
+    CommunicationScaled,
+    CopiesScaled,
+    KernelsScaled,
+    LaunchScaled,
+    ModuleScaled,
+    OperatorsScaled,
+    Overlapped,
+    RankAsMedian,
+    WithoutSynchronisation,
+)
+from megatron.torch_trace.analysis.replay.effects import cpu_changes, gpu_changes
+from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
+from megatron.torch_trace.errors import UsageError
+
+
+def adjusted(found: KernelGraph, changes: Sequence[Change]) -> Adjustment:
+    """Make changes, in this order.
+
+    Raises:
+        UsageError: a change is about what is not in the traces, or not in this graph.
+    """
+    result = Adjustment.none(found)
+    for change in changes:
+        make = _MAKERS.get(type(change))
+        if make is None:
+            raise UsageError(f"{change.text}: the graph of kernels does not know this change.")
+        make(found, result, change)
+    return result
+
+
+_MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
+    RankAsMedian: cpu_changes.rank_as_median,
+    LaunchScaled: cpu_changes.launch,
+    OperatorsScaled: cpu_changes.operators,
+    WithoutSynchronisation: cpu_changes.without_waits,
+    CommunicationScaled: gpu_changes.communication,
+    Overlapped: gpu_changes.overlap,
+    KernelsScaled: gpu_changes.kernels,
+    ModuleScaled: gpu_changes.module,
+    CopiesScaled: gpu_changes.copies,
+}

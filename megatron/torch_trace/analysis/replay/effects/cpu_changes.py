@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of what the CPU does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatron.torch_trace.analysis.replay.change import (
+    LaunchScaled,
+    OperatorsScaled,
+    RankAsMedian,
+    WithoutSynchronisation,
+)
+from megatron.torch_trace.analysis.replay.effects import cpu_segments
+from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled, segments_of
+from megatron.torch_trace.analysis.replay.kernels.graph import LAUNCH, WAIT
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
+from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.selection import listed
+
+_MOST_VARIANTS = 4
+"""Of so many other ranks each is tried alone: how much they differ is the error."""
+
+_LEAST_LATENCY_NS = 1_000
+"""From a launch to its work it takes at least as long, however cheap the call."""
+
+
+def stage_of(rank: RankGraph) -> int | None:
+    """Pipeline stage of a rank, as far as its trace tells."""
+    return rank.timeline.activity.metadata.coordinates.get("pp")
+
+
+def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian) -> None:
+    """The CPU segments of a rank as the median of the ranks of its pipeline stage has them."""
+    mine = next((one for one in found.ranks if one.rank == change.rank), None)
+    if mine is None:
+        there = listed([one.rank for one in found.ranks])
+        raise UsageError(
+            f"{change.text}: there is no trace of rank {change.rank}; there are {there}."
+        )
+    others = [o for o in found.ranks if o is not mine and stage_of(o) == stage_of(mine)]
+    if not others:
+        raise UsageError(
+            f"{change.text}: no other rank does the same work as rank {change.rank}; name the "
+            "traces of ranks of the same pipeline stage too."
+        )
+    ids = cpu_segments.segment_ids([mine, *others])
+    own = result.duration[segments_of(mine)]
+    columns = [
+        cpu_segments.aligned(ids[0], other_ids, result.duration[segments_of(other)])
+        for other, other_ids in zip(others, ids[1:], strict=True)
+    ]
+    median = cpu_segments.median_of(columns, own)
+    for column in columns[:_MOST_VARIANTS]:
+        variant = result.duration.copy()
+        variant[segments_of(mine)] = np.where(column == NONE, own, column)
+        result.variants.append(variant)
+    result.duration[segments_of(mine)] = median
+
+
+def launch(found: KernelGraph, result: Adjustment, change: LaunchScaled) -> None:
+    """Calls that launch take another time, and their work begins as much earlier or later."""
+    edges, nodes = found.graph.edges, found.graph.nodes
+    called = np.zeros(len(nodes), dtype=np.int64)
+    for rank in found.ranks:
+        here = segments_of(rank)
+        parts = cpu_segments.launch_parts(rank, result.duration[here])
+        called[here] = parts
+        result.duration[here] -= scaled(parts, 1 - change.factor)
+    launches = np.flatnonzero(edges.kind == LAUNCH)
+    saved = scaled(called[edges.source[launches]], 1 - change.factor)
+    for lag in (result.lag, result.usual):
+        least = np.minimum(lag[launches], _LEAST_LATENCY_NS)
+        lag[launches] = np.maximum(lag[launches] - saved, least)
+
+
+def operators(found: KernelGraph, result: Adjustment, change: OperatorsScaled) -> None:
+    """Operators take another time, calls that launch aside."""
+    for rank in found.ranks:
+        here = segments_of(rank)
+        parts = cpu_segments.operator_parts(rank, result.duration[here])
+        result.duration[here] -= scaled(parts, 1 - change.factor)
+
+
+def without_waits(found: KernelGraph, result: Adjustment, change: WithoutSynchronisation) -> None:
+    """No call waits for the GPU."""
+    result.without(found.graph.edges.kind == WAIT)

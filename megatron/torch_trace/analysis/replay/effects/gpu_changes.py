@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of what the GPU does, and of what waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from megatron.torch_trace.analysis.replay.change import (
+    ALL,
+    Change,
+    CommunicationScaled,
+    CopiesScaled,
+    KernelsScaled,
+    ModuleScaled,
+    Overlapped,
+)
+from megatron.torch_trace.analysis.replay.effects import cpu_segments
+from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled, segments_of
+from megatron.torch_trace.analysis.replay.effects.module_ranges import module_rows
+from megatron.torch_trace.analysis.replay.kernels.graph import (
+    ALONE,
+    CONTENTION,
+    KERNEL,
+    STREAM,
+    STREAM_WAIT,
+    TRANSFER,
+    WAIT,
+    Bools,
+)
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
+from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
+from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.selection import listed
+
+
+def communication_ends(found: KernelGraph, dimension: str) -> Bools:
+    """Which nodes are ends of communication of a dimension."""
+    nodes = np.zeros(len(found.graph.nodes), dtype=bool)
+    for rank, calls in zip(found.ranks, found.calls, strict=True):
+        wanted = [n for n, k in enumerate(calls.kinds) if dimension in (ALL, k.dimension)]
+        place = np.full(len(rank.timeline.activity.gpu), NONE, dtype=np.int64)
+        place[rank.rows] = rank.ends
+        ends = place[calls.rows[np.isin(calls.kind, wanted)]]
+        nodes[ends[ends != NONE]] = True
+    return nodes
+
+
+def _ends(found: KernelGraph, change: Change, dimension: str) -> Bools:
+    ends = communication_ends(found, dimension)
+    if not ends.any():
+        there = sorted({kind.dimension for calls in found.calls for kind in calls.kinds})
+        raise UsageError(
+            f"{change.text}: there is no communication of {dimension} in these traces; there is "
+            f"{listed(there)}."
+        )
+    return ends
+
+
+def communication(found: KernelGraph, result: Adjustment, change: CommunicationScaled) -> None:
+    """Transfers of a dimension take another time."""
+    edges = found.graph.edges
+    goal = _ends(found, change, change.dimension)[edges.target]
+    transfers = np.flatnonzero(goal & (edges.kind == TRANSFER))
+    nodes = np.unique(edges.source[transfers])
+    result.duration[nodes] = scaled(result.duration[nodes], change.factor)
+    alone = np.flatnonzero(goal & (edges.kind == ALONE))
+    for lag in (result.lag, result.usual):
+        transfer = _transfer_of(found, alone)
+        lag[alone] -= scaled(transfer, 1 - change.factor)
+
+
+def _transfer_of(found: KernelGraph, edges: Ints) -> Ints:
+    """Of communication joined with nobody, what is transfer: the shortest call of its kind."""
+    target = found.graph.edges.target[edges]
+    took = found.graph.edges.lag[edges]
+    result = np.zeros(len(edges), dtype=np.int64)
+    for rank, calls in zip(found.ranks, found.calls, strict=True):
+        place = np.full(len(found.graph.nodes), NONE, dtype=np.int64)
+        at = np.full(len(rank.timeline.activity.gpu) + 1, NONE, dtype=np.int64)
+        at[calls.rows] = np.arange(len(calls.rows))
+        joined = rank.ends != NONE
+        place[rank.ends[joined]] = at[rank.rows[joined]]
+        call = place[target]
+        mine = np.flatnonzero(call != NONE)
+        if not len(mine):
+            continue
+        same = np.stack((calls.kind[call[mine]], calls.bytes[call[mine]]))
+        _, code = np.unique(same, axis=1, return_inverse=True)
+        shortest = np.full(int(code.max()) + 1, 1 << 62)
+        np.minimum.at(shortest, code.ravel(), took[mine])
+        result[mine] = shortest[code.ravel()]
+    return result
+
+
+def overlap(found: KernelGraph, result: Adjustment, change: Overlapped) -> None:
+    """Compute that follows communication on its stream, or waits for it, does not."""
+    edges, nodes = found.graph.edges, found.graph.nodes
+    ends = _ends(found, change, change.dimension)
+    start = np.arange(len(nodes))
+    computes = nodes.kind == KERNEL
+    for rank in found.ranks:
+        joined = rank.ends != NONE
+        start[rank.ends[joined]] = rank.starts[joined]
+        computes[rank.starts[joined]] = False
+    kinds = np.isin(edges.kind, (STREAM, STREAM_WAIT, CONTENTION))
+    freed = np.flatnonzero(ends[edges.source] & kinds & computes[edges.target])
+    # Stream order is kept up to where the communication begins.
+    result.source[freed] = start[edges.source[freed]]
+    result.lag[freed] = result.usual[freed] = 0
+    result.carries[freed] = False
+    result.rewired = True
+
+
+def _scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], factor: float) -> None:
+    """Scale work of the GPU; of communication the transfer.
+
+    Args:
+        mine: for each rank, which of its rows.
+    """
+    edges = found.graph.edges
+    goals = np.zeros(len(found.graph.nodes), dtype=bool)
+    for rank, chosen in zip(found.ranks, mine, strict=True):
+        own = chosen & (rank.ends == NONE)
+        nodes = rank.starts[own]
+        result.duration[nodes] = scaled(result.duration[nodes], factor)
+        goals[rank.ends[chosen & (rank.ends != NONE)]] = True
+    nodes = np.unique(edges.source[goals[edges.target] & (edges.kind == TRANSFER)])
+    result.duration[nodes] = scaled(result.duration[nodes], factor)
+    alone = np.flatnonzero(goals[edges.target] & (edges.kind == ALONE))
+    transfer = scaled(_transfer_of(found, alone), 1 - factor)
+    result.lag[alone] -= transfer
+    result.usual[alone] -= transfer
+
+
+def _rows_named(found: KernelGraph, wanted: Callable[[str], bool]) -> list[Bools]:
+    result = []
+    for rank in found.ranks:
+        activity = rank.timeline.activity
+        result.append(activity.named(activity.gpu, wanted)[rank.rows])
+    return result
+
+
+def kernels(found: KernelGraph, result: Adjustment, change: KernelsScaled) -> None:
+    """Kernels whose names a pattern finds take another time."""
+    pattern = re.compile(change.pattern, re.IGNORECASE)
+    mine = _rows_named(found, lambda name: _finds(pattern, name))
+    if not any(rows.any() for rows in mine):
+        raise UsageError(
+            f"{change.text}: no kernel in these traces has a name that {change.pattern} finds; "
+            "`torch-trace analyze` shows the names."
+        )
+    _scale_work(found, result, mine, change.factor)
+
+
+def _finds(pattern: re.Pattern[str], name: str) -> bool:
+    return any(pattern.search(one) is not None for one in (name, short_name(name)))
+
+
+def copies(found: KernelGraph, result: Adjustment, change: CopiesScaled) -> None:
+    """Copies of a kind take another time; at 0 no call waits for them."""
+    mine = _rows_named(found, lambda name: _is_copy(name, change.kind))
+    if not any(rows.any() for rows in mine):
+        raise UsageError(f"{change.text}: there are no copies of this kind in these traces.")
+    _scale_work(found, result, mine, change.factor)
+    edges = found.graph.edges
+    copies = np.zeros(len(found.graph.nodes), dtype=bool)
+    for rank, chosen in zip(found.ranks, mine, strict=True):
+        copies[rank.starts[chosen]] = True
+    if change.factor == 0:
+        result.without(copies[edges.source] & (edges.kind == WAIT))
+
+
+def _is_copy(name: str, kind: str) -> bool:
+    folded = name.lower()
+    if not folded.startswith(("memcpy", "copy", "dma")):
+        return False
+    if kind == "device":
+        return "pageable" not in folded and "pinned" not in folded
+    return kind in (ALL,) or kind in folded
+
+
+def module(found: KernelGraph, result: Adjustment, change: ModuleScaled) -> None:
+    """What a module does on the CPU and the GPU takes another time."""
+    ranges = [module_rows(rank, change.module) for rank in found.ranks]
+    if not any(one.work.any() for one in ranges):
+        raise UsageError(
+            f"{change.text}: no module in these traces is called {change.module}; "
+            "--torch-profile-spans modules records them."
+        )
+    for rank, one in zip(found.ranks, ranges, strict=True):
+        here = segments_of(rank)
+        for rows, chosen in one.ranges:
+            parts = cpu_segments.parts_in(rank, result.duration[here], rows, chosen)
+            result.duration[here] -= scaled(parts, 1 - change.factor)
+    _scale_work(found, result, [one.work for one in ranges], change.factor)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the path ran through, in the user's words: phases and micro-batches, functions, collectives.
+
+Of the CPU the innermost span of a phase on the training loop's thread, whichever thread worked; in
+a trace without such spans the annotation around it, else which thread it was. With stacks, the
+Python function in which most of the time was.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls
+from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.timeline.activity import NONE, Rows
+from megatron.torch_trace.analysis.timeline.kernel_names import family_of
+from megatron.torch_trace.analysis.timeline.nesting import Nesting
+from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
+from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.communication_names import is_range
+from megatron.torch_trace.format.step_names import step_number
+
+_COMPILED = "## Call CompiledFxGraph"
+
+
+class PieceNames:
+    """Names of what one rank did.
+
+    Args:
+        rank: its part of the graph.
+        calls: its communication.
+    """
+
+    def __init__(self, rank: RankGraph, calls: CollectiveCalls) -> None:
+        self.rank = rank
+        self.calls = calls
+        self.activity = rank.timeline.activity
+
+    def cpu(self, time: Ints, track: Ints) -> list[str]:
+        """Of what the CPU did at these times, ns since the base of the trace, on these tracks."""
+        phase = self._phases.innermost(np.zeros_like(time), time)
+        around = self._annotations.innermost(track, time)
+        names, ops = self.activity.names, self.activity.ops
+        found = []
+        for row, span, one in zip(phase.tolist(), around.tolist(), track.tolist(), strict=True):
+            chosen = row if row != NONE else span
+            if chosen != NONE:
+                found.append(names[int(ops.name[chosen])])
+            else:
+                found.append(self._thread(one))
+        return found
+
+    def function(self, time: int, track: int) -> str | None:
+        """The Python function that ran then, where stacks are recorded: `file(line): name`."""
+        row = int(self._frames.innermost(ints([track]), ints([time]))[0])
+        return None if row == NONE else self.activity.names[int(self.activity.frames.name[row])]
+
+    def compute(self, row: int) -> str:
+        """Of a row of `activity.gpu` the phase that launched it, else its family."""
+        time = ints([self.rank.timeline.launches.time[row]])
+        phase = int(self._phases.innermost(np.zeros_like(time), time)[0])
+        if phase != NONE:
+            return self.activity.names[int(self.activity.ops.name[phase])]
+        return family_of(self.activity.names[int(self.activity.gpu.name[row])])
+
+    def communication(self, row: int) -> str:
+        """Of a row of `activity.gpu`: dimension and collective."""
+        at = int(np.searchsorted(self.calls.rows, row))
+        if at >= len(self.calls.rows) or int(self.calls.rows[at]) != row:
+            return "communication"
+        kind = self.calls.kinds[int(self.calls.kind[at])]
+        return f"{kind.dimension} {kind.collective}"
+
+    def _thread(self, track: int) -> str:
+        main = self.rank.timeline.window.track
+        return "training loop" if main in (NONE, track) else "backward pass"
+
+    @cached_property
+    def _phases(self) -> Nesting:
+        rows = self.rank.timeline.phase_spans
+        ops = self.activity.ops
+        return Nesting(ops.start[rows], ops.end[rows], np.zeros(len(rows), dtype=np.int64), rows)
+
+    @cached_property
+    def _annotations(self) -> Nesting:
+        ops = self.activity.ops
+        wanted = self.activity.named(ops, _tells) & ops.annotation
+        return _nesting(ops, wanted)
+
+    @cached_property
+    def _frames(self) -> Nesting:
+        frames = self.activity.frames
+        return _nesting(frames, ~self.activity.named(frames, _is_module_frame))
+
+
+def _nesting(rows: Rows, mask: np.ndarray) -> Nesting:
+    at = np.flatnonzero(mask)
+    return Nesting(rows.start[at], rows.end[at], ints(rows.track[at]), at)
+
+
+def _tells(name: str) -> bool:
+    unwanted = is_range(name) or name.startswith(_COMPILED)
+    return not unwanted and step_number(name) is None
+
+
+def _is_module_frame(name: str) -> bool:
+    return name.startswith(MODULE_FRAME)

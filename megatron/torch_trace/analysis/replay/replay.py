@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An iteration replayed: as recorded, and with changes.
+
+replay = Replay.of(["torch_profile/20261127-221810/iter-0000003"])
+replay.simulate([RankAsMedian(2)]).iteration_ns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from megatron.torch_trace.analysis.replay.candidates import candidates
+from megatron.torch_trace.analysis.replay.change import Change
+from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
+from megatron.torch_trace.analysis.replay.effects.change_effects import adjusted
+from megatron.torch_trace.analysis.replay.kernels.graph import EDGE_KINDS
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph, kernel_graph
+from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPaths
+from megatron.torch_trace.analysis.replay.path.critical_path import critical_path
+from megatron.torch_trace.analysis.replay.path.pieces import PathPiece as PathPiece
+from megatron.torch_trace.analysis.replay.path.pieces import pieces_of
+from megatron.torch_trace.analysis.replay.path.slack import node_slack, weighted_median
+from megatron.torch_trace.analysis.replay.recorded_ranks import read_ranks
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.columns.intervals import Ints, ints
+
+MOST_ERROR = 0.02
+"""A replay that misses the recorded iteration by more than this share tells no gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A simulated iteration.
+
+    Args:
+        iteration_ns: mean over ranks and steps.
+        error_ns: by how much the gain over the recorded iteration may be wrong: what it changes if
+            latencies are the usual ones instead of the recorded, at least the replay's own error,
+            and what the ranks differ by that a median is of.
+        critical_path: of the step that is closest to the mean, from begin to end.
+    """
+
+    iteration_ns: int
+    error_ns: int
+    critical_path: tuple[PathPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSlack:
+    """How much longer a rank may take.
+
+    Args:
+        rank: global rank.
+        slack_ns: half of its CPU time may take so much longer, or more, before the window does.
+        least_ns: the least of all its segments: 0 on the rank that ends last.
+    """
+
+    rank: int
+    slack_ns: int
+    least_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """Times of all nodes after a change, and the steps of each rank, ns."""
+
+    changed: Adjustment
+    paths: LongestPaths
+    times: Ints
+    steps: tuple[Ints, ...]
+
+    @property
+    def iteration_ns(self) -> int:
+        return round(float(np.mean(np.concatenate(self.steps))))
+
+
+class Replay:
+    """Up to 16 ranks of one window as a graph.
+
+    Args:
+        timelines: by rank; each with steps and GPU work.
+    """
+
+    def __init__(self, timelines: Mapping[int, Timeline]) -> None:
+        self.found: KernelGraph = kernel_graph(timelines)
+        self._paths = LongestPaths.of(self.found.graph)
+        self._strict = self._evaluate(Adjustment.none(self.found))
+        self._usual = self._evaluate(Adjustment.none(self.found), usual=True)
+
+    @classmethod
+    def of(
+        cls,
+        paths: Iterable[Path | str] | Path | str,
+        progress: Callable[[Path], None] | None = None,
+        *,
+        ranks: Iterable[int] = (),
+    ) -> Replay:
+        """Read traces.
+
+        Args:
+            paths: traces or folders of them, of one window.
+            progress: called with each trace once it is read.
+            ranks: must be among the 16 that are read of more.
+
+        Raises:
+            UsageError: nothing can be replayed; the sentence says what is missing.
+        """
+        several = [paths] if isinstance(paths, (str, Path)) else list(paths)
+        return cls(read_ranks(several, wanted=ranks, progress=progress))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Whose traces are in the graph."""
+        return tuple(one.rank for one in self.found.ranks)
+
+    @cached_property
+    def recorded_ns(self) -> int:
+        """The iteration as recorded: mean over ranks and steps, as `analyze` has it."""
+        steps = [
+            step.end - step.start for one in self.found.ranks for step in one.timeline.window.steps
+        ]
+        return round(float(np.mean(steps)))
+
+    @property
+    def simulated_ns(self) -> int:
+        """The iteration replayed without a change."""
+        return self._strict.iteration_ns
+
+    @property
+    def error_ns(self) -> int:
+        """By how much the replay misses the recorded iteration.
+
+        With the recorded latencies, or, where that is more, with the usual ones: an iteration that
+        was not recorded has these.
+        """
+        missed = (self._strict.iteration_ns, self._usual.iteration_ns)
+        return max(abs(one - self.recorded_ns) for one in missed)
+
+    @property
+    def inferred_edges(self) -> dict[str, int]:
+        """Dependencies that no event tells, by kind."""
+        edges = self.found.graph.edges
+        kinds = np.bincount(edges.kind[edges.inferred], minlength=len(EDGE_KINDS)).tolist()
+        return {name: count for name, count in zip(EDGE_KINDS, kinds, strict=True) if count}
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the replay is close enough to the recording for gains to be told."""
+        return self.error_ns <= MOST_ERROR * self.recorded_ns
+
+    def simulate(self, changes: Sequence[Change], *, with_path: bool = True) -> Simulated:
+        """The iteration after changes.
+
+        Args:
+            changes: made one after the other.
+            with_path: find the critical path too, which takes longer than the time.
+
+        Raises:
+            UsageError: a change is about what the traces do not hold.
+        """
+        changed = adjusted(self.found, changes)
+        result = self._evaluate(changed)
+        usual = self._evaluate(changed, usual=True)
+        gain = self._strict.iteration_ns - result.iteration_ns
+        error = abs(gain - (self._usual.iteration_ns - usual.iteration_ns))
+        return Simulated(
+            iteration_ns=result.iteration_ns,
+            error_ns=round(max(error, self.error_ns) + self._spread(changed, result)),
+            critical_path=self._path(result) if with_path else (),
+        )
+
+    def critical_path(self) -> tuple[PathPiece, ...]:
+        """Of the iteration as recorded."""
+        return self._path(self._strict)
+
+    def slack(self) -> tuple[RankSlack, ...]:
+        """Of each rank as recorded."""
+        found = self.found
+        duration = found.graph.nodes.duration
+        weights = found.graph.weights(duration, found.graph.edges.lag)
+        slack = node_slack(found, self._paths, weights, self._strict.times)
+        result = []
+        for one in found.ranks:
+            here = slice(one.first_point, one.first_point + len(one.points))
+            works = duration[here] > 0
+            mine, took = slack[here][works], duration[here][works]
+            result.append(
+                RankSlack(one.rank, weighted_median(mine, took), int(mine.min(initial=0)))
+            )
+        return tuple(result)
+
+    def candidates(self) -> tuple[Change, ...]:
+        """Changes worth trying, from what the traces hold."""
+        return candidates(self.found)
+
+    def _spread(self, changed: Adjustment, result: _Evaluated) -> float:
+        """Half of what the iteration differs by between variants of a change that are as likely."""
+        if not changed.variants:
+            return 0.0
+        if len(changed.variants) == 1:
+            # What one other rank is a luck away from, nobody knows.
+            return abs(self._strict.iteration_ns - result.iteration_ns) / 2
+        found = []
+        for duration in changed.variants:
+            times = result.paths.times(self._weights(changed, duration, changed.lag), self._start)
+            found.append(float(np.mean(np.concatenate(self._steps(times, duration)))))
+        return (max(found) - min(found)) / 2
+
+    @property
+    def _start(self) -> Ints:
+        return self.found.graph.nodes.time
+
+    def _weights(self, changed: Adjustment, duration: Ints, lag: Ints) -> Ints:
+        return ints(lag + np.where(changed.carries, duration[changed.source], 0))
+
+    def _evaluate(self, changed: Adjustment, *, usual: bool = False) -> _Evaluated:
+        paths = self._paths
+        if changed.rewired:
+            paths = LongestPaths.of(self.found.graph, changed.keep, changed.source)
+        lag = changed.usual if usual else changed.lag
+        times = paths.times(self._weights(changed, changed.duration, lag), self._start)
+        return _Evaluated(changed, paths, times, self._steps(times, changed.duration))
+
+    def _steps(self, times: Ints, duration: Ints) -> tuple[Ints, ...]:
+        """Lengths of the steps of each rank; the last one lasts as long as the GPU works for it."""
+        result = []
+        for one in self.found.ranks:
+            ends = times[one.last_work] + duration[one.last_work]
+            end = max(int(times[one.marks[-1]]), int(ends.max(initial=0)))
+            result.append(ints(np.diff(np.append(times[one.marks[:-1]], end))))
+        return tuple(result)
+
+    def _path(self, result: _Evaluated) -> tuple[PathPiece, ...]:
+        """The critical path of the step that is closest to the mean, on the rank that ends last."""
+        found, times, duration = self.found, result.times, result.changed.duration
+        common = min(len(steps) for steps in result.steps)
+        lengths = [float(np.mean([steps[n] for steps in result.steps])) for n in range(common)]
+        step = int(np.argmin(np.abs(np.array(lengths) - np.mean(lengths))))
+        begin = min(int(times[one.marks[step]]) for one in found.ranks)
+        ends = [int(one.marks[step + 1]) for one in found.ranks if step + 1 < len(one.marks)]
+        if step + 1 == common:
+            ends += [int(node) for one in found.ranks for node in one.last_work.tolist()]
+        last = max(ends, key=lambda node: int(times[node] + self._runs(node, duration)))
+        stretches = critical_path(
+            found.graph, result.changed, times, last, begin, self._runs(last, duration)
+        )
+        return pieces_of(found, stretches)
+
+    def _runs(self, node: int, duration: Ints) -> int:
+        """How long GPU work goes on after its node; a point's own time is the next step's."""
+        is_last = any(node in one.last_work for one in self.found.ranks)
+        return int(duration[node]) if is_last else 0
