@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from megatron.torch_trace.allocator.answer import memory
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.run.analyse import analyze
+    from megatron.torch_trace.analysis.run.whatif import whatif
     from megatron.torch_trace.columns.slice_table import read_table
     from megatron.torch_trace.perfetto.convert import convert
     from megatron.torch_trace.rewrite.merge.merge import merge
@@ -33,6 +34,7 @@ __all__ = [
     "read_table",
     "slim",
     "split",
+    "whatif",
 ]
 
 _ROOMS = {
@@ -44,6 +46,7 @@ _ROOMS = {
     "read_table": "columns.slice_table",
     "slim": "rewrite.slim.slim",
     "split": "rewrite.merge.split",
+    "whatif": "analysis.run.whatif",
 }
 
 

@@ -35,6 +35,7 @@ SUBCOMMANDS: dict[str, str] = {
     "report": "The answer of analyze as one HTML page, to read offline.",
     "compare": "How a second run, window or rank differs from the first.",
     "memory": "Who holds the GPU's memory, when it peaks, what grows.",
+    "whatif": "What an iteration would take after changes, and its critical path.",
     "convert": "Write a timeline for Perfetto: ranks in order, streams named.",
     "view": "Show report and timeline in the browser, without a network.",
     "operators": "The table of torch's key_averages(), from a trace.",
@@ -44,7 +45,7 @@ SUBCOMMANDS: dict[str, str] = {
 }
 """Name -> the one-line help that `torch-trace --help` shows."""
 
-_SMALL_COLUMNS = ("analyze", "compare", "report")
+_SMALL_COLUMNS = ("analyze", "compare", "report", "whatif")
 """They read a small file of columns for each rank: the threads that polars would start, one for
 each core of a login node, cost more than they save."""
 

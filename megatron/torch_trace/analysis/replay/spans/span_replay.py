@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from megatron.torch_trace.analysis.communication.matching import RankCalls
 from megatron.torch_trace.analysis.replay.change import (
     Change,
-    MicroBatches,
     StagesBalanced,
     VirtualStages,
 )
@@ -47,7 +49,8 @@ class SpanSimulated:
 
     Args:
         iteration_ns: the mean over steps.
-        error_ns: what the replay misses without a change, of an iteration of this length.
+        error_ns: what the replay misses without a change, in an iteration of this length; after a
+            change also the spread of the passes, since other ones come together then.
         critical_path: of the copy of the model that ends last.
         microbatches: of the iteration.
     """
@@ -88,6 +91,11 @@ class SpanReplay:
         return self.passes.shape
 
     @property
+    def recorded_microbatches(self) -> int:
+        """Of an iteration as recorded."""
+        return self.shape.microbatches
+
+    @property
     def recorded_ns(self) -> int:
         """The recorded iteration: the mean over steps."""
         return round(float(self.passes.recorded.mean()))
@@ -111,9 +119,10 @@ class SpanReplay:
         passes = altered(self.passes, changes)
         simulation = simulate(passes) if changes else self.strict
         grown = max(1.0, simulation.iteration_ns / max(1, self.simulated_ns))
+        luck = _luck(passes) if changes else 0.0
         return SpanSimulated(
             simulation.iteration_ns,
-            round(self.error_ns * grown),
+            round(self.error_ns * grown + luck),
             self._path(simulation),
             passes.shape.microbatches,
         )
@@ -142,11 +151,6 @@ class SpanReplay:
             found.append(VirtualStages(chunks))
         return found
 
-    def microbatches(self, changes: Sequence[Change]) -> int:
-        """Of an iteration after changes."""
-        counts = [one.count for one in changes if isinstance(one, MicroBatches)]
-        return counts[-1] if counts else self.shape.microbatches
-
     def _path(self, simulation: Simulation) -> tuple[SpanPiece, ...]:
         lane = int(simulation.ends().argmax())
         pieces = path_of(simulation, lane)
@@ -160,6 +164,13 @@ class SpanReplay:
         if recorded:
             return recorded[0]
         return next(one[stage][0] for one in self.passes.ranks if one[stage])
+
+
+def _luck(passes: Passes) -> float:
+    """Standard deviation of the time of the busiest stage, if its passes were drawn again."""
+    each = np.maximum(passes.cpu, passes.gpu).sum(axis=(2, 3))
+    busiest = int(each.mean(axis=(0, 2)).argmax())
+    return float(each[:, busiest].std(axis=1).mean()) * math.sqrt(passes.shape.microbatches)
 
 
 def _named(piece: Piece) -> tuple[str, str]:

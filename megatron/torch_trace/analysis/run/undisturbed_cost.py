@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What recording an operator costs, fitted to the run's own undisturbed iterations.
+
+One cost for each recorded operator, so that the graph without it takes as long as training does
+without the profiler. Never a factor: that would shorten sleeps and garbage collections too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.replay.answers import Graph
+from megatron.torch_trace.analysis.replay.change import Change, RecordingCost
+
+_MOST_COST_NS = 1_000_000.0
+_ROUNDS = 40
+_CLOSE = 0.0005
+_FITS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The cost of one recorded operator, ns."""
+
+    cost: RecordingCost
+
+    def iteration_ns(self, graph: Graph, changes: Sequence[Change]) -> int:
+        """An iteration without the profiler, after changes."""
+        return graph.simulate([*changes, self.cost]).iteration_ns
+
+
+def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | None:
+    """Fit it; None where nothing tells the undisturbed iteration, or no cost explains it."""
+    if undisturbed_ns is None or not getattr(graph, "takes_recording_cost", False):
+        return None
+
+    def simulated(cost: float) -> int:
+        return graph.simulate([RecordingCost(cost)]).iteration_ns
+
+    if undisturbed_ns >= simulated(0.0):
+        return Calibration(RecordingCost(0.0)) if _near(simulated(0.0), undisturbed_ns) else None
+    low, high = 0.0, 1_000.0
+    while simulated(high) > undisturbed_ns:
+        low, high = high, 2 * high
+        if high > _MOST_COST_NS:
+            return None
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        found = simulated(middle)
+        if abs(found - undisturbed_ns) <= _CLOSE * undisturbed_ns:
+            return Calibration(RecordingCost(middle))
+        low, high = (middle, high) if found > undisturbed_ns else (low, middle)
+    cost = (low + high) / 2
+    return Calibration(RecordingCost(cost)) if _near(simulated(cost), undisturbed_ns) else None
+
+
+def _near(simulated: float, undisturbed_ns: float) -> bool:
+    return abs(simulated - undisturbed_ns) <= _FITS * undisturbed_ns

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`whatif`: what an iteration would take after changes, and which path it could not avoid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.analysis.findings.remedies import remedy_of
+from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
+from megatron.torch_trace.analysis.replay.answers import Graph, PathPiece, UnreplayableError
+from megatron.torch_trace.analysis.replay.change import Change, MicroBatches
+from megatron.torch_trace.analysis.replay.change_parser import read, read_text
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.run.analyse import Recorded, recorded
+from megatron.torch_trace.analysis.run.graphs import Graphs
+from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration, calibration_of
+from megatron.torch_trace.errors import UsageError
+
+MOST_ERROR = 0.02
+"""A graph that misses the recorded iteration by more predicts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change and what it would give, ns an iteration.
+
+    Args:
+        change: as a user writes it: `--rank 2=median`.
+        finding: code of the finding whose cause it takes away; None if there is none.
+        iteration_ns: after it.
+        gain_ns: by how much shorter; with more micro-batches, by how much for as many tokens.
+        error_ns: of the gain.
+    """
+
+    change: str
+    finding: str | None
+    iteration_ns: int
+    gain_ns: int
+    error_ns: int
+
+    @property
+    def is_distinguishable(self) -> bool:
+        """Whether the gain, or loss, is larger than its error."""
+        return abs(self.gain_ns) > self.error_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What an iteration's time means for training; None where the traces do not tell."""
+
+    tokens_per_s: float | None
+    mfu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The answer; times are ns an iteration.
+
+    Args:
+        changes: what was asked for, as a user writes it.
+        graph: `kernels` or `spans`.
+        ranks: how many the graph has.
+        recorded_ns: the mean over the recorded steps.
+        replayed_ns: the same by the graph, without a change.
+        simulated_ns: by the graph, with `changes`.
+        error_ns: by how much the graph misses the recorded steps at most, and of `simulated_ns`.
+        undisturbed_ns: without the profiler: as measured, and with changes as predicted; None where
+            the run has too few iterations without it, or the graph cannot take its cost away.
+        inferred_edges: dependencies that the traces do not tell.
+        candidates: the changes together if some were asked for, else what may be worth it, by gain.
+        critical_path: of the simulated iteration.
+        slack: by rank, how much longer one of its spans may take before the iteration does.
+        before, after: speed as recorded and as simulated, undisturbed where that is known.
+        notes: what to know about it, in sentences.
+    """
+
+    changes: tuple[str, ...]
+    graph: str
+    ranks: int
+    recorded_ns: int
+    replayed_ns: int
+    simulated_ns: int
+    error_ns: int
+    undisturbed_ns: int | None
+    inferred_edges: int
+    candidates: tuple[Candidate, ...]
+    critical_path: tuple[PathPiece, ...]
+    slack: tuple[tuple[int, int], ...]
+    before: Speed
+    after: Speed
+    notes: tuple[str, ...] = ()
+
+
+def whatif(
+    path: Path | str | Iterable[Path | str],
+    *changes: str | Change,
+    model_flops: float | None = None,
+    jobs: int | None = None,
+    on_start: Callable[[list[Path]], None] | None = None,
+    on_done: Callable[[Path], None] | None = None,
+    **flags: str | int | Sequence[str],
+) -> WhatIf:
+    """What an iteration would take after changes; without changes, what may be worth one.
+
+    Args:
+        path: as for `analyze`.
+        changes: as on the command line, `"--rank 2=median"`, or typed.
+        model_flops, jobs, on_start, on_done: see `analyze`.
+        flags: the same by name: `rank="2=median"`, `micro_batches=16`, `comm=["tp*0.5", "dp*0"]`.
+
+    Raises:
+        UsageError: a change is wrong, or of what the traces do not have; or see `analyze`.
+        UnreplayableError: the traces do not hold what is needed, or the graph misses the recorded
+            iteration by more than 2 %.
+
+    Example:
+        answer = torch_trace.whatif("torch_profile/20261127-221810/iter-0000003", rank="2=median")
+        print(answer.recorded_ns, answer.simulated_ns, answer.error_ns)
+    """
+    wanted = [one if isinstance(one, Change) else read_text(one) for one in changes]
+    wanted += _of_flags(flags)
+    _answerable(wanted)
+    known = recorded(path, jobs=jobs, on_start=on_start, on_done=on_done)
+    return answer(known, known.together(model_flops), wanted)
+
+
+def answer(known: Recorded, analysis: Analysis, changes: Sequence[Change]) -> WhatIf:
+    """The answer from ranks that are analysed; see `whatif`."""
+    _answerable(changes)
+    graphs = Graphs(known)
+    name, graph = graphs.for_changes(changes)
+    _accurate(graph, changes)
+    simulated = graph.simulate(changes)
+    calibration = calibration_of(graph, analysis.summary.undisturbed_iteration_ns)
+    undisturbed = calibration.iteration_ns(graph, changes) if calibration else None
+    notes = list(graphs.notes)
+    candidates = [_candidate(graph, changes, None)] if changes else _candidates(graphs, analysis)
+    more = _times_the_tokens(graphs, changes)
+    return WhatIf(
+        changes=tuple(one.text for one in changes),
+        graph=name,
+        ranks=len(graphs.ranks_of(name)),
+        recorded_ns=graph.recorded_ns,
+        replayed_ns=graph.simulated_ns,
+        simulated_ns=simulated.iteration_ns,
+        error_ns=simulated.error_ns,
+        undisturbed_ns=undisturbed,
+        inferred_edges=graphs.inferred_edges(name),
+        candidates=tuple(candidates),
+        critical_path=tuple(simulated.critical_path),
+        slack=tuple(graphs.slack(name)),
+        before=_speed(analysis.mfu, _usual(analysis, calibration, graph.recorded_ns), 1.0),
+        after=_speed(analysis.mfu, undisturbed or simulated.iteration_ns, more),
+        notes=tuple(notes),
+    )
+
+
+def gains(graphs: Graphs, analysis: Analysis) -> dict[str, Candidate]:
+    """Text of a change -> what it would give, for every finding that has a remedy."""
+    return {one.change: one for one in _candidates(graphs, analysis)}
+
+
+def _of_flags(flags: dict[str, Any]) -> list[Change]:
+    found = []
+    for name, value in flags.items():
+        flag = f"--{name.replace('_', '-')}"
+        values = value if isinstance(value, (list, tuple)) else [value]
+        found += [read(flag, str(one)) for one in values]
+    return found
+
+
+def _answerable(changes: Sequence[Change]) -> None:
+    of_spans = [one for one in changes if one.of_spans]
+    others = [one for one in changes if not one.of_spans]
+    if of_spans and others:
+        raise UsageError(
+            f"{others[0].text} and {of_spans[0].text}: the first needs single kernels and the "
+            "second whole pipelines, which are simulated apart; ask for one of them at a time."
+        )
+
+
+def _accurate(graph: Graph, changes: Sequence[Change]) -> None:
+    missed = abs(graph.simulated_ns - graph.recorded_ns) / max(1, graph.recorded_ns)
+    if changes and missed > MOST_ERROR:
+        raise UnreplayableError(
+            f"{changes[0].text}: the graph misses the recorded iteration by {100 * missed:.1f} %, "
+            f"more than {MOST_ERROR:.0%}, so it predicts nothing."
+        )
+
+
+def _candidates(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
+    """Remedies of findings, and what the graphs propose; the largest gain first."""
+    asked: dict[Change, str | None] = {}
+    for finding in analysis.findings:
+        change = remedy_of(finding)
+        if change is not None:
+            asked.setdefault(change, finding.code)
+    for change, code in graphs.proposals():
+        asked.setdefault(change, code)
+    found = []
+    for change, code in asked.items():
+        try:
+            _, graph = graphs.for_changes([change])
+            _accurate(graph, [change])
+            found.append(_candidate(graph, [change], code))
+        except (UsageError, UnreplayableError):
+            # Of another change than the recording can tell nothing is asked here.
+            continue
+    return sorted(found, key=lambda one: (-one.gain_ns, one.change))
+
+
+def _candidate(graph: Graph, changes: Sequence[Change], finding: str | None) -> Candidate:
+    simulated = graph.simulate(changes)
+    fewer = 1.0 / _more_microbatches(graph, changes)
+    return Candidate(
+        change=" ".join(one.text for one in changes),
+        finding=finding,
+        iteration_ns=simulated.iteration_ns,
+        gain_ns=round(graph.simulated_ns - simulated.iteration_ns * fewer),
+        error_ns=round(simulated.error_ns * fewer),
+    )
+
+
+def _more_microbatches(graph: Graph, changes: Sequence[Change]) -> float:
+    counts = [one.count for one in changes if isinstance(one, MicroBatches)]
+    recorded_count = getattr(graph, "recorded_microbatches", None)
+    return counts[-1] / recorded_count if counts and recorded_count else 1.0
+
+
+def _times_the_tokens(graphs: Graphs, changes: Sequence[Change]) -> float:
+    return _more_microbatches(graphs.for_changes(changes)[1], changes)
+
+
+def _usual(analysis: Analysis, calibration: Calibration | None, recorded_ns: int) -> float:
+    undisturbed = analysis.summary.undisturbed_iteration_ns
+    return undisturbed if calibration and undisturbed else recorded_ns
+
+
+def _speed(mfu: Mfu, iteration_ns: float, more: float) -> Speed:
+    """Of an iteration of another length, with `more` times the tokens and FLOPs."""
+    if not mfu.iteration_ns or not iteration_ns:
+        return Speed(None, None)
+    faster = more * mfu.iteration_ns / iteration_ns
+    return Speed(
+        None if mfu.tokens_per_s is None else mfu.tokens_per_s * faster,
+        None if mfu.value is None else mfu.value * faster,
+    )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace whatif`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import Any
+
+import click
+
+from megatron.torch_trace.commands import options
+from megatron.torch_trace.commands.terminal.analysis_progress import Progress
+from megatron.torch_trace.wording import visible
+
+_CHANGES = {
+    "--rank": ("R=median", "The CPU of rank R takes as long as the median of its peers."),
+    "--comm": ("DIM*FACTOR", "Transfers of a dimension take FACTOR times as long: 'tp*0.5'."),
+    "--overlap": ("DIM", "Compute does not wait for communication of a dimension: dp."),
+    "--launch": ("FACTOR", "Launches take FACTOR times as long; 0 is about CUDA graphs."),
+    "--cpu-operators": ("FACTOR", "The CPU's time in operators is FACTOR times as long."),
+    "--kernel": ("REGEX*FACTOR", "Kernels with these names take FACTOR times as long."),
+    "--module": ("NAME*FACTOR", "Modules of this name or class take FACTOR times as long."),
+    "--copies": ("KIND=FACTOR", "Copies of a kind: pageable, pinned, device, all; pageable=0."),
+    "--sync": ("none", "The CPU never waits for the GPU."),
+    "--micro-batches": ("N", "N micro-batches of the recorded size."),
+    "--virtual-stages": ("V", "V virtual stages on each pipeline rank."),
+    "--move-layers": ("'A>B'", "A layer goes from stage A to stage B; 'A>B*2': two layers."),
+    "--stages": ("balanced", "All pipeline stages take equally long."),
+}
+
+
+class _Changes(click.Command):
+    """`--cpu-operators*0.7` means `--cpu-operators '*0.7'`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        for word in args:
+            match = re.fullmatch(r"(--[a-z-]+)(\*.+)", word)
+            words += match.groups() if match and match[1] in _CHANGES else [word]
+        return super().parse_args(ctx, words)
+
+
+def _changes(function: Any) -> Any:
+    for flag, (metavar, text) in reversed(_CHANGES.items()):
+        name = flag.removeprefix("--").replace("-", "_")
+        option = click.option(flag, name, multiple=True, metavar=metavar, help=text)
+        function = option(function)
+    return function
+
+
+@click.command("whatif", cls=_Changes, epilog=options.exit_status(s3="", s4=""))
+@options.paths
+@_changes
+@options.as_json
+@options.model_flops
+@options.jobs_of_ranks
+def command(
+    paths: tuple[str, ...],
+    as_json: bool,
+    model_flops: float | None,
+    jobs: int | None,
+    **changes: tuple[str, ...],
+) -> None:
+    """Say what an iteration would take after changes, and which path it could not avoid.
+
+    \b
+    torch-trace whatif iter-0000005/
+    torch-trace whatif iter-0000005/ --rank 2=median
+    torch-trace whatif iter-0000005/ --micro-batches 16 --virtual-stages 2
+
+    PATH is a trace, or the folder of a window with the traces of its ranks. Without a change the
+    answer is a table of those that may be worth it, by gain. The last four changes are simulated on
+    the forwards and backwards of micro-batches over all ranks, the others on single kernels of up
+    to 16 ranks.
+    """
+    from megatron.torch_trace.analysis.run.whatif import whatif
+    from megatron.torch_trace.report.prediction.document import document
+    from megatron.torch_trace.report.prediction.text import render
+
+    with Progress("whatif") as bar:
+        answer = whatif(
+            paths,
+            model_flops=model_flops,
+            jobs=jobs,
+            on_start=bar.start,
+            on_done=bar.done,
+            **{name: value for name, value in changes.items() if value},
+        )
+    if as_json:
+        click.echo(json.dumps(document(answer)))
+        return
+    width = shutil.get_terminal_size((100, 24)).columns
+    click.echo(visible(render(answer, width=width), lines=True), nl=False)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace whatif --json`: schema 1. Times are integer ns an iteration; unknown is null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatron.torch_trace.analysis.run.whatif import WhatIf
+
+SCHEMA = 1
+
+
+def document(answer: WhatIf) -> dict[str, Any]:
+    """The document, made of what `json.dumps` takes."""
+    return {
+        "schema": SCHEMA,
+        "changes": list(answer.changes),
+        "graph": answer.graph,
+        "ranks": answer.ranks,
+        "recorded_ns": answer.recorded_ns,
+        "replayed_ns": answer.replayed_ns,
+        "simulated_ns": answer.simulated_ns,
+        "error_ns": answer.error_ns,
+        "undisturbed_ns": answer.undisturbed_ns,
+        "inferred_edges": answer.inferred_edges,
+        "tokens_per_s": {
+            "before": answer.before.tokens_per_s,
+            "after": answer.after.tokens_per_s,
+        },
+        "mfu": {"before": answer.before.mfu, "after": answer.after.mfu},
+        "candidates": [
+            {
+                "change": one.change,
+                "finding": one.finding,
+                "iteration_ns": one.iteration_ns,
+                "gain_ns": one.gain_ns,
+                "error_ns": one.error_ns,
+                "distinguishable": one.is_distinguishable,
+            }
+            for one in answer.candidates
+        ],
+        "critical_path": [
+            {"rank": one.rank, "kind": one.kind, "name": one.name, "time_ns": one.time_ns}
+            for one in answer.critical_path
+        ],
+        "slack": [{"rank": rank, "slack_ns": ns} for rank, ns in answer.slack],
+        "notes": list(answer.notes),
+    }

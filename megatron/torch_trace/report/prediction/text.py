@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of `torch-trace whatif` on a terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.replay.answers import PathPiece
+from megatron.torch_trace.analysis.run.whatif import MOST_ERROR, Candidate, WhatIf
+from megatron.torch_trace.report.table import paragraph, table
+from megatron.torch_trace.report.text import LEAST_WIDTH, MOST_WIDTH
+from megatron.torch_trace.wording import count, counted, duration, number, percent, ranks
+
+_MOST_PIECES = 12
+_LEAST_SHARE = 0.005
+_MOST_RANKS = 16
+_KINDS = {"cpu": "CPU", "gpu": "GPU", "communication": "communication"}
+
+
+def render(answer: WhatIf, *, width: int = MOST_WIDTH) -> str:
+    """The answer as plain text: the numbers, what would be gained, the path, the slack."""
+    width = max(LEAST_WIDTH, min(width, MOST_WIDTH))
+    parts = [
+        [line for sentence in _first(answer) for line in paragraph(sentence, width, "", "  ")],
+        _candidates(answer, width),
+        _path(answer, width),
+        _slack(answer, width),
+        [line for note in answer.notes for line in paragraph(note, width, "", "  ")],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _first(answer: WhatIf) -> list[str]:
+    missed = abs(answer.replayed_ns - answer.recorded_ns)
+    share = missed / max(1, answer.recorded_ns)
+    replay = (
+        f"{counted(answer.ranks, 'rank')}; recorded iteration {duration(answer.recorded_ns)}; the "
+        f"graph of {answer.graph} gives {duration(answer.replayed_ns)}, {percent(share)} "
+        f"{'more' if answer.replayed_ns > answer.recorded_ns else 'less'}"
+    )
+    if not missed:
+        replay = replay.rpartition(", ")[0]
+    if answer.inferred_edges:
+        replay += f"; {count(answer.inferred_edges)} of its dependencies are inferred"
+    sentences = [f"{replay}."]
+    if share > MOST_ERROR:
+        sentences.append(
+            f"The graph misses the recorded iteration by more than {percent(MOST_ERROR)}, so it "
+            "predicts nothing."
+        )
+    if answer.changes:
+        sentences += _predicted(answer)
+    elif answer.undisturbed_ns is not None:
+        sentences.append(f"Undisturbed iteration {duration(answer.undisturbed_ns)}.")
+    return sentences
+
+
+def _predicted(answer: WhatIf) -> list[str]:
+    one = answer.candidates[0]
+    sentences = [f"With `{' '.join(map(quoted, answer.changes))}`: {_gained(one)}."]
+    if answer.undisturbed_ns is not None:
+        sentences.append(
+            f"Without the profiler that iteration would take {duration(answer.undisturbed_ns)}."
+        )
+    before, after = answer.before, answer.after
+    speeds = []
+    if before.tokens_per_s is not None and after.tokens_per_s is not None:
+        speeds.append(f"{number(after.tokens_per_s)} tokens/s after {number(before.tokens_per_s)}")
+    if before.mfu is not None and after.mfu is not None:
+        speeds.append(f"MFU {percent(after.mfu)} after {percent(before.mfu)}")
+    if speeds:
+        sentences.append(f"Speed: {', '.join(speeds)}.")
+    return sentences
+
+
+def _gained(one: Candidate) -> str:
+    takes = f"the iteration would take {duration(one.iteration_ns)}"
+    error = duration(one.error_ns)
+    if not one.is_distinguishable:
+        return f"{takes}, not distinguishable from before (error {error})"
+    what = "gain" if one.gain_ns > 0 else "loss"
+    many = " for as many tokens" if "--micro-batches" in one.change else ""
+    return f"{takes}, a {what} of {duration(abs(one.gain_ns))}{many} (error {error})"
+
+
+def _candidates(answer: WhatIf, width: int) -> list[str]:
+    if answer.changes:
+        return []
+    if not answer.candidates:
+        return ["GAINS", "  None: no finding has a change that these traces can answer."]
+    rows = [
+        (
+            quoted(one.change),
+            one.finding or "",
+            duration(one.iteration_ns),
+            duration(one.gain_ns) if one.is_distinguishable else "not distinguishable",
+            duration(one.error_ns),
+        )
+        for one in answer.candidates
+    ]
+    heads = ("<change", "<~finding", "iteration", "gain", "error")
+    return ["GAINS AN ITERATION", *table(heads, rows, width)]
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Pieces of the path one after the other on one rank, of one kind."""
+
+    rank: int
+    kind: str
+    longest: PathPiece
+    time_ns: int
+    pieces: int
+
+
+def _path(answer: WhatIf, width: int) -> list[str]:
+    stretches = _stretches(answer.critical_path)
+    if not stretches:
+        return []
+    total = sum(one.time_ns for one in stretches)
+    long = [one for one in stretches if one.time_ns >= _LEAST_SHARE * total]
+    longest = sorted(long, key=lambda one: -one.time_ns)[:_MOST_PIECES]
+    shown = [one for one in stretches if any(one is other for other in longest)]
+    rows = [
+        (
+            f"rank {one.rank}",
+            _KINDS.get(one.kind, one.kind),
+            duration(one.time_ns),
+            percent(one.time_ns / total) if total else "",
+            one.longest.name + (f" and {one.pieces - 1:,} more" if one.pieces > 1 else ""),
+        )
+        for one in shown
+    ]
+    lines = ["CRITICAL PATH", *table(("<rank", "<on", "time", "share", "<~what"), rows, width)]
+    more = len(stretches) - len(shown)
+    if more:
+        lines.append(f"  {counted(more, 'shorter stretch', 'shorter stretches')} between: --json.")
+    return lines
+
+
+def _stretches(path: Iterable[PathPiece]) -> list[_Stretch]:
+    found: list[_Stretch] = []
+    for piece in path:
+        if found and (found[-1].rank, found[-1].kind) == (piece.rank, piece.kind):
+            last = found[-1]
+            last.time_ns += piece.time_ns
+            last.pieces += 1
+            if piece.time_ns > last.longest.time_ns:
+                last.longest = piece
+        else:
+            found.append(_Stretch(piece.rank, piece.kind, piece, piece.time_ns, 1))
+    return found
+
+
+def _slack(answer: WhatIf, width: int) -> list[str]:
+    if len(answer.slack) < 2:
+        return []
+    by_slack: dict[str, list[int]] = {}
+    for rank, ns in sorted(answer.slack, key=lambda one: (one[1], one[0])):
+        by_slack.setdefault(duration(ns), []).append(rank)
+    parts = [
+        f"{'rank' if len(which) == 1 else 'ranks'} {ranks(tuple(which))}: {slack}"
+        for slack, which in list(by_slack.items())[:_MOST_RANKS]
+    ]
+    said = f"Slack, how much longer a rank may take before the iteration does: {'; '.join(parts)}"
+    more = len(by_slack) - len(parts)
+    said += f"; and {more:,} more in --json." if more else "."
+    return paragraph(said, width, "", "  ")
+
+
+def quoted(change: str) -> str:
+    """As a shell takes it: `--move-layers '3>2'`."""
+    return re.sub(r"(?<=\s)(?!--)\S+", lambda match: shlex.quote(match[0]), change)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded pipelines replay within 2 %, and `whatif` answers for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from recorded_traces import SAMPLES
+
+from megatron import torch_trace
+from megatron.torch_trace.analysis.replay.answers import UnreplayableError
+from megatron.torch_trace.analysis.replay.spans.orders import Shape
+from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
+from megatron.torch_trace.analysis.run.analyse import recorded
+from megatron.torch_trace.commands.whatif import command
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+
+KEYS = {"recorded_ns", "simulated_ns", "undisturbed_ns", "inferred_edges", "candidates"}
+KEYS |= {"schema", "critical_path", "slack"}
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def replay(*paths: Path) -> SpanReplay:
+    outcomes = recorded(paths).by_rank.values()
+    return SpanReplay.of([(one.result, one.calls) for one in outcomes])
+
+
+@pytest.mark.parametrize(
+    ("folder", "shape"),
+    [
+        ("tp2pp2", Shape(2, 1, 8)),
+        ("tp2pp2-spans", Shape(2, 1, 4)),
+        ("pp2-recompute-spans", Shape(2, 1, 8)),
+        ("pp4-interleaved-spans", Shape(4, 2, 4)),
+        ("dp2-spans", Shape(1, 1, 8)),
+        ("ep2-spans", Shape(1, 1, 4)),
+    ],
+)
+def test_a_recorded_iteration_replays_within_2_percent(folder: str, shape: Shape) -> None:
+    found = replay(SAMPLES / folder)
+    assert found.shape == shape
+    assert abs(found.simulated_ns - found.recorded_ns) < 0.02 * found.recorded_ns
+    path = found.simulate([]).critical_path
+    assert sum(piece.time_ns for piece in path) == pytest.approx(found.simulated_ns, abs=50)
+
+
+def test_a_pipeline_with_a_stage_missing_is_refused_and_one_rank_of_each_stage_is_enough() -> None:
+    folder = SAMPLES / "tp2pp2-spans"
+    names = [folder / f"rank-{rank}.pt.trace.json.gz" for rank in range(4)]
+    with pytest.raises(UnreplayableError) as refused:
+        replay(*names[:2])
+    assert str(refused.value) == (
+        "no rank of pipeline stage 1 was recorded; record a rank of every stage with "
+        "--torch-profile-ranks tp=0,dp=0."
+    )
+    one_of_each = replay(names[0], names[2])
+    assert abs(one_of_each.simulated_ns - one_of_each.recorded_ns) < 0.02 * one_of_each.recorded_ns
+
+
+def test_json_has_the_keys_that_others_rely_on() -> None:
+    found = json.loads(
+        run(SAMPLES / "pp2-recompute-spans", "--stages", "balanced", "--json").output
+    )
+    assert found.keys() >= KEYS
+    (candidate,) = found["candidates"]
+    assert candidate["change"] == "--stages balanced"
+    assert candidate["iteration_ns"] == found["simulated_ns"]
+    assert candidate["gain_ns"] == found["replayed_ns"] - found["simulated_ns"]
+    assert candidate.keys() >= {"change", "finding", "iteration_ns", "gain_ns", "error_ns"}
+    assert found["slack"] == [{"rank": 0, "slack_ns": 0}, {"rank": 1, "slack_ns": 0}]
+    assert found["critical_path"][0].keys() == {"rank", "kind", "name", "time_ns"}
+
+
+def test_changes_are_options_words_and_names() -> None:
+    folder = SAMPLES / "pp4-interleaved-spans"
+    by_option = json.loads(run(folder, "--micro-batches", "8", "--json").output)
+    by_word = torch_trace.whatif(folder, "--micro-batches 8")
+    by_name = torch_trace.whatif(folder, micro_batches=8)
+    assert by_word.changes == by_name.changes == ("--micro-batches 8",)
+    assert by_option["simulated_ns"] == by_word.simulated_ns == by_name.simulated_ns
+    assert by_word.recorded_ns < by_word.simulated_ns < 2 * by_word.recorded_ns
+    assert by_word.candidates[0].gain_ns > 0
+    assert "for as many tokens" in run(folder, "--micro-batches", "8").output
+
+
+def test_a_wrong_change_is_one_sentence() -> None:
+    folder = SAMPLES / "pp2-recompute-spans"
+    for words, sentence in (
+        (["--rank", "1=mean"], "did you mean --rank 1=median?"),
+        (["--cpu-operators*half"], "did you mean --cpu-operators 0.5?"),
+        (["--rank", "1=median", "--micro-batches", "8"], "ask for one of them at a time."),
+    ):
+        error = run(folder, *words).exception
+        assert isinstance(error, UsageError)
+        assert str(error).endswith(sentence)
+    with pytest.raises(TorchTraceError, match=r"^--ranks: no such change; did you mean --rank"):
+        torch_trace.whatif(folder, ranks="1=median")
