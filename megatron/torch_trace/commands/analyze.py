@@ -8,12 +8,12 @@ import shutil
 import click
 
 from megatron.torch_trace.commands import options
-from megatron.torch_trace.commands.kept_analysis import keep
 from megatron.torch_trace.commands.terminal.analysis_progress import (
     Progress,
     analysed,
     raise_if_damaged,
 )
+from megatron.torch_trace.commands.terminal.kept_analysis import keep
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.wording import visible
 

@@ -11,7 +11,7 @@ from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.run.shares import Shard
 from megatron.torch_trace.commands.analyze import command
-from megatron.torch_trace.commands.kept_analysis import cores_of_task
+from megatron.torch_trace.commands.terminal.kept_analysis import cores_of_task
 from megatron.torch_trace.errors import UsageError
 
 
