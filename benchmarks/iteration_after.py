@@ -31,7 +31,7 @@ from export_stall import Training
 
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.endings import Ending
-from megatron.torch_profile.export.process_memory import resident_bytes
+from megatron.torch_profile.export.own_process import resident_bytes
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto

@@ -131,8 +131,8 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
     folder = tmp_path / "traces"
     folder.mkdir()
     options = ["--repeat", "3", "--slow-save", "1", "--seconds-per-step", "0.2"]
-    # Where a child writes: these artifacts need the events in Python.
-    process = start(folder, *options, "--flags", '{"key_averages": true}')
+    # Where a child writes.
+    process = start(folder, *options, "--flags", '{"profile_memory": true}')
     head = until(process, "writes the trace of iteration 3")
     # The child that writes the first trace is killed; the folder of the second disappears.
     children = subprocess.run(

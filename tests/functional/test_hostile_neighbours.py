@@ -144,9 +144,9 @@ assert children()
 for pid in children(): os.kill(pid, signal.{number})
 """
     slow = ["--slow-save", "1"] if mode == "background" else []
-    # A child writes where an artifact needs the events in Python; elsewhere a thread does.
+    # A child writes where memory is recorded; elsewhere a thread does.
     forks = mode == "background"
-    flags = json.dumps({"export": mode, "exit_timeout": 4, "key_averages": forks})
+    flags = json.dumps({"export": mode, "exit_timeout": 4, "profile_memory": forks})
     output, whole = survives(
         tmp_path, plain, "--active", "3", *slow, "--flags", flags, "--at", "6", sends
     )

@@ -26,11 +26,10 @@ from megatron.torch_profile.export.disk import with_room
 from megatron.torch_profile.export.ending_thread import EndingThread, Recording
 from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.flight import Flight
-from megatron.torch_profile.export.kept_analysis import KeptAnalyses
+from megatron.torch_profile.export.follow_ups import FollowUps
 from megatron.torch_profile.export.limits import MB
 from megatron.torch_profile.export.trace_export import Export, let_go
-from megatron.torch_profile.export.training_saves import save_here
-from megatron.torch_profile.export.writers import Writer, fork
+from megatron.torch_profile.export.writers import Program, Writer, fork, save_and_compress
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
 from megatron.torch_trace.system.memory import host_memory
 
@@ -57,7 +56,7 @@ class Exporter:
         self.last_iterations = 1
         self.hurried = False
         """Whether the process may be killed any moment."""
-        self._kept_analyses = KeptAnalyses(exit_timeout)
+        self._follow_ups = FollowUps(exit_timeout)
         self._pid = os.getpid()
 
     @property
@@ -68,12 +67,12 @@ class Exporter:
     @property
     def at_work(self) -> bool:
         """Whether anything of ours runs beside training."""
-        return self.in_flight > 0 or self._kept_analyses.running
+        return self.in_flight > 0 or self._follow_ups.running
 
     def hurry(self) -> None:
         """The process may be killed any moment: only traces count, not what is made of them."""
         self.hurried = True
-        self._kept_analyses.abandon()
+        self._follow_ups.abandon()
 
     def hand_over(
         self,
@@ -112,7 +111,7 @@ class Exporter:
         began = time.monotonic()
         process = self._try_to_fork(profiler, export) if forks else None
         if process is None:
-            process = save_here(profiler, export)
+            process = _save_here(profiler, export)
             let_go(profiler)
             profiler = None
             if process is None:
@@ -181,7 +180,7 @@ class Exporter:
 
     def poll(self) -> None:
         """Look after the exports without waiting: called once an iteration."""
-        self._kept_analyses.poll()
+        self._follow_ups.poll()
         for flight in list(self._flights):
             ended = flight.process.poll()
             if ended is not None:
@@ -242,10 +241,10 @@ class Exporter:
             self.last = Written(**ended)
             self.last_iterations = max(1, len(export.recorded))
             messages.done(flight.export, self.last, flight.started, flight.held_seconds)
-            self._kept_analyses.begin(export, self.last)
+            self._follow_ups.begin(export, self.last)
         if error:
             # Trying again would fail again, and hold training for it.
-            messages.lost(export, "artifacts" if ended else "trace", error)
+            messages.lost(export, "trace", error)
         elif died:
             self._save_instead(flight, died)
         self._saved.append(flight.profiler)
@@ -258,6 +257,15 @@ class Exporter:
             messages.left_raw(export, how)
             return
         messages.saved_by_training(export, f"the process that wrote it {how}")
-        process = save_here(flight.profiler, export)
+        process = _save_here(flight.profiler, export)
         if process is not None:
             self._flights.append(Flight(export, None, flight.held_seconds, process))
+
+
+def _save_here(profiler: Any, export: Export) -> Program | None:
+    """Save a trace from training, held as long as that takes; a failure is said, and only that."""
+    try:
+        return save_and_compress(profiler, export)
+    except Exception as error:
+        messages.lost(export, "trace", str(error) or type(error).__name__)
+        return None

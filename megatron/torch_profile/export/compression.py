@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from megatron.torch_profile.export.late_events import window_end, without_late
-from megatron.torch_profile.export.process_memory import be_killed_first
+from megatron.torch_profile.export.own_process import be_killed_first
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import place

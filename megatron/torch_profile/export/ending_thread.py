@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from megatron.torch_profile.export import disk, messages, trace_export
-from megatron.torch_profile.export.process_exit import leave_without_destructors
+from megatron.torch_profile.export.own_process import leave_without_destructors
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.export.writers import Program, compressing
 from megatron.torch_trace.format.file_names import UnfinishedName

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from megatron.torch_profile.export.process_memory import address_space_bytes, resident_bytes
+from megatron.torch_profile.export.own_process import address_space_bytes, resident_bytes
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
 from megatron.torch_trace.system.memory import host_memory
 from megatron.torch_trace.wording import counted, megabytes, size

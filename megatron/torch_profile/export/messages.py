@@ -183,3 +183,27 @@ def left_raw(export: Export, how: str) -> None:
         how,
         export.raw,
     )
+
+
+def waits_for_follow_up(export: Export, thing: str, bound: float) -> None:
+    """One line about the end of training, which comes when this is made of a trace."""
+    say(
+        Slug.ANALYSIS_WAITS,
+        "rank %d waits up to %s for the %s of its trace of %s",
+        export.rank,
+        seconds(bound),
+        thing,
+        iterations(export.window),
+    )
+
+
+def keeps_no_analyses(export: Export, why: str) -> None:
+    """One line about analyses that failed, of this trace and of all that follow."""
+    warn(
+        Slug.ANALYSIS_FAILED,
+        "rank %d keeps no analyses beside its traces from %s on: %s; torch-trace "
+        "analyze reads the traces instead",
+        export.rank,
+        iterations(export.window),
+        why,
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one export is, and its steps: save by Kineto, artifacts; compress.py does the rest.
+"""What one export is, and its first step, the save by Kineto; compression.py does the rest.
 
 Who runs the steps, and when, is background.py's matter.
 
@@ -21,14 +21,11 @@ from megatron.torch_profile.export.compression import check_whole
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_trace.format.file_names import (
-    ARTIFACTS,
     DESTINATION_FILE,
     TraceName,
     UnfinishedName,
 )
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
-
-_KEY_AVERAGES_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +149,3 @@ def let_go(profiler: Any) -> None:
     Megatron may have switched the collector of cycles off (--manual-gc)."""
     if profiler is not None:
         profiler.profiler = None
-
-
-def write_artifacts(profiler: Any, export: Export) -> None:
-    """Write what needs the events as Python objects: minutes for millions of them, so not in a
-    hurry."""
-    if export.urgent or not (export.key_averages or export.stacks):
-        return
-    (export.folder / ARTIFACTS).mkdir(exist_ok=True)
-    device = "device" if profiler.use_device else "cpu"
-    if export.key_averages:
-        path = export.folder / export.name.artifact("key_averages.txt")
-        table = profiler.key_averages().table(
-            sort_by=f"self_{device}_time_total", row_limit=_KEY_AVERAGES_ROWS
-        )
-        path.write_text(f"{table}\n")
-    if export.stacks:
-        path = export.folder / export.name.artifact("stacks.txt")
-        metric = "self_cuda_time_total" if profiler.use_device else "self_cpu_time_total"
-        profiler.export_stacks(str(path), metric)

@@ -26,7 +26,7 @@ from typing import IO, Any, NoReturn, Protocol
 
 from megatron.torch_profile.export import trace_export
 from megatron.torch_profile.export.compression import CutShortError, compress, keep_whole_events
-from megatron.torch_profile.export.process_memory import be_killed_first
+from megatron.torch_profile.export.own_process import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
 
 _SHRUGGED_OFF = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -234,14 +234,12 @@ def _write_and_exit(profiler: Any, export: Export, shared: mmap.mmap) -> NoRetur
             export.prepare()
         trace_export.save(profiler, export)
         answer = asdict(compress(export.raw, export.target, export.name.compression))
-        trace_export.write_artifacts(profiler, export)
     except CutShortError as error:
         answer = {"error": str(error)}
         with suppress(BaseException):
             answer["error"] = keep_whole_events(export.raw, export.target)
     except BaseException as error:
-        # The trace itself may be there already.
-        answer = {**answer, "error": str(error) or type(error).__name__}
+        answer = {"error": str(error) or type(error).__name__}
     finally:
         # Nobody reads if the parent was killed; then too this process must not go on as training.
         with suppress(BaseException):

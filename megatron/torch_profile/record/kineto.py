@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import Result, native_profiler
-from megatron.torch_profile.export.process_exit import leave_without_destructors
+from megatron.torch_profile.export.own_process import leave_without_destructors
 from megatron.torch_profile.export.trace_export import let_go
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
@@ -47,14 +47,8 @@ def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
         and not python_stacks.crash(sys.version_info[:3], torch.__version__),
         "with_flops": config.with_flops,
     }
-    if config.stacks:
-        # export_stacks writes an empty file without it (pytorch/pytorch#100253).
-        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
-    elif beside:
-        # What is recorded in all threads can be stopped in any.
-        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(
-            profile_all_threads=True
-        )
+    if experimental := _experimental_config(beside=beside, stacks=options["with_stack"]):
+        options["experimental_config"] = experimental
     if config.execution_trace:
         path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
         options["execution_trace_observer"] = _execution_trace(path)
@@ -66,6 +60,27 @@ def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
     with ours():
         profiler.prepare_trace()
     return profiler
+
+
+def _experimental_config(*, beside: bool, stacks: bool) -> Any:
+    """What torch offers beyond its profiler's arguments; None where nothing of it is wanted."""
+    wanted = {}
+    if beside:
+        # What is recorded in all threads can be stopped in any.
+        wanted["profile_all_threads"] = True
+    if not stacks and _has_trace_only():
+        # Only the trace is wanted, no events as objects of Python; with stacks torch refuses.
+        wanted["trace_only"] = True
+    return torch._C._profiler._ExperimentalConfig(**wanted) if wanted else None
+
+
+@lru_cache(maxsize=1)
+def _has_trace_only() -> bool:
+    try:
+        torch._C._profiler._ExperimentalConfig(trace_only=True)
+    except (AttributeError, TypeError):
+        return False
+    return True
 
 
 def start(profiler: Any) -> None:

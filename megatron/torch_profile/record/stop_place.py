@@ -86,9 +86,6 @@ def decide(
 
 
 def _why_no_thread(config: TorchProfileConfig, now: Circumstances) -> str | None:
-    for name in ("key_averages", "stacks"):
-        if getattr(config, name):
-            return f"{flag_of(name)} needs the events as Python objects"
     if config.profile_memory:
         return f"{flag_of('profile_memory')} records nothing with a profiler of all threads"
     if not now.thread_may_stop:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from exports import profiled
 
-from megatron.torch_profile.export import kept_analysis
+from megatron.torch_profile.export import follow_ups
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.compression import Written
 from megatron.torch_profile.export.endings import Ending
-from megatron.torch_profile.export.kept_analysis import KeptAnalyses
+from megatron.torch_profile.export.follow_ups import FollowUps
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_trace.analysis.run.analyse import analyze
@@ -52,13 +52,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         found.append(Started(command))
         return found[-1]
 
-    monkeypatch.setattr(kept_analysis, "Program", start)
+    monkeypatch.setattr(follow_ups, "Program", start)
     return found
 
 
 @pytest.fixture
-def kept() -> Iterator[KeptAnalyses]:
-    made = KeptAnalyses(exit_timeout=0.0)
+def kept() -> Iterator[FollowUps]:
+    made = FollowUps(exit_timeout=0.0)
     yield made
     made.wait()
 
@@ -76,7 +76,7 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     one = what(tmp_path, partials="always")
     exporter.hand_over(profiled(), one, Ending.FORK, stop_seconds=0.0, expected_mb=0.0, writers=1)
     exporter.wait()
-    exporter._kept_analyses.wait()
+    exporter._follow_ups.wait()
     assert kept_analysis_of(one.target).is_file()
     direct = analyze(one.target, use_partials=False)
     one.target.unlink()
@@ -97,7 +97,7 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
 )
 def test_what_is_analysed(
     tmp_path: Path,
-    kept: KeptAnalyses,
+    kept: FollowUps,
     started: list[Started],
     asked: str,
     kernels: int,
@@ -109,7 +109,7 @@ def test_what_is_analysed(
     assert [s.command[-1] for s in started] == ([str(one.target)] if begun else [])
 
 
-def test_one_at_a_time(tmp_path: Path, kept: KeptAnalyses, started: list[Started]) -> None:
+def test_one_at_a_time(tmp_path: Path, kept: FollowUps, started: list[Started]) -> None:
     for first in (3, 7):
         kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
     assert len(started) == 1
@@ -121,7 +121,7 @@ def test_one_at_a_time(tmp_path: Path, kept: KeptAnalyses, started: list[Started
 @pytest.mark.parametrize("answer", [{"error": "disk full"}, {"died": "disk full"}])
 def test_a_failure_is_said_once_and_nothing_is_tried_again(
     tmp_path: Path,
-    kept: KeptAnalyses,
+    kept: FollowUps,
     started: list[Started],
     said: list[str],
     answer: dict[str, str],
@@ -139,12 +139,12 @@ def test_a_failure_is_said_once_and_nothing_is_tried_again(
 
 def test_without_memory_for_it_there_is_none(
     tmp_path: Path,
-    kept: KeptAnalyses,
+    kept: FollowUps,
     started: list[Started],
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_analysis, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
+    monkeypatch.setattr(follow_ups, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
     kept.begin(what(tmp_path, partials="auto"), KERNELS)
     assert started == []
     assert "too little free memory" in said[0]
@@ -153,12 +153,12 @@ def test_without_memory_for_it_there_is_none(
 def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
     tmp_path: Path, started: list[Started], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient = KeptAnalyses(exit_timeout=0.0)
+    impatient = FollowUps(exit_timeout=0.0)
     impatient.begin(what(tmp_path, partials="auto"), KERNELS)
     impatient.wait()
     assert started[0].killed
-    monkeypatch.setattr(kept_analysis, "_MOST_SECONDS", 0.0)
-    slow = KeptAnalyses(exit_timeout=60.0)
+    monkeypatch.setattr(follow_ups, "_MOST_SECONDS", 0.0)
+    slow = FollowUps(exit_timeout=60.0)
     slow.begin(what(tmp_path, partials="auto"), KERNELS)
     slow.poll()
     slow.wait()
@@ -169,10 +169,10 @@ def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
 def test_it_ends_with_training_however_that_ends(tmp_path: Path) -> None:
     # What it would analyse never ends, as no file does whose writer holds it open.
     stuck = (
-        "import os, sys, time; from megatron.torch_profile import partials\n"
-        "from megatron.torch_trace.analysis import keeping\n"
-        "keeping.keep = lambda *a, **k: (print('begun', flush=True), time.sleep(60))\n"
-        "partials.main(['x'])\n"
+        "import time; from megatron.torch_profile.export import kept_analysis\n"
+        "from megatron.torch_trace.analysis.run import kept_analyses\n"
+        "kept_analyses.keep = lambda *a, **k: (print('begun', flush=True), time.sleep(60))\n"
+        "kept_analysis.main(['x'])\n"
     )
     parent = (
         "import subprocess, sys; "
@@ -184,6 +184,7 @@ def test_it_ends_with_training_however_that_ends(tmp_path: Path) -> None:
     ) as training:
         assert training.stdout is not None
         pid = int(training.stdout.readline())
+        assert _runs(pid)
         training.kill()
     deadline = time.monotonic() + 30
     while _runs(pid) and time.monotonic() < deadline:

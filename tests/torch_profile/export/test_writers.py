@@ -115,7 +115,12 @@ def test_should_memory_run_out_the_child_goes_first(
 
 def test_so_do_programs() -> None:
     capture = Path(writers.__file__).parents[1]
-    for name in ("export/compression", "export/kept_analysis", "publish/window_summary"):
+    for name in (
+        "export/artifacts",
+        "export/compression",
+        "export/kept_analysis",
+        "publish/window_summary",
+    ):
         source = (capture / f"{name}.py").read_text()
         assert 'if __name__ == "__main__":\n    be_killed_first()\n    main(' in source
 
@@ -131,19 +136,3 @@ def test_a_fork_that_fails_leaves_no_open_file(
     with pytest.raises(OSError, match="allocate"):
         writers.fork(None, what(tmp_path))
     assert sorted(Path("/proc/self/fd").iterdir()) == before
-
-
-@pytest.mark.parametrize("mode", ["background", "sync"])
-def test_artifacts_that_fail_cost_only_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], mode: str
-) -> None:
-    def fails(*_: Any) -> None:
-        raise KeyError("no such event")
-
-    for module in ("trace_export", "training_saves"):
-        monkeypatch.setattr(f"{writers.__package__}.{module}.write_artifacts", fails)
-    exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path, key_averages=True))
-    exporter.wait()
-    assert names(tmp_path) == [TARGET]
-    assert "rank 0 could not write the artifacts of iterations 3-4: 'no such event'" in said

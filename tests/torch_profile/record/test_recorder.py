@@ -209,6 +209,7 @@ def test_artifacts_lie_beside_the_traces_folder_not_in_it(tmp_path: Path) -> Non
     )
     train(recorder, range(1, 8))
     end(recorder)
+    recorder.exporter._follow_ups.wait()
     for window in ("iter-0000003", "iter-0000005"):
         artifacts = tmp_path / window / "artifacts"
         assert "aten::linear" in (artifacts / "rank-0.key_averages.txt").read_text()

@@ -29,6 +29,7 @@ BEFORE: list[tuple[dict[str, Any], dict[str, bool], Ending, str | None]] = [
     ({}, {}, thread, None),
     ({"with_stack": True, "record_shapes": True, "with_flops": True}, {}, thread, None),
     ({"execution_trace": True}, {}, thread, None),
+    ({"key_averages": True, "stacks": True, "with_stack": True}, {}, thread, None),
     ({"profile_memory": True}, {}, fork, EVENTS),
     ({}, {"thread_may_stop": False}, fork, TORCH),
     ({}, {"graphs": True}, fork, GRAPHS),

@@ -20,6 +20,7 @@ from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 from megatron.torch_profile.hooks import cuda_graphs
+from megatron.torch_profile.record import kineto
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
@@ -70,6 +71,27 @@ def test_a_trace_holds_the_same_whoever_stops_the_profiler(
             sorted(e["name"] for e in events if e.get("cat") in ("cpu_op", "user_annotation"))
         )
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("export", ["background", "sync"])
+@pytest.mark.parametrize("flags", [{}, {"with_stack": True}, {"profile_memory": True}], ids=str)
+def test_a_trace_holds_the_same_where_torch_makes_nothing_but_the_trace(
+    tmp_path: Path, flags: dict[str, Any], export: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for only in (True, False):
+        with monkeypatch.context() as meanwhile:
+            if not only:
+                meanwhile.setattr(kineto, "_has_trace_only", lambda: False)
+            recorder = make(tmp_path / str(only), export=export, **flags)
+            train(recorder, range(1, 6))
+            end(recorder)
+        events = read(tmp_path / str(only) / TRACE)["traceEvents"]
+        wanted = ("cpu_op", "user_annotation", "cpu_instant_event")
+        found.append(
+            sorted((e["name"], *sorted(e["args"])) for e in events if e.get("cat") in wanted)
+        )
+    assert found[0] == found[1]
 
 
 def test_the_next_window_waits_for_the_stop_of_the_last(
