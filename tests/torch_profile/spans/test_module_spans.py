@@ -3,69 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from layered_models import LastStage, Model, Tied, send, step
 from recorded_spans import events_of, recorded
-from torch.utils.checkpoint import checkpoint
 
 from megatron.torch_profile.spans.backward import BackwardSpans
-from megatron.torch_profile.spans.modules import ModuleSpans, SpanCount, count_spans, module_spans
+from megatron.torch_profile.spans.modules import ModuleSpans, module_spans
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
-
-
-class Layer(torch.nn.Module):
-    """x + mlp(norm(x)), as a transformer's layer goes around its blocks."""
-
-    def __init__(self, recompute: bool = False, reentrant: bool = False) -> None:
-        super().__init__()
-        self.reentrant = reentrant
-        self.norm = torch.nn.LayerNorm(4)
-        self.mlp = torch.nn.Linear(4, 4)
-        self.recompute = recompute
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(x)
-        if self.recompute:
-            return x + checkpoint(self.mlp, y, use_reentrant=self.reentrant)
-        return x + self.mlp(y)
-
-
-class Block(torch.nn.Module):
-    """Layers in a row, and a part that does nothing, of which a trace need not speak."""
-
-    def __init__(self, **options: bool) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList([Layer(**options) for _ in range(2)])
-        self.identity = torch.nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return self.identity(x)
-
-
-class Model(torch.nn.Module):
-    def __init__(self, **options: bool) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(3, 4)
-        self.decoder = Block(**options)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.embedding(tokens))
-
-
-def send(*_: object) -> None:
-    """Stands for a reduce-scatter: an operator that nothing else here calls."""
-    torch.ones(3).cumsum(0)
-
-
-def step(model: torch.nn.Module) -> None:
-    model(torch.tensor([[0, 1, 2]])).square().sum().backward()
 
 
 def test_forward_and_backward_of_every_module_nest_as_the_modules_do(tmp_path: Path) -> None:
@@ -94,18 +43,6 @@ def test_forward_and_backward_of_every_module_nest_as_the_modules_do(tmp_path: P
     ]
 
 
-class LastStage(torch.nn.Module):
-    """As a pipeline stage with a loss: its input is set, not passed, and the loss is its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.decoder = torch.nn.Linear(4, 4)
-        self.decoder.input_tensor = torch.ones(2, 4, requires_grad=True)
-
-    def forward(self) -> torch.Tensor:
-        return self.decoder(self.decoder.input_tensor.detach().requires_grad_()).square().sum()
-
-
 def test_the_models_own_work_has_a_span_too(tmp_path: Path) -> None:
     model = LastStage()
     with recorded(tmp_path / "trace.json") as found, module_spans([model]):
@@ -116,23 +53,6 @@ def test_the_models_own_work_has_a_span_too(tmp_path: Path) -> None:
         ("model: LastStage (backward)", 0),
         ("decoder: Linear (backward)", 1),
     ]
-
-
-class Tied(torch.nn.Module):
-    """An output layer that is given the embedding's weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(3, 4)
-        self.output_layer = Output()
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.output_layer(self.embedding(tokens), weight=self.embedding.weight)
-
-
-class Output(torch.nn.Module):
-    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, weight)
 
 
 def test_a_tied_weight_does_not_keep_the_output_layers_backward_open(tmp_path: Path) -> None:
@@ -216,112 +136,6 @@ def test_a_backward_after_the_window_leaves_no_span(tmp_path: Path) -> None:
     with recorded(tmp_path / "trace.json") as found:
         output.backward()
     assert found == []
-
-
-class CudaGraphManager(torch.nn.Module):
-    """As Megatron's: it asserts that nobody has hooked what it captures."""
-
-    def check(self, graphed: torch.nn.Module) -> None:
-        for module in graphed.modules():
-            assert not module._forward_pre_hooks, "Tried to cudagraph a module with user hooks"
-
-
-class GraphedLayer(Layer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cudagraph_manager = CudaGraphManager()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.cudagraph_manager.check(self)
-        return super().__call__(*args, **kwargs)
-
-
-def test_what_is_inside_cuda_graphs_is_not_touched(tmp_path: Path) -> None:
-    model = Model()
-    model.decoder.layers[0] = GraphedLayer()
-    model.decoder.layers[1].cuda_graphs = []  # Transformer Engine's
-    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
-        step(model)
-        layers = model.decoder.layers
-        assert not [m for layer in layers for m in layer.modules() if m._forward_hooks]
-    assert [name for name, _ in found] == [
-        "model: Model",
-        "embedding: Embedding",
-        "decoder: Block",
-        "model: Model (backward)",
-        "decoder: Block (backward)",
-        "embedding: Embedding (backward)",
-    ]
-
-
-@pytest.mark.parametrize("core", ["0.8", "0.10", "0.11"])
-def test_a_block_whose_dictionary_of_cuda_graphs_is_empty_has_spans(
-    core: str, tmp_path: Path
-) -> None:
-    model = Model()
-    model.decoder.cuda_graphs = {}  # every TransformerBlock of these versions
-    if core != "0.8":
-        model.decoder.current_microbatch = -1
-    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
-        step(model)
-    assert ("decoder.layers.1.mlp: Linear", 3) in found
-    assert count_spans([model]) == SpanCount(9)
-
-
-def test_a_block_whose_dictionary_holds_graphs_is_not_touched(tmp_path: Path) -> None:
-    model = Model()
-    model.decoder.cuda_graphs = {0: [object()], 1: [object()]}
-    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
-        step(model)
-    assert not [name for name, _ in found if name.startswith("decoder")]
-    assert count_spans([model]) == SpanCount(2, in_graphs=7)
-
-
-def test_modules_are_counted_before_anything_is_hooked() -> None:
-    model = Model()
-    model.decoder.layers[0] = GraphedLayer()
-    assert str(count_spans([Model()])) == "9 modules"
-    assert str(count_spans([Model()], depth=1)) == "3 modules"
-    assert str(count_spans([model])) == "6 modules; the 3 in CUDA graphs get none"
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-@pytest.fixture
-def compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
-@pytest.mark.usefixtures("compiler")
-def test_a_function_that_is_compiled_with_a_module_in_it_holds_nothing_of_ours(
-    tmp_path: Path,
-) -> None:
-    model = Model()
-    layer = torch.compile(lambda x: model.decoder.layers[0](x), backend="eager", fullgraph=True)
-    x = torch.ones(2, 4)
-    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
-        inside = layer(x)
-    assert not [name for name, _ in found if name.startswith("decoder")]
-    assert torch.equal(inside, layer(x))
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("how", ["wrapped", "forward", "in place"])
-def test_what_torch_compile_must_take_whole_is_not_touched(how: str, tmp_path: Path) -> None:
-    model = Model()
-    layer: Any = model.decoder.layers[0]
-    if how == "wrapped":
-        model.decoder.layers[0] = torch.compile(layer, backend="eager", fullgraph=True)
-    elif how == "forward":
-        layer.forward = torch.compile(layer.forward, backend="eager", fullgraph=True)
-    else:
-        layer.compile(backend="eager", fullgraph=True)
-    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
-        step(model)  # compiles here, in the window
-    names = [name for name, _ in found]
-    assert not [name for name in names if name.startswith("decoder.layers.0")]
-    assert "decoder.layers.1: Layer" in names
 
 
 class Fused(torch.nn.Module):

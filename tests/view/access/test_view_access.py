@@ -4,93 +4,31 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-
-from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.viewing import browser
-from megatron.torch_trace.viewing.addresses import tunnels
-from megatron.torch_trace.viewing.preparation import READY, Preparation, Progress
-from megatron.torch_trace.viewing.server import Server
-from megatron.torch_trace.viewing.site import Site
-from megatron.torch_trace.viewing.socket_server import SocketServer
-from megatron.torch_trace.viewing.token import Token
-
-SECRET, TRACE, TIMELINE = b"-----BEGIN PRIVATE KEY-----\n", b'{"traceEvents": []}', b"timeline"
-PATHS = ("/", "/timeline", "/timeline.pftrace.gz", "/offsets", "/traces/", "/ui/", "/nothing")
-REFUSED = b"Open the address with the token that `torch-trace view` has printed.\n"
-NOBODY = 65534
-
-as_root = pytest.mark.skipif(
-    os.getuid() != 0, reason="only root can become a second user to look with"
+from guarded_server import (
+    ASK,
+    NOBODY,
+    PATHS,
+    REFUSED,
+    TIMELINE,
+    TRACE,
+    a_site,
+    as_a_second_user,
+    as_root,
+    ask,
+    replaced_by_a_link,
+    running,
 )
 
-
-@pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
-    """A window that everybody may write to, and beside it a file that only its user can read."""
-    (tmp_path / "id_ed25519").write_bytes(SECRET)
-    (tmp_path / "id_ed25519").chmod(0o600)
-    trace = tmp_path / "window" / "rank-0.json"
-    trace.parent.mkdir()
-    trace.write_bytes(TRACE)
-    made = Preparation([trace], whole_folder=True, links=None)
-    made.file.parent.mkdir()
-    made.file.write_bytes(TIMELINE)
-    made.timeline = made.reporting = Progress(READY, "Ready.")
-    made.report = "<p>the report</p>"
-    return made
-
-
-def a_site(preparation: Preparation, token: Token | None) -> Site:
-    index = preparation.traces[0].parent.parent / "index.html"
-    index.write_text("<p>Perfetto</p>")
-    return Site(preparation, {"index.html": index}, token=token)
-
-
-@pytest.fixture
-def token() -> Token:
-    return Token()
-
-
-@pytest.fixture
-def server(preparation: Preparation, token: Token) -> Iterator[Server]:
-    yield from running(Server(a_site(preparation, token), host="127.0.0.1", port=0))
-
-
-@pytest.fixture
-def open_server(preparation: Preparation) -> Iterator[Server]:
-    """With --no-token."""
-    yield from running(Server(a_site(preparation, None), host="127.0.0.1", port=0))
-
-
-def running(server: Server) -> Iterator[Server]:
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def ask(
-    server: Server, path: str, headers: dict[str, str] | None = None, method: str = "GET"
-) -> tuple[HTTPResponse, bytes]:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request(method, path, headers=headers or {})
-    reply = connection.getresponse()
-    body = reply.read()
-    connection.close()
-    return reply, body
+from megatron.torch_trace.viewing import browser
+from megatron.torch_trace.viewing.preparation import Preparation
+from megatron.torch_trace.viewing.server import Server
+from megatron.torch_trace.viewing.site import Site
+from megatron.torch_trace.viewing.token import Token
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -163,11 +101,6 @@ def test_two_servers_have_two_tokens() -> None:
     assert Token().query() != Token().query()
 
 
-def replaced_by_a_link(trace: Path, secret: Path) -> None:
-    trace.unlink()
-    trace.symlink_to(secret)
-
-
 def replaced_by_a_hard_link(trace: Path, secret: Path) -> None:
     trace.unlink()
     os.link(secret, trace)
@@ -232,28 +165,6 @@ def test_a_trace_whose_name_leads_out_of_the_folder_at_the_start_cannot_be_downl
         assert ask(server, "/traces/2/rank-2.json")[1] == TRACE
 
 
-def as_a_second_user(program: str, *arguments: str) -> str:
-    """What a program prints that another user of this machine runs."""
-    # Imported before, since the other user may not be able to read the Python of this one.
-    first = (
-        "import encodings.idna, http.client, os, socket, sys\n"
-        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
-    )
-    command = [sys.executable, "-c", first + program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-ASK = """
-for path in sys.argv[2:]:
-    client = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=10)
-    client.request("GET", path)
-    reply = client.getresponse()
-    print(os.getuid(), reply.status, reply.read().decode(), end="")
-"""
-
-
 @as_root
 def test_a_second_user_of_the_machine_reaches_the_port_and_reads_nothing(server: Server) -> None:
     paths = (*PATHS, "/traces/0/rank-0.json")
@@ -269,76 +180,6 @@ def test_without_a_token_a_second_user_reads_the_trace_and_not_what_replaces_it(
     assert as_a_second_user(ASK, *where) == f"{NOBODY} 200 {TRACE.decode()}"
     replaced_by_a_link(tmp_path / "window" / "rank-0.json", tmp_path / "id_ed25519")
     assert as_a_second_user(ASK, *where) == f"{NOBODY} 404 Not here any more.\n"
-
-
-@as_root
-def test_a_second_user_cannot_even_open_the_socket(
-    preparation: Preparation, tmp_path: Path
-) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder != Path("/tmp"):
-            folder.chmod(0o755)
-    file = tmp_path / "view.sock"
-    for _ in running(SocketServer(a_site(preparation, None), file, port=8000)):
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        program = """
-client = socket.socket(socket.AF_UNIX)
-try:
-    client.connect(sys.argv[1])
-except OSError as error:
-    print(os.getuid(), type(error).__name__)
-"""
-        assert as_a_second_user(program, str(file)) == f"{NOBODY} PermissionError\n"
-
-
-def test_through_a_socket_its_user_gets_everything(
-    preparation: Preparation, token: Token, tmp_path: Path
-) -> None:
-    file = tmp_path / "view.sock"
-    for _ in running(SocketServer(a_site(preparation, token), file, port=8000)):
-        client = HTTPConnection("localhost:8000", timeout=10)
-        client.sock = socket.socket(socket.AF_UNIX)
-        client.sock.connect(str(file))
-        client.request("GET", f"/timeline.pftrace.gz{token.query()}")
-        assert client.getresponse().read() == TIMELINE
-        client.request("GET", "/timeline.pftrace.gz")
-        assert client.getresponse().status == 403
-        client.close()
-    assert not file.exists()
-
-
-def test_a_socket_that_a_killed_server_left_is_replaced_and_nothing_else_is(
-    preparation: Preparation, tmp_path: Path
-) -> None:
-    site, file = a_site(preparation, None), tmp_path / "view.sock"
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(file))
-    left.close()
-    for _ in running(SocketServer(site, file, port=8000)):
-        with pytest.raises(UsageError, match="another program listens there; name another file"):
-            SocketServer(site, file, port=8000)
-    notes = tmp_path / "notes"
-    notes.write_text("mine")
-    with pytest.raises(UsageError, match="exists already; name a file that does not"):
-        SocketServer(site, notes, port=8000)
-    assert notes.read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("file", "reason"),
-    [("nowhere/view.sock", "No such file or directory"), ("x" * 120, "longer than the 100 or so")],
-)
-def test_a_socket_that_cannot_be_made_is_one_sentence(
-    preparation: Preparation, tmp_path: Path, file: str, reason: str
-) -> None:
-    with pytest.raises(UsageError, match=reason):
-        SocketServer(a_site(preparation, None), tmp_path / file, port=8000)
-
-
-def test_a_tunnel_to_a_socket_begins_at_a_port_of_ones_own_computer(tmp_path: Path) -> None:
-    file = tmp_path / "my view.sock"
-    lines = tunnels([8000], environ={"USER": "ada"}, host="node042", socket_file=file)
-    assert lines == [f"ssh -L 8000:'{file}' ada@node042"]
 
 
 def test_a_browsers_arguments_which_all_users_see_do_not_hold_the_token(
