@@ -104,7 +104,10 @@ def test_damage_is_said_after_the_answer_and_forbidden_with_strict(tmp_path: Pat
     ("name", "reason"),
     [
         ("absent.pickle", "absent.pickle: no such file or folder."),
-        ("", "no allocator snapshot (such as rank-0.memory_snapshot.pickle) in it"),
+        (
+            "",
+            "neither an allocator snapshot (such as rank-0.memory_snapshot.pickle) nor a trace in it.",
+        ),
         ("empty.pickle", "the snapshot is empty: no memory and no history in it."),
     ],
 )

@@ -117,8 +117,9 @@ def test_an_address_beyond_63_bits_and_an_action_of_a_later_torch_are_read(tmp_p
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "is no pickle of protocol 2 or later"),
-        (b'{"traceEvents": []}', "is no pickle of protocol 2 or later"),
+        (b"", "neither an allocator snapshot nor a trace"),
+        (b"(lp0\n.", "neither an allocator snapshot nor a trace"),
+        (b'{"traceEvents": []}', "the trace has no memory events of a GPU"),
         (pickle.dumps([1, 2]), "a pickle, but not of the allocator"),
         (pickle.dumps({"a": 1}), "a pickle, but not of the allocator"),
         (pickle.dumps({"segments": Path("x")}), "asks for pathlib"),

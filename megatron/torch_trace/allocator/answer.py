@@ -14,12 +14,15 @@ from megatron.torch_trace.allocator.categories import Category, categories_of
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
 from megatron.torch_trace.allocator.growth import Growth, growth_of
 from megatron.torch_trace.allocator.holders import Holder, by_category, holders_of
+from megatron.torch_trace.allocator.memory_files import find_memory_files, is_snapshot
 from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
-from megatron.torch_trace.allocator.snapshot_search import find_snapshots
 from megatron.torch_trace.allocator.stack_table import Stack, shortened
+from megatron.torch_trace.allocator.trace_memory import read_trace_memory
 from megatron.torch_trace.allocator.usage import Usage, usage_of
+from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import rank_in_name
+from megatron.torch_trace.reader import NotATraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,15 @@ class MemoryAnswer:
     """The memory of one device in one process.
 
     Args:
-        path: the snapshot.
-        rank: from the file's name; None if that does not say.
+        path: the snapshot or the trace.
+        rank: of the process; None if neither the file nor its name says.
         device: index.
         peak_bytes: most bytes in use at once, over the history.
         peak_time: ns since 1970 of that moment; 0 where the history has no times.
         peak_reserved: most bytes that the allocator had from CUDA.
         categories: bytes at the peak.
         holders: at the peak, the largest first.
-        fragmentation: at the snapshot.
+        fragmentation: at the snapshot; None of a trace, which does not tell segments apart.
         growth: what grows from step to step.
         out_of_memory: requests that failed, the last one last.
         entries: length of the history.
@@ -72,7 +75,7 @@ class MemoryAnswer:
     peak_reserved: int
     categories: dict[Category, int]
     holders: tuple[Holder, ...]
-    fragmentation: Fragmentation
+    fragmentation: Fragmentation | None
     growth: tuple[Growth, ...]
     out_of_memory: tuple[OutOfMemory, ...]
     entries: int
@@ -87,22 +90,23 @@ class MemoryAnswer:
 def memory(
     path: Path | str | Iterable[Path | str], *, on_read: Callable[[int], None] | None = None
 ) -> tuple[MemoryAnswer, ...]:
-    """Say who holds a GPU's memory, when it peaks and what grows, from allocator snapshots.
+    """Say who holds a GPU's memory, when it peaks and what grows.
 
     Args:
-        path: a file that `torch.cuda.memory._dump_snapshot` has written, maybe compressed since; a
-            folder, in which all are found; or several of these.
+        path: an allocator snapshot, as `torch.cuda.memory._dump_snapshot` writes it, maybe
+            compressed since; a trace with memory events; a folder, in which all are found; or
+            several of these.
         on_read: called with the bytes of each piece read from a file.
 
     Returns:
         An answer for each device on which a process holds memory, in the order of the files.
 
     Raises:
-        UsageError: a file is no allocator snapshot, or asks for more than plain data.
+        UsageError: a file is neither, or is a pickle that asks for more than plain data.
     """
     paths = [path] if isinstance(path, (str, Path)) else path
     return tuple(
-        answer for file in find_snapshots(paths) for answer in answers_of(file, on_read=on_read)
+        answer for file in find_memory_files(paths) for answer in answers_of(file, on_read=on_read)
     )
 
 
@@ -110,12 +114,28 @@ def answers_of(
     path: Path, *, on_read: Callable[[int], None] | None = None
 ) -> tuple[MemoryAnswer, ...]:
     """The answers from one file, the fullest device first."""
-    snapshot = read_snapshot(path, on_read)
-    found = [_answer(snapshot, device) for device in snapshot.devices]
+    if is_snapshot(path):
+        snapshot, rank = read_snapshot(path, on_read), rank_in_name(path.name)
+    else:
+        snapshot, rank = _of_a_trace(path, on_read)
+    found = [_answer(snapshot, rank, device) for device in snapshot.devices]
     return tuple(sorted(found, key=lambda one: -one.peak_bytes))
 
 
-def _answer(snapshot: Snapshot, device: int) -> MemoryAnswer:
+def _of_a_trace(path: Path, on_read: Callable[[int], None] | None) -> tuple[Snapshot, int | None]:
+    try:
+        snapshot, rank = read_trace_memory(path, on_read)
+    except NotATraceError:
+        raise UsageError(f"{path}: neither an allocator snapshot nor a trace.") from None
+    if not len(snapshot.history):
+        raise UsageError(
+            f"{path}: the trace has no memory events of a GPU; record with "
+            "--torch-profile-profile-memory."
+        )
+    return snapshot, rank_in_name(path.name) if rank is None else rank
+
+
+def _answer(snapshot: Snapshot, rank: int | None, device: int) -> MemoryAnswer:
     history = of_device(snapshot.history, device)
     allocations = allocations_of(snapshot, history, device)
     usage = usage_of(snapshot, history, allocations, device)
@@ -123,14 +143,14 @@ def _answer(snapshot: Snapshot, device: int) -> MemoryAnswer:
     rows = allocations.alive(usage.peak_entry)
     return MemoryAnswer(
         path=snapshot.path,
-        rank=rank_in_name(snapshot.path.name),
+        rank=rank,
         device=device,
         peak_bytes=usage.peak_bytes,
         peak_time=usage.peak_time,
         peak_reserved=int(usage.reserved.max()),
         categories=by_category(allocations, categories, rows),
         holders=holders_of(allocations, categories, snapshot.stacks, rows),
-        fragmentation=fragmentation_of(snapshot, device),
+        fragmentation=fragmentation_of(snapshot, device) if snapshot.has_blocks else None,
         growth=growth_of(snapshot, history, allocations),
         out_of_memory=_out_of_memory(snapshot, history),
         entries=len(history),

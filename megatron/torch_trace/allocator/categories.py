@@ -39,6 +39,8 @@ CATEGORIES = tuple(Category)
 _COMMUNICATES = (
     "torch/distributed/",
     "ProcessGroupNCCL",
+    "c10d::",
+    "nccl:",
     "core/tensor_parallel/mappings.py",
     "core/pipeline_parallel/p2p_communication.py",
     "moe/token_dispatcher.py",
@@ -49,6 +51,7 @@ _OPTIMIZES = (
     "apex/optimizers/",
     "pytorch/optimizers/",
     "core/optimizer/",
+    "Optimizer.step#",
     "deepspeed/ops/",
 )
 _GRADIENT_BUFFERS = ("distributed/param_and_grad_buffer.py",)
@@ -60,8 +63,8 @@ _INITIALISES = (
     " setup_model_and_optimizer",
     "_affine_weight",
 )
-_RUNS_BACKWARD = (" backward", "torch::autograd::Engine", "autograd::Engine::")
-_RUNS_FORWARD = (" forward", " forward_step", " call", " __call__")
+_RUNS_BACKWARD = (" backward", "autograd::Engine", "autograd::engine", "backward micro-batch")
+_RUNS_FORWARD = (" forward", " forward_step", " call", " __call__", "forward micro-batch")
 
 
 def categories_of(allocations: Allocations, stacks: StackTable, entries: int) -> Ints:

@@ -49,7 +49,7 @@ def _out_of_memory(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
     if not answer.out_of_memory:
         return
     last = answer.out_of_memory[-1]
-    free = answer.fragmentation.scattered
+    free = answer.fragmentation.scattered if answer.fragmentation else 0
     where = f" in {last.stack[0]}" if last.stack else ""
     fits = free >= last.requested
     advice = (
@@ -99,7 +99,7 @@ def _growth(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
 
 def _scattered(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
     one = answer.fragmentation
-    if one.scattered < _LEAST or one.scattered_share < _SCATTERED_SHARE:
+    if one is None or one.scattered < _LEAST or one.scattered_share < _SCATTERED_SHARE:
         return
     advice = (
         "Segments grow already; look at allocations of very different lifetimes."

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
-from megatron.torch_trace.allocator.stack_table import Stack, StackTable, shortened
+from megatron.torch_trace.allocator.stack_table import Stack, StackTable, is_python, shortened
 from megatron.torch_trace.format.integer_arrays import Ints
 
-_OF_TORCH = ("/torch/", "torchinductor")
+_OF_TORCH = ("/torch/", "torch/nn/", "torchinductor")
 _OF_ALL_MODULES = (*_OF_TORCH, "core/tensor_parallel/layers.py", "core/utils.py", "core/fusions/")
 """Code that many modules call: the frame outside of it says more."""
 
@@ -69,7 +69,7 @@ def _module(stack: Stack) -> str:
     """`attention.py get_query_key_value_tensors`: the innermost frame that says which module."""
     for passed in (_OF_ALL_MODULES, _OF_TORCH):
         outside = [one for one in stack if not any(part in one for part in passed)]
-        if outside and ":" in outside[0]:
+        if outside and is_python(outside[0]):
             place, _, function = outside[0].rpartition(" ")
             return f"{place.rpartition(':')[0].rpartition('/')[2]} {function}"
     return stack[0] if stack else ""

@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.findings import memory_findings
+from megatron.torch_trace.allocator.fragmentation import Fragmentation
 from megatron.torch_trace.wording import path_text
 
 SCHEMA = 1
@@ -29,7 +30,6 @@ def document(answers: Sequence[MemoryAnswer], most: int) -> dict[str, Any]:
 
 
 def _answer(one: MemoryAnswer, most: int) -> dict[str, Any]:
-    free = one.fragmentation
     return {
         "file": path_text(one.path),
         "rank": one.rank,
@@ -49,15 +49,7 @@ def _answer(one: MemoryAnswer, most: int) -> dict[str, Any]:
             for holder in one.holders[:most]
         ],
         "more_holders": max(0, len(one.holders) - most),
-        "fragmentation": {
-            "reserved_bytes": free.reserved,
-            "in_use_bytes": free.in_use,
-            "returnable_bytes": free.returnable,
-            "scattered_bytes": free.scattered,
-            "largest_free_bytes": free.largest_free,
-            "segments": free.segments,
-            "other_pools_bytes": free.other_pools,
-        },
+        "fragmentation": _fragmentation(one.fragmentation),
         "growth": [
             {"bytes_per_step": grown.size_per_step, "steps": grown.steps, "stack": [*grown.stack]}
             for grown in one.growth
@@ -87,4 +79,18 @@ def _answer(one: MemoryAnswer, most: int) -> dict[str, Any]:
             for found in memory_findings(one)
         ],
         "damaged": {"cut_short": one.cut_short, "odd_entries": one.odd},
+    }
+
+
+def _fragmentation(free: Fragmentation | None) -> dict[str, int] | None:
+    if free is None:
+        return None
+    return {
+        "reserved_bytes": free.reserved,
+        "in_use_bytes": free.in_use,
+        "returnable_bytes": free.returnable,
+        "scattered_bytes": free.scattered,
+        "largest_free_bytes": free.largest_free,
+        "segments": free.segments,
+        "other_pools_bytes": free.other_pools,
     }

@@ -132,6 +132,8 @@ class Snapshot:
         settings: of the allocator, by torch's names.
         cut_short: the file ends before the snapshot does.
         odd: entries that are not what torch writes, left out.
+        has_blocks: the segments and blocks are the allocator's own; False of a trace, where one
+            segment stands for all.
     """
 
     path: Path
@@ -143,6 +145,7 @@ class Snapshot:
     settings: dict[str, Any] = field(default_factory=dict)
     cut_short: bool = False
     odd: int = 0
+    has_blocks: bool = True
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -36,11 +36,12 @@ class StackTable:
         seen = self._seen.get(id(frames))
         if seen is not None and seen[0] is frames:
             return seen[1]
-        number = self._number(tuple(self._text(one) for one in frames if isinstance(one, dict)))
+        number = self.number_of(tuple(self._text(one) for one in frames if isinstance(one, dict)))
         self._seen[id(frames)] = (frames, number)
         return number
 
-    def _number(self, stack: Stack) -> int:
+    def number_of(self, stack: Stack) -> int:
+        """The number of a stack whose frames are texts already."""
         number = self._numbers.setdefault(stack, len(self.stacks))
         if number == len(self.stacks):
             self.stacks.append(stack)

@@ -42,14 +42,15 @@ def command(paths: tuple[str, ...], top: int, as_json: bool, strict: bool) -> No
     torch-trace memory iter-0000005/
 
     PATH is an allocator snapshot, as torch.cuda.memory._dump_snapshot and Megatron's
-    --record-memory-history write it, or a folder with the snapshots of several ranks. A snapshot
-    is a pickle: it is read as data, and nothing in it is run.
+    --record-memory-history write it, a trace recorded with --torch-profile-profile-memory, or a
+    folder with those of several ranks. A snapshot is a pickle: it is read as data, and nothing in
+    it is run.
     """
     from megatron.torch_trace.allocator.answer import answers_of
     from megatron.torch_trace.allocator.json_answer import document
-    from megatron.torch_trace.allocator.snapshot_search import find_snapshots
+    from megatron.torch_trace.allocator.memory_files import find_memory_files
 
-    files = find_snapshots(paths)
+    files = find_memory_files(paths)
     with terminal.progress_of_many("memory", files) as on_read:
         answers = [one for file in files for one in answers_of(file, on_read=on_read)]
     damaged = [str(one.path) for one in answers if one.cut_short or one.odd]
@@ -87,7 +88,7 @@ def _print_ranks(console: Console, answers: Sequence[MemoryAnswer]) -> None:
             "?" if one.rank is None else str(one.rank),
             wording.size(one.peak_bytes),
             wording.size(one.peak_reserved),
-            wording.size(one.fragmentation.scattered),
+            wording.size(one.fragmentation.scattered) if one.fragmentation else wording.NONE,
             f"{terminal.literal(one.path if folders else one.path.name)}{mark}",
         )
     console.print(table)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding what tells of memory: allocator snapshots, else traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.sources import (
+    absence,
+    by_folder_and_rank,
+    find_traces,
+    is_file,
+    is_folder,
+)
+from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
+from megatron.torch_trace.reader.bytestream import ByteStream
+
+_NAMES = ("*snapshot*.pickle*", "*snapshot*.pkl*")
+_PICKLE = b"\x80"
+
+
+def find_memory_files(paths: Iterable[Path | str]) -> list[Path]:
+    """Files in the order of their ranks.
+
+    Args:
+        paths: files, taken as they are, or folders, searched with all their folders for snapshots;
+            where there are none, for traces.
+
+    Raises:
+        UsageError: a path is not there, or a folder has neither.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if is_file(path):
+            found.append(path)
+        elif is_folder(path):
+            inside = {one for name in _NAMES for one in path.rglob(name) if one.is_file()}
+            whole = [one for one in inside if not one.name.endswith(TEMPORARY_SUFFIX)]
+            found += sorted(whole, key=by_folder_and_rank) or _traces(path)
+        else:
+            raise UsageError(f"{path}: {absence(path)}.")
+    return list(dict.fromkeys(found))
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether a file is a pickle, by its first byte."""
+    return next(iter(ByteStream(path)), b"").startswith(_PICKLE)
+
+
+def _traces(folder: Path) -> list[Path]:
+    try:
+        return find_traces([folder]).traces
+    except UsageError:
+        raise UsageError(
+            f"{folder}: neither an allocator snapshot (such as rank-0.memory_snapshot.pickle) nor "
+            "a trace in it."
+        ) from None
