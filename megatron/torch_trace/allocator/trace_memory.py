@@ -41,6 +41,7 @@ _GPU = 1
 """torch's number of the device type CUDA (c10/core/DeviceType.h); ROCm has it too."""
 _RANGES = frozenset({"cpu_op", "user_annotation", "python_function"})
 _FRAME = re.compile(r"(.+)\((\d+)\): (.+)")
+_NUMBER = re.compile(r"(micro-batch) \d+")
 _BASE = -1
 """The address of what was in use before the window."""
 
@@ -86,8 +87,9 @@ class _Read:
                     self.rows.append((start, event.args))
             elif event.ph == "X" and category(event.cat) in _RANGES:
                 end = start + max(duration, 0)
-                self._thread(event).ranges.append((start, end, event.name))
-                if marks_a_step(event.name, event.cat) is not None:
+                if marks_a_step(event.name, event.cat) is None:
+                    self._thread(event).ranges.append((start, end, event.name))
+                else:  # in a stack it would tell every step's memory apart
                     self.steps.append(Annotation(event.name, 0, start, end))
 
     def _thread(self, event: MemoryEvent) -> _Thread:
@@ -170,9 +172,9 @@ def _stack_numbers(read: _Read, stacks: StackTable) -> list[int]:
 
 
 def _frame(name: str) -> str:
-    """`file.py:7 function` of `file.py(7): function`; other names as they are."""
+    """`file.py:7 function` of `file.py(7): function`, a range without its micro-batch's number."""
     found = _FRAME.fullmatch(name)
-    return f"{found[1]}:{found[2]} {found[3]}" if found else name
+    return f"{found[1]}:{found[2]} {found[3]}" if found else _NUMBER.sub(r"\1", name)
 
 
 class _History:
