@@ -123,13 +123,16 @@ class TorchProfileConfig:
     )
     spans_depth: int | None = _flag(
         None,
-        "Deepest module path that gets a span (decoder.layers.3 has depth 3); all by default.",
+        "Deepest module path that gets a span (decoder.layers.3 has depth 3). Default: all "
+        "modules.",
         metavar="N",
     )
     export: str = _flag(
         "background",
-        "Who writes a trace. background: a forked process, while training goes on. sync: training "
-        "itself, which is held until the raw file is written; another process compresses the file.",
+        "Who stops the profiler and writes the trace. background: a thread, while training goes on "
+        "(where torch does not allow that, training stops the profiler and a forked process "
+        "writes). sync: training itself, which is held until the raw file is written; another "
+        "process compresses the file.",
         choices=["background", "sync"],
     )
     exit_timeout: int = _flag(
@@ -153,7 +156,7 @@ class TorchProfileConfig:
     )
     stacks: bool = _flag(
         False,
-        "Also write stacks for flame graphs, weighted by self time. Needs "
+        "Also write stacks for flame graphs, weighted by their own time. Needs "
         "--torch-profile-with-stack.",
     )
     execution_trace: bool = _flag(
@@ -162,23 +165,24 @@ class TorchProfileConfig:
     summary: str = _flag(
         "auto",
         "Analyse every window beside training and log where its time went to W&B, TensorBoard and "
-        "metrics.jsonl. auto: where W&B or TensorBoard is on and a GPU is recorded.",
+        "metrics.jsonl. auto: if there is W&B or TensorBoard and a GPU is recorded.",
         choices=["auto", "always", "never"],
     )
     partials: str = _flag(
         "auto",
-        "Analyse every trace beside training, with the least priority, and keep the analysis "
-        "beside the trace, so that torch-trace analyze need not read the trace. auto: where a GPU "
-        "is recorded.",
+        "Analyse every trace beside training, with the lowest priority, and keep the analysis "
+        "beside the trace, so that torch-trace analyze need not read the trace. auto: if a GPU is "
+        "recorded.",
         choices=["auto", "always", "never"],
     )
     wandb_artifacts: bool = _flag(
         False,
-        "Also log the traces as an artifact of the W&B run: files up to 500 MB, 2 GB a window.",
+        "Also log the traces as an artifact of the W&B run: files up to 500 MB, 2 GB for each "
+        "window.",
     )
     preset: str | None = _flag(
         None,
-        "Switch on a common set of flags: overlap (what communication hides behind), modules "
+        "Switch on a common set of flags: overlap (what runs beside communication), modules "
         "(which module costs what), memory (what allocates memory), full (all of these).",
         choices=list(PRESETS),
     )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people read them: three digits and a unit, `unknown` where there is none.
+"""Numbers as people read them, with a unit; `unknown` where there is none.
+
+One rule for all: three digits from 1 on, whole numbers in full, two digits below 1, never an
+exponent; shares have two. A column keeps its last zeros, so that its numbers can be compared.
 
 Every text that a user reads takes its sizes, durations, shares and counted nouns from here, so that
 one thing is written in one way in the log, on a terminal and on a page.
@@ -42,10 +45,21 @@ def path_text(path: Path | str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, whole numbers in full, never an exponent: `0.045`, `4.57`, `480`, `1,234`."""
+    """In a sentence: `0.045`, `0.88`, `4.57`, `480`, `1,234`."""
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 1e-4 or not value else f"{value:.1g}"
+    return f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}" if value else "0"
+
+
+def column(value: float) -> str:
+    """In a column, with its last zeros: `1,234`, `12.0`, `4.50`, `0.88`, `0.045`, `<0.001`, `0`."""
+    if not value:
+        return "0"
+    if value < 0.0005:
+        return "<0.001"
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def percent(share: float | None) -> str:
@@ -64,16 +78,12 @@ def percent(share: float | None) -> str:
 
 def milliseconds(ns: float | None) -> str:
     """Always ms, so that a column can be compared: `1,234`, `12.3`, `0.045`, `<0.001`, `0`."""
-    if ns is None:
-        return NONE
-    if not ns:
-        return "0"
-    value = ns / 1e6
-    if value < 0.0005:
-        return "<0.001"
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+    return NONE if ns is None else column(ns / 1e6)
+
+
+def microseconds(ns: float | None) -> str:
+    """The same, always in us."""
+    return NONE if ns is None else column(ns / 1e3)
 
 
 def duration(ns: float | None) -> str:

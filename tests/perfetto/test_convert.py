@@ -229,7 +229,7 @@ def test_events_without_a_true_time_are_left_out_and_said(tmp_path: Path) -> Non
     assert result.notes == (
         f"{trace}: 1 of phase C are neither slices, instants nor arrows and were left out.",
         f"{trace}: 2 events left out: without a time, or impossibly far away.",
-        f"{trace}: 1 arrow left out, since one end is on no slice.",
+        f"{trace}: 1 arrow left out, because one end is on no slice.",
     )
 
 

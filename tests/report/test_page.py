@@ -237,7 +237,9 @@ def test_steps_whose_names_would_overlap_are_named_where_there_is_room(tp2pp2: A
 
 
 def test_a_rank_of_unknown_utilisation_is_unknown(tp2pp2: Analysis) -> None:
-    why = "9 of 10 launches have no kernel in the trace, so what the GPU did is unknown."
+    why = (
+        "9 of 10 launches have no kernel in the trace, so the trace does not say what the GPU did."
+    )
     lost = replace(tp2pp2.ranks[0], breakdown=None, unknown=why, course=None,
                    overlapped_communication_ns=None)  # fmt: skip
     ranks = (lost, *tp2pp2.ranks[1:])

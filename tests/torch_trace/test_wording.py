@@ -41,6 +41,22 @@ def test_a_column_of_milliseconds_can_be_compared() -> None:
     ]
 
 
+def test_a_number_has_three_digits_and_two_below_1() -> None:
+    values = (1234.5, 480.0, 99.96, 12.34, 4.5, 0.9951, 0.884, 0.0456, 0.00123, 0)
+    shown = ["1,234", "480", "100", "12.3", "4.5", "1", "0.88", "0.046", "0.0012", "0"]
+    assert [wording.number(value) for value in values] == shown
+    columns = ["1,234", "480", "100", "12.3", "4.50", "1.00", "0.88", "0.046", "0.001", "0"]
+    assert [wording.column(value) for value in values] == columns
+
+
+def test_one_iteration_is_no_plural() -> None:
+    assert [wording.iterations(shown) for shown in (3, "3-4", "3, 7")] == [
+        "iteration 3",
+        "iterations 3-4",
+        "iterations 3, 7",
+    ]
+
+
 def test_a_duration_has_three_digits_in_the_unit_that_fits() -> None:
     times = (7, 999, 999_600, 999_400_000, 999_600_000, 12_345_678_901, 21_600_000_000_000)
     assert [wording.duration(ns) for ns in times] == [

@@ -154,8 +154,8 @@ def _coordinates(word: str, words: Sequence[str], layout: Layout) -> list[tuple[
         if not match:
             raise _error(
                 words,
-                f"{part!r} is no parallel coordinate; write one of {', '.join(DIMENSIONS)} = a "
-                "number, first or last",
+                f"{part!r} is no parallel coordinate; write {', '.join(DIMENSIONS[:-1])} or "
+                f"{DIMENSIONS[-1]} with a number, first or last, such as tp=0 or pp=last",
                 layout,
             )
         dimension, index = match["dimension"], match["index"]

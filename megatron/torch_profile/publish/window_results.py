@@ -252,7 +252,8 @@ def _make(capture: CapturePlan, args: Any) -> WindowResults | None:
         if not analyse:
             say(
                 Slug.SUMMARY_OFF,
-                "windows get no summary, since no GPU is recorded; --torch-profile-summary always "
+                "windows get no summary, because no GPU is recorded; --torch-profile-summary "
+                "always "
                 "makes one",
             )
     if not analyse and artifacts is None:

@@ -27,7 +27,7 @@ from megatron.torch_trace.wording import visible
 
 SUBCOMMANDS: dict[str, str] = {
     "info": "What a trace holds, what is wrong with it, how to open it.",
-    "check": "Every fault of a trace, with its place in the file.",
+    "check": "Every fault of a trace, with its count and its first byte.",
     "decompress": "Write plain JSON; saves every whole event of a damaged file.",
     "recover": "Complete the traces that killed processes left unfinished.",
     "slim": "Write a smaller trace: by step, time, category or stream.",
@@ -138,9 +138,16 @@ def run() -> int:
         sys.stdout.flush()
     except TorchTraceError as error:
         return _failed(str(error), error.exit_status)
+    except click.UsageError as error:
+        if len(sys.argv) == 1:
+            # Without a word click says all that there is.
+            error.show()
+            return error.exit_code
+        from megatron.torch_trace.commands.terminal import wrong_usage
+
+        return _failed(wrong_usage.sentence(error), error.exit_code)
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _failed(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _failed(interruption.STOPPED, 130)
     except (BrokenPipeError, _UnreadError):

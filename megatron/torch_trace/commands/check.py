@@ -117,9 +117,11 @@ def _print(console: Console, one: Survey) -> None:
     launches = "[red]launches[/]" if bad else "launches"
     if one.launches_without_work:
         said = f"of {wording.counted(one.kernel_launches, 'kernel launch', 'kernel launches')}"
-        table.add_row(launches, f"{one.launches_without_work:,}", "", f"{said} have no GPU work")
+        verb = "has" if one.launches_without_work == 1 else "have"
+        table.add_row(launches, f"{one.launches_without_work:,}", "", f"{said} {verb} no GPU work")
     if one.gpu_events_without_launch:
-        said = f"of {wording.counted(one.gpu_events, 'GPU event')} have no launch"
+        verb = "has" if one.gpu_events_without_launch == 1 else "have"
+        said = f"of {wording.counted(one.gpu_events, 'GPU row')} {verb} no launch"
         table.add_row(launches, f"{one.gpu_events_without_launch:,}", "", said)
     if one.clock_offset is not None:
         table.add_row("[red]clock[/]", "", "", one.clock_offset.sentence)
@@ -150,7 +152,7 @@ def _on_shared_tracks(crossing: int, annotations: int) -> str:
     if annotations:
         parts.append(
             wording.counted(annotations, "annotation shares", "annotations share")
-            + " a track with GPU work"
+            + " a track with other slices"
         )
     return (
         f"{' and '.join(parts)}: Perfetto before v57 drops some slices; torch-trace slim --preset "

@@ -67,7 +67,7 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
         f"[bold]{len(surveys)} traces[/]  {terminal.literal('  '.join(common))}", soft_wrap=True
     )
     split = {d for one in surveys for d, place in one.metadata.coordinates.items() if place}
-    table = terminal.table("rank", "at", "steps", "span", "events", "JSON", right=(0, 3, 4, 5))
+    table = terminal.table("rank", "at", "steps", "length", "events", "JSON", right=(0, 3, 4, 5))
     if len(devices) > 1:
         table.add_column("device", overflow="fold")
     table.add_column("file", overflow="fold")
@@ -90,15 +90,8 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
 
 
 def _steps(one: Survey) -> str:
-    numbers = [number for number, *_ in one.steps]
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return ", ".join(parts) or "none"
+    numbers = tuple(number for number, *_ in one.steps)
+    return wording.ranks(numbers, most=len(numbers)) or "none"
 
 
 def _span(one: Survey) -> str:
@@ -122,15 +115,16 @@ def _print_one(console: Console, one: Survey) -> None:
     table.add_row("host", terminal.literal(metadata.own.get("host") or "not recorded"))
     table.add_row("device", terminal.literal(device(one) or "not recorded"))
     found = ", ".join(f"{k[:-8]} {v}" for k, v in versions(one).items())
-    table.add_row("versions", terminal.literal(found or "-"))
+    table.add_row("versions", terminal.literal(found or "not recorded"))
     table.add_row("flags on", terminal.literal(", ".join(metadata.flags) or "none"))
     table.add_row("steps", _steps(one))
-    table.add_row("span", _span(one))
+    table.add_row("length", _span(one))
     packed = ""
     if one.file_bytes and one.compression != "none":
         packed = f", {wording.size(one.file_bytes)} as {one.compression}"
     table.add_row("size", f"{wording.size(one.raw_bytes)} of JSON{packed}")
-    table.add_row("launches", _launches(one))
+    if one.launches:
+        table.add_row("launches", _launches(one))
     if slim := metadata.own.get("slim"):
         table.add_row("slimmed", terminal.literal(_words(slim)))
     console.print(table)

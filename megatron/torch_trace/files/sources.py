@@ -100,16 +100,16 @@ def absence(path: Path) -> str:
         if path.is_symlink():
             loops = error.errno == errno.ELOOP
             return (
-                "a link that leads back to itself"
+                "is a link that leads back to itself"
                 if loops
-                else "a link to a file that does not exist"
+                else "is a link to a file that does not exist"
             )
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return "no such file or folder"
         return f"cannot be read ({error.strerror})"
     if stat.S_ISFIFO(mode):
-        return "a pipe, which can be read only once; name - and pass the trace as standard input"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+        return "is a pipe, which can be read only once; name - and pass the trace as standard input"
+    return f"is {'a socket' if stat.S_ISSOCK(mode) else 'a device'}, and no trace"
 
 
 def _search(folder: Path, sources: Sources) -> None:
@@ -242,7 +242,7 @@ def ranked(paths: Sequence[Path], ranks: Sequence[int] | None = None) -> list[Ra
         rank = ranks[number] if ranks is not None else rank_of(metadata, path)
         if rank is None:
             raise UsageError(
-                f"{path}: neither the trace nor its name tells a rank; say it with --ranks."
+                f"{path}: neither the trace nor its file name has the rank; give it with --ranks."
             )
         if rank in found:
             raise UsageError(

@@ -71,7 +71,7 @@ class OutputFile:
             raise UsageError(f"{self.path}: exists already; choose another name or pass --force.")
         folder = self.path.parent
         if not folder.is_dir():
-            raise UsageError(f"{folder}: no such folder; create it or choose another --output.")
+            raise UsageError(f"{folder}: no such folder; create it, or write to another folder.")
         import shutil
 
         free = shutil.disk_usage(folder).free

@@ -50,13 +50,13 @@ class GpuRecord:
         if self.is_missing:
             return (
                 f"{blank}: the GPU's activity was not recorded (another profiler on the GPU, or "
-                "no permission to trace it), so what the GPU did is unknown."
+                "no permission to trace it), so the trace does not say what the GPU did."
             )
         if not self.gpu_events:
-            return "The trace holds no GPU work, so what the GPU did is unknown."
+            return "The trace holds no GPU work, so the trace does not say what the GPU did."
         if self.offset is not None:
             text = self.offset.sentence
             return f"{text[0].upper()}{text[1:]}, so the times of the GPU's work are unknown."
         if self.is_incomplete:
-            return f"{blank}: activity was dropped, so what the GPU did is unknown."
+            return f"{blank}: activity was dropped, so the trace does not say what the GPU did."
         return None

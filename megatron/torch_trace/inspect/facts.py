@@ -116,7 +116,7 @@ def problems(one: Survey) -> list[str]:
     if one.metadata.merged is None:
         found += again_sentence([number for number, *_ in one.steps])
     if not one.steps and one.account and maker is None:
-        found.append("No ProfilerStep marks: the whole span counts as one step.")
+        found.append("No ProfilerStep in the trace: the whole trace counts as one step.")
     if rank(one) is None and one.metadata.merged is None:
         found.append("Rank unknown: neither the trace nor its file name has the rank.")
     return found

@@ -191,7 +191,7 @@ def _refuse(folder: Path, force: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UsageError(f"{folder}: is not empty; choose another folder or pass --force.")
     if not folder.absolute().parent.is_dir():
-        raise UsageError(f"{folder.parent}: no such folder; create it or choose another --output.")
+        raise UsageError(f"{folder.parent}: no such folder; create it, or write to another folder.")
 
 
 def _read(traces: list[RankedTrace], folder: Path, strict: bool, count: int) -> Iterable[_Part]:

@@ -158,4 +158,4 @@ def _notes(path: Path, found: RankEvents, lost_arrows: int) -> Iterator[str]:
             "second into the next kernel of the same stream."
         )
     if lost_arrows:
-        yield f"{path}: {counted(lost_arrows, 'arrow')} left out, since one end is on no slice."
+        yield f"{path}: {counted(lost_arrows, 'arrow')} left out, because one end is on no slice."

@@ -31,8 +31,8 @@ _NAMES = {
     "unknown": "unknown group",
 }
 _UNDISTURBED_UNKNOWN = (
-    f"Undisturbed iteration unknown: the trace does not tell of {LEAST} iterations without the "
-    "profiler near its window."
+    f"Undisturbed iteration unknown: the trace does not hold the times of {LEAST} "
+    "iterations without the profiler near its window."
 )
 _LEAST_SHARE = 0.0005
 _LEAST_TWICE = 0.005
@@ -58,7 +58,7 @@ def head(analysis: Analysis) -> str:
         named = f"step {summary.steps[0]}" if steps == 1 else f"steps {ranks(summary.steps)}"
         parts.append(f"{named}, {duration(summary.iteration_ns)} an iteration")
     else:
-        parts.append(f"no steps marked, {_unmarked(analysis)}")
+        parts.append(f"no ProfilerStep, {_unmarked(analysis)}")
     if not analysis.is_of_the_cpu:
         of = " of the undisturbed iteration" if _is_of_undisturbed(analysis) else ""
         parts.append(f"MFU {percent(analysis.mfu.value)}{of}")
@@ -183,7 +183,8 @@ def notes(analysis: Analysis) -> list[str]:
         mfu = analysis.mfu
         of = f" {UNDISTURBED}" if mfu.of == UNDISTURBED else ""
         found.append(
-            f"MFU: {mfu.model_flops:.4g} model FLOPs an iteration ({mfu.source}) / "
+            f"MFU: {number((mfu.model_flops or 0) / 1e12)} model TFLOP an iteration "
+            f"({mfu.source}) / "
             f"({duration(mfu.iteration_ns)}{of} x {mfu.gpus} GPUs x {mfu.peak_tflops:g} dense "
             "TFLOP/s)."
         )
@@ -199,9 +200,9 @@ def notes(analysis: Analysis) -> list[str]:
     of_ranks = []
     for rank in analysis.ranks:
         if not rank.is_rank_known:
-            shown = f"; rank {rank.rank} here, which only tells traces apart"
+            shown = f"; rank {rank.rank} here, only to tell the traces apart"
             of_ranks.append(
-                f"Rank unknown: neither {rank.file} nor its name tells it"
+                f"Rank unknown: neither the trace nor its file name ({rank.file}) has the rank"
                 f"{shown if len(analysis.ranks) > 1 else ''}."
             )
         whose = rank.name[0].upper() + rank.name[1:]

@@ -18,6 +18,7 @@ import msgspec
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.categories import ANNOTATIONS, GPU_WORK, LAUNCHES, is_known
+from megatron.torch_trace.wording import duration
 
 DROPS = {
     "python": "Python frames (half of a trace with stacks)",
@@ -115,7 +116,8 @@ class Selection:
         if 0 < self.max_name < SHORTEST_NAME:
             raise UsageError(f"--max-name {self.max_name}: must be at least {SHORTEST_NAME}.")
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
-            raise UsageError("--from: must be before --to.")
+            start, end = duration(self.start_ns), duration(self.end_ns)
+            raise UsageError(f"--from {start}: must be before --to {end}.")
 
     def with_preset(self, name: str) -> Selection:
         """The selection with a preset of `PRESETS` added."""

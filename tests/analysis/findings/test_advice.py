@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trace_builder import GEMM, SENDRECV, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.findings.communication.hiding import for_exposed
+from megatron.torch_trace.analysis.findings.communication.overlap_advice import for_exposed
 from megatron.torch_trace.analysis.findings.host.data_loader import for_data_loader
 from megatron.torch_trace.analysis.findings.host.launch_bound import for_launches
 from megatron.torch_trace.analysis.findings.pipeline.uneven_stages import for_uneven_stages
@@ -107,7 +107,7 @@ def test_a_group_is_unknown_for_one_of_two_reasons(tmp_path: Path) -> None:
 
 def test_a_group_without_advice_of_its_own_is_not_called_unknown(tmp_path: Path) -> None:
     text = for_exposed("tp-cp", [rank(tmp_path)])
-    assert text.startswith("Look in the timeline what exchanges over this group")
+    assert text.startswith("Look in the timeline for what exchanges over this group")
 
 
 def test_a_pipeline_that_synchronises_is_told_of_interleaving_once(tmp_path: Path) -> None:

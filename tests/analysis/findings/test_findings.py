@@ -112,7 +112,7 @@ def test_a_training_on_the_cpu_misses_no_gpu(tmp_path: Path) -> None:
     trace.op("aten::mm", 10, 20)
     analysis = analyze(trace.write(tmp_path / "rank-0.json"))
     assert [f.title for f in analysis.findings] == [
-        "Trained on the CPU (rank 0): there is no GPU to tell of."
+        "Training ran on the CPU (rank 0), so this report is about the CPU."
     ]
 
 
@@ -124,7 +124,7 @@ def test_synchronisation_names_the_call_and_its_caller(tmp_path: Path) -> None:
     assert finding.title == (
         "The GPU is idle for 14 % of the window because the CPU waits until the GPU has nothing "
         "left to run (rank 0). The CPU waits longest in cudaStreamSynchronize (in aten::item): 0.5 "
-        "times and 0.145 ms in each iteration."
+        "times and 0.14 ms in each iteration."
     )
     assert finding.evidence["syncs"] == [
         {"call": "cudaStreamSynchronize", "caller": "aten::item", "calls": 1, "time_ns": 289_900}
@@ -242,7 +242,7 @@ def test_without_traces_of_the_others_nobody_knows_what_is_waiting(tmp_path: Pat
         findings = one_rank(tmp_path / f"{world_size}{dimension}", trace)
         return findings[f"exposed_communication_{dimension}"].title
 
-    untold = "only traces of the other ranks tell how much of that is waiting."
+    untold = "only traces of the other ranks show how much of that is waiting."
     assert title(2, "tp").endswith(untold)
     assert not title(1, "tp").endswith(untold)
     assert not title(2, "pp").endswith(untold)

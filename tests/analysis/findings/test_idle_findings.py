@@ -92,7 +92,7 @@ def far_apart() -> TraceBuilder:
 
 def test_long_gaps_without_stacks_are_not_called_launch_bound(tmp_path: Path) -> None:
     finding = findings(tmp_path, far_apart())["launch_bound"]
-    assert "is in 5 gaps of 0.5 ms and more (the longest 1.9 ms)" in finding.title
+    assert "is in 5 gaps of 0.5 ms or more (the longest 1.9 ms)" in finding.title
     assert "--torch-profile-with-stack" in finding.advice
     assert "graph" not in finding.advice
 
@@ -106,7 +106,7 @@ def test_the_innermost_function_that_is_in_the_long_gaps_is_named(tmp_path: Path
             trace.slice("python_function", name, start + at * US, 450 * US)
     finding = findings(tmp_path, trace)["launch_bound"]
     assert finding.title.endswith(
-        "there the CPU does something else than launching, for 8.5 ms in log.py(2): log_metrics."
+        "there the CPU does something other than launch work, for 8.5 ms in log.py(2): log_metrics."
     )
     assert finding.advice.startswith("Make log.py(2): log_metrics faster")
 
@@ -125,7 +125,7 @@ def test_work_that_is_held_up_after_its_launch_is_a_finding(tmp_path: Path) -> N
     finding = outside["launched_not_started"]
     assert finding.title == (
         "The GPU is idle for 51 % of the window although the next work is launched already "
-        "(rank 0). 98 % of that is in waits of 50 us and more, longer than a launch is on its "
+        "(rank 0). 98 % of that is in waits of 50 us or more, longer than a launch is on its "
         f"way; on rank 0 {GEMM} waits longest, 500 us."
     )
     assert "another process on the same GPU" in finding.advice
@@ -167,7 +167,7 @@ def test_a_group_that_the_trace_names_is_never_called_unknown(tmp_path: Path) ->
     assert known.title.startswith("Data-parallel communication is exposed for 40 %")
     odd = findings(tmp_path / "odd", meshed("mesh_zebra"))["exposed_communication_unknown"]
     assert odd.title.startswith("Communication of the process group mesh_zebra is exposed")
-    assert odd.advice.startswith("Look in the timeline what exchanges over this group")
+    assert odd.advice.startswith("Look in the timeline for what exchanges over this group")
     nameless = findings(tmp_path / "nameless", meshed("undefined"))["exposed_communication_unknown"]
     assert nameless.title.startswith("Communication of an unknown process group is exposed")
     assert "`group_desc`" in nameless.advice

@@ -94,7 +94,7 @@ def test_the_terminal_answers_in_time_of_the_cpu_and_never_with_unknown(
     analysis: Analysis,
 ) -> None:
     said = render(analysis)
-    assert said.splitlines()[:9] == [
+    assert said.splitlines()[:10] == [
         "rank 0; on the CPU; steps 3-4, 1 ms an iteration.",
         "",
         "Operators 70 % of the iteration, data loader 10 %, other time 20 % (Python, waiting).",
@@ -102,9 +102,10 @@ def test_the_terminal_answers_in_time_of_the_cpu_and_never_with_unknown(
         "aten::stack 5.4 %.",
         "",
         "FINDINGS",
-        "  i   finding recorded_on_the_cpu: Trained on the CPU (rank 0): there is no GPU to tell "
-        "of.",
-        "      > All times are of the CPU.",
+        "  i   finding recorded_on_the_cpu: Training ran on the CPU (rank 0), so this report is "
+        "about the",
+        "      CPU.",
+        "      > All times are times of the CPU.",
         "",
     ]
     for part in (
@@ -143,7 +144,7 @@ def test_a_trace_of_a_gpu_machine_with_neither_steps_nor_launches_is_still_none(
     tmp_path: Path,
 ) -> None:
     path = TraceBuilder().op("aten::mm", 100_000, 300_000).write(tmp_path / "trace.json")
-    with pytest.raises(TorchTraceError, match="holds neither ProfilerStep marks nor GPU work"):
+    with pytest.raises(TorchTraceError, match="holds neither ProfilerStep nor GPU work"):
         analyze(path)
 
 
@@ -153,7 +154,7 @@ def test_without_steps_the_window_is_from_the_first_operator_to_the_last(tmp_pat
     trace.op("aten::mm", 100_000, 300_000).op("aten::add", 500_000, 600_000)
     analysis = analyze(trace.write(tmp_path / "trace.json"))
     assert sentences.head(analysis) == (
-        "rank 0; on the CPU; no steps marked, 500 us from the first operator to the last."
+        "rank 0; on the CPU; no ProfilerStep, 500 us from the first operator to the last."
     )
     assert sentences.answer(analysis) == [
         "Operators 60 % of the window, other time 40 % (Python, waiting).",

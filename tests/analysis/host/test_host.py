@@ -233,8 +233,8 @@ def test_launches_without_kernels_make_utilisation_unknown(tmp_path: Path) -> No
     result = analyse_rank(tmp_path / "rank-0.json").result
     assert result.breakdown is None
     assert result.unknown == (
-        "5 of 6 launches have no kernel in the trace: activity was dropped, so what the GPU did is "
-        "unknown."
+        "5 of 6 launches have no kernel in the trace: activity was dropped, so the trace "
+        "does not say what the GPU did."
     )
 
 

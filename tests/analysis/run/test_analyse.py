@@ -62,7 +62,7 @@ def test_one_bad_rank_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     analysis = analyze(tmp_path)
     assert [one.rank for one in analysis.ranks] == [0]
     reasons = {Path(one.file).name: one.reason for one in analysis.skipped_files}
-    assert reasons["rank-1.json"] == "holds neither ProfilerStep marks nor GPU work."
+    assert reasons["rank-1.json"] == "holds neither ProfilerStep nor GPU work."
     assert set(reasons) == {"rank-1.json", "rank-2.json.tmp", "notes.txt"}
 
 

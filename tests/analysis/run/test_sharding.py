@@ -139,7 +139,7 @@ def test_a_trace_that_cannot_be_analysed_stops_no_share(tmp_path: Path) -> None:
     assert said.exit_code == 0
     assert said.stdout.startswith("share 1/1: 2 of 2 traces: 1 analysed in ")
     assert "1 cannot be analysed" in said.stdout
-    assert "rank-1.pt.trace.json: holds neither ProfilerStep marks nor GPU work." in said.stderr
+    assert "rank-1.pt.trace.json: holds neither ProfilerStep nor GPU work." in said.stderr
 
 
 @pytest.mark.parametrize(

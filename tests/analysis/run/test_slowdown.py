@@ -80,7 +80,7 @@ def test_a_late_cpu_is_the_profiler_s_doing_as_far_as_it_launches_more(tmp_path:
     # Half of its launches are more than those of the others, so half of 0.6 ms is.
     assert finding.evidence["explained_ns"] == 300 * US
     assert finding.title.endswith(
-        "The profiler's slowdown explains 0.3 ms, since this rank launches more than the others; "
+        "The profiler's slowdown explains 0.3 ms, because this rank launches more than the others; "
         "15 % of the undisturbed iteration remains."
     )
     slowed = [[n, 2_400 * US] for n in range(9)]

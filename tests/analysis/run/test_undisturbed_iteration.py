@@ -54,7 +54,8 @@ def test_without_five_of_them_it_is_unknown_and_said_once(
     said = " ".join(render(analysis).split())
     assert said.lower().count("undisturbed") == 1
     assert (
-        "Undisturbed iteration unknown: the trace does not tell of 5 iterations without the "
+        "Undisturbed iteration unknown: the trace does not hold the times of 5 iterations without "
+        "the "
         "profiler near its window."
     ) in said
 

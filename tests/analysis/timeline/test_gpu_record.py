@@ -42,8 +42,8 @@ def test_kernels_that_were_dropped_are_missing_however_many_copies_are_there(
         )
     result, seen = both(trace, tmp_path)
     sentence = (
-        "2 of 2 launches have no kernel in the trace: activity was dropped, so what the GPU did is "
-        "unknown."
+        "2 of 2 launches have no kernel in the trace: activity was dropped, so the trace "
+        "does not say what the GPU did."
     )
     assert (result.breakdown, result.unknown) == (None, sentence)
     assert seen.has_faults
@@ -156,8 +156,8 @@ def test_launches_of_which_nothing_is_recorded_are_one_reason_without_steps_too(
     result, seen = both(trace, tmp_path)
     assert result.unknown == (
         "20 of 20 launches have no kernel in the trace: the GPU's activity was not recorded "
-        "(another profiler on the GPU, or no permission to trace it), so what the GPU did is "
-        "unknown."
+        "(another profiler on the GPU, or no permission to trace it), so the trace "
+        "does not say what the GPU did."
     )
     assert result.unknown in problems(seen)
 
@@ -181,7 +181,7 @@ def test_the_replay_of_a_graph_is_known_by_its_launch_and_where_that_was(tmp_pat
 def test_without_steps_the_work_and_the_window_are_two_numbers(tmp_path: Path) -> None:
     trace = TraceBuilder().gpu(GEMM, 0, 33 * MS).gpu(GEMM, 12_867 * MS, 12_900 * MS)
     assert sentences.head(whole(trace, tmp_path)) == (
-        "rank 0; NVIDIA H200; no steps marked, 66 ms of GPU work in 12.9 s; MFU unknown."
+        "rank 0; NVIDIA H200; no ProfilerStep, 66 ms of GPU work in 12.9 s; MFU unknown."
     )
 
 

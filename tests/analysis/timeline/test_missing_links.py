@@ -79,7 +79,8 @@ def test_where_nothing_tells_the_launch_that_is_said_and_not_that_it_was_before(
     assert [(finding.code, finding.title) for finding in analysis.findings] == [
         (
             "launch_not_recorded",
-            "Nothing tells what launched 100 % of the GPU work in the window (rank 0): no "
+            "Nothing in the trace shows what launched 100 % of the GPU work in the window (rank "
+            "0): no "
             "correlation, External id or arrow leads to a call. Compute, communication and copies "
             "are known; the operators of that work and the reason of idle time are not.",
         )

@@ -45,10 +45,10 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
     [
         (["info", "nowhere.json"], "nowhere.json: no such file or folder."),
         (["slim", "{clean}", "-o", "{clean}"], "{clean}: exists already; choose another name or pass --force."),
-        (["slim", "{clean}", "-o", "{here}/no/out.json"], "{here}/no: no such folder; create it or choose another --output."),
-        (["slim", "{clean}", "-o", "{here}/o.json", "--step", "4"], "--step 4: {clean} has no ProfilerStep#4; the trace marks no steps."),
+        (["slim", "{clean}", "-o", "{here}/no/out.json"], "{here}/no: no such folder; create it, or write to another folder."),
+        (["slim", "{clean}", "-o", "{here}/o.json", "--step", "4"], "--step 4: {clean} has no ProfilerStep#4; the trace has no steps."),
         (["slim", "{clean}", "-o", "{here}/o.json", "--rank", "4"], "--rank: is for merged traces, and {clean} holds only one rank."),
-        (["merge", "{clean}", "-o", "{here}/o.json"], "merge: needs at least two ranks, got 1."),
+        (["merge", "{clean}", "-o", "{here}/o.json"], "{clean}: merge needs the traces of at least two ranks; name them all."),
         (["merge", "{clean}", "-o", "{here}/o.json", "--ranks", "a"], "--ranks a: not a list of ranks; write 0,1,...: one a trace."),
         (["merge", "{clean}", "-o", "{here}/o.json", "--only", "4"], "--only 4: there is no trace of this rank; there are 3."),
         (["merge", "{here}/run", "-o", "{here}/o.json"], "{here}/run: holds 2 windows (iter-0000003, iter-0000005); name one of these folders."),
@@ -79,10 +79,27 @@ def test_a_mistake_is_status_2_and_one_sentence(
     assert sorted(here.iterdir()) == before
 
 
-def test_a_flag_that_does_not_exist_is_status_2(clean: Path) -> None:
-    result = run("info", clean, "--colour")
-    assert result.returncode == 2
-    assert b"No such option" in result.stderr
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("info --colour x", "--colour: info has no such option; see torch-trace info --help."),
+        ("analyze x --stepp 3", "--stepp: analyze has no such option; did you mean --step?"),
+        ("analyze", "analyze: PATH is missing; see torch-trace analyze --help."),
+        ("slim x", "slim: --output is missing; see torch-trace slim --help."),
+        ("analyze x --top", "--top: needs a value."),
+        ("analyze x --top 0", "--top 0: must be a whole number, 1 or more."),
+        ("analyze x -j two", "--jobs two: must be a whole number, 1 or more."),
+        ("analyze x --step last", "--step last: must be a whole number."),
+        ("view x --port 99999", "--port 99999: must be a whole number from 1 to 65535."),
+        ("convert x -o y.pftrace --args few", "--args few: choose from some, all, none."),
+        ("compare a b c", "compare: got unexpected extra argument (c); see torch-trace compare --help."),
+    ],
+)  # fmt: skip
+def test_a_line_that_cannot_be_parsed_is_status_2_and_one_sentence(
+    line: str, sentence: str
+) -> None:
+    result = run(*line.split())
+    assert (result.returncode, result.stderr.decode()) == (2, f"torch-trace: {sentence}\n")
 
 
 @pytest.mark.parametrize("command", ["slim", "decompress", "merge", "convert", "report", "export"])

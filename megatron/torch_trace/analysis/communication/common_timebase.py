@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.clocks import clocks_of
 from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.wording import ranks as shown
 
 ABSOLUTE_NS = 1_000_000_000_000_000_000
 """Times from here on (the year 2001) are absolute; relative ones stay below three months."""
@@ -73,15 +74,17 @@ def common_timebase(ranks: Mapping[int, RankTimes], *, align: bool = True) -> Ti
         if not own and dated and (one.first_ns or 0) < ABSOLUTE_NS and clocks[rank] is None:
             own = base
             notes.append(
-                f"rank {rank}: its trace says no baseTimeNanoseconds; taken to be the same as the "
-                "others'."
+                f"rank {rank}: the trace has no baseTimeNanoseconds; the one of the other ranks is "
+                "taken."
             )
         absolute[rank] = own + (clocks[rank] or 0)
-    unknown = [str(rank) for rank, clock in clocks.items() if clock is None]
+    unknown = tuple(rank for rank, clock in clocks.items() if clock is None)
     if align and unknown and len(ranks) > 1:
+        who = f"rank {unknown[0]} has" if len(unknown) == 1 else f"ranks {shown(unknown)} have"
+        clocks_of_them = "its clock was" if len(unknown) == 1 else "their clocks were"
         notes.append(
-            f"rank {', '.join(unknown)}: shares too few collectives with the others here, so the "
-            "clock was left as it is."
+            f"{who} too few collectives in common with other ranks here, so {clocks_of_them} left "
+            "as recorded."
         )
     firsts = [
         absolute[rank] + one.first_ns for rank, one in ranks.items() if one.first_ns is not None

@@ -113,9 +113,9 @@ def compute_mfu(
     elif not model_flops:
         reason = "the trace does not hold the model's FLOPs; give them with --model-flops."
     elif not iteration_ns:
-        reason = "the trace has no ProfilerStep marks, so the time of an iteration is unknown."
+        reason = "the trace has no ProfilerStep, so the time of an iteration is unknown."
     elif not gpus:
-        reason = "the trace does not tell the number of GPUs."
+        reason = "the trace does not hold the number of GPUs."
     elif peak is None:
         reason = f"the dense peak of the GPU {device or '(not recorded)'} is unknown."
     speed = value = None

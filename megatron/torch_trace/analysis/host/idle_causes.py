@@ -36,7 +36,7 @@ from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 from megatron.torch_trace.format.categories import is_kernel_launch
 
 _MOST_LAUNCH_NS = 20_000
-"""A launch call that lasts longer does something else than launching; 4 to 15 us are usual."""
+"""A launch call that lasts longer does something other than launch; 4 to 15 us are usual."""
 
 
 @dataclass(frozen=True, slots=True)

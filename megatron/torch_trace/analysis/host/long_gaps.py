@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long gaps in which the CPU launched nothing: it was busy with something else than launching."""
+"""Long gaps in which the CPU launched nothing: it was busy with something other than launching."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def analyse_rank(
         maker = activity.metadata.maker
         if maker is not None:
             raise EmptyTraceError(f"{path}: {maker.sentence}")
-        reason = _other_device(activity) or "holds neither ProfilerStep marks nor GPU work."
+        reason = _other_device(activity) or "holds neither ProfilerStep nor GPU work."
         raise EmptyTraceError(f"{path}: {reason}")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)

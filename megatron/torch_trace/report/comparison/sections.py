@@ -149,7 +149,7 @@ def _ranks(comparison: Comparison, most: int) -> Table:
         ranks = tuple(sorted(sorted(ranks, key=_most_change)[-most:], key=lambda one: one.rank))
     return _table(
         "Ranks",
-        "ms an iteration, A > B",
+        "ms an iteration, A -> B",
         _numbers("rank", "iteration", "", "compute", "", "exposed comm", "", "idle", ""),
         tuple(_rank(one) for one in ranks),
         more=len(comparison.ranks) - len(ranks) if ranks else 0,
@@ -160,7 +160,7 @@ def _rank(one: RankDifference) -> tuple[str, ...]:
     cells = [str(one.rank)]
     for name in _OF_RANKS:
         before, after = one.before.get(name), one.after.get(name)
-        cells.append(f"{milliseconds(before)} > {milliseconds(after)}")
+        cells.append(f"{milliseconds(before)} -> {milliseconds(after)}")
         cells.append(change(Difference(before, after)))
     return tuple(cells)
 
@@ -210,7 +210,7 @@ def _communication(rows: Iterable[CommunicationDifference]) -> Table:
                 change(row.time),
                 change(row.exposed),
                 change(row.wait),
-                f"{_speed(row.busbw.before)} > {_speed(row.busbw.after)}",
+                f"{_speed(row.busbw.before)} -> {_speed(row.busbw.after)}",
                 significant(row.time),
             )
             for row in shown
@@ -225,7 +225,7 @@ def _speed(number: float | None) -> str:
 
 def _both(calls: Difference) -> str:
     before, after = (NONE if n is None else count(n) for n in (calls.before, calls.after))
-    return before if before == after else f"{before} > {after}"
+    return before if before == after else f"{before} -> {after}"
 
 
 def _work(

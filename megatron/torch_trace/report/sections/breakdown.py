@@ -209,7 +209,7 @@ def steps(subject: Subject) -> Section:
     if analysis.is_of_the_cpu:
         return Section("steps", title, "The section Time of the CPU has the steps.")
     if not analysis.summary.steps:
-        return Section("steps", title, "The traces mark no steps (ProfilerStep).")
+        return Section("steps", title, "The traces have no steps (ProfilerStep).")
     if len(analysis.summary.steps) == 1:
         return Section("steps", title, "The window is a single step.")
     if len(analysis.ranks) * len(analysis.summary.steps) <= FEW:

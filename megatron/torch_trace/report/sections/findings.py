@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At, at
-from megatron.torch_trace.wording import duration, percent
+from megatron.torch_trace.wording import duration, number, percent
 
 _MOST_VALUES = 16
 _SEVERITIES = {"high": "high", "medium": "medium", "low": "low", "info": "for information"}
@@ -75,4 +75,4 @@ def _value(key: str, value: object) -> str:
         return duration(value)
     if "share" in key:
         return percent(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else number(value)

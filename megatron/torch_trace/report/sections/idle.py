@@ -22,7 +22,7 @@ from megatron.torch_trace.report.tables import (
     rank_cell,
     some_ms,
 )
-from megatron.torch_trace.wording import NONE, UNKNOWN, percent
+from megatron.torch_trace.wording import NONE, UNKNOWN, column, microseconds, percent
 
 _CAUSES_FROM = 3
 """Columns before those of the causes."""
@@ -151,8 +151,8 @@ def _launch_row(rank: RankResult) -> Row:
         rank_cell(rank),
         amount(launches.launches),
         amount(without),
-        *(number(one, f"{(one or 0) / 1e3:,.1f}") for one in delays),
-        number(depth, f"{depth or 0:,.1f}"),
+        *(number(one, microseconds(one)) for one in delays),
+        number(depth, column(depth or 0)),
         number(launches.depth_max, f"{launches.depth_max or 0:,}"),
         some_ms(launches.calls_ns),
         *thread,

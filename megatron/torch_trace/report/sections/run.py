@@ -113,7 +113,8 @@ def section(subject: Subject) -> Section:
         facts.append(("folder", record.folder))
     facts += [(name.replace("_", " "), _shown(run[name])) for name in _IDENTITY if run.get(name)]
     if isinstance(run.get("model_flops_per_iteration"), (int, float)):
-        facts.append(("model FLOPs an iteration", f"{run['model_flops_per_iteration']:.4g}"))
+        tflop = number_in_words(run["model_flops_per_iteration"] / 1e12)
+        facts.append(("model TFLOP an iteration", tflop))
     layout = run.get("layout")
     if isinstance(layout, Mapping):
         facts.append(("layout", ", ".join(f"{k} {v}" for k, v in layout.items())))

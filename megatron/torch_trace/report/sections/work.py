@@ -24,7 +24,7 @@ from megatron.torch_trace.report.tables import (
     share,
     text,
 )
-from megatron.torch_trace.wording import duration
+from megatron.torch_trace.wording import duration, microseconds
 
 _LEAST, _MOST = 50, 400
 _MOST_CHARACTERS = 150_000
@@ -130,7 +130,7 @@ def _row(row: WorkSummary, first: str, short: str) -> Row:
 
 
 def _microseconds(ns: float | None) -> Cell:
-    return number(ns, f"{(ns or 0) / 1e3:,.1f}")
+    return number(ns, microseconds(ns))
 
 
 def _cut(name: str) -> str:

@@ -73,7 +73,8 @@ def merge(
         UsageError: fewer than two ranks, or an output that exists.
     """
     if len(traces) < 2:
-        raise UsageError(f"merge: needs at least two ranks, got {len(traces)}.")
+        named = ", ".join(str(trace.path) for trace in traces) or "no trace"
+        raise UsageError(f"{named}: merge needs the traces of at least two ranks; name them all.")
     expected = sum(estimated_raw_bytes(trace.path) for trace in traces)
     if Path(output).suffix in (".gz", ".zst"):
         expected //= 12

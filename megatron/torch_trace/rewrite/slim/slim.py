@@ -276,7 +276,7 @@ def _step_ranges(path: Path | str, wanted: frozenset[int]) -> Ranges:
         has = (
             f"the trace has {', '.join(map(str, sorted(numbers)))}"
             if steps
-            else "the trace marks no steps"
+            else "the trace has no steps"
         )
         raise UsageError(f"--step {missing[0]}: {path} has no ProfilerStep#{missing[0]}; {has}.")
     return tuple((step.start, step.end) for step in steps if step.number in wanted)

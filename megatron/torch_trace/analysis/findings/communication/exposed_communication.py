@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication that nothing hides: one finding for each dimension that costs time."""
+"""Communication that nothing overlaps: one finding for each dimension that costs time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, UNKNOWN
-from megatron.torch_trace.analysis.findings.communication.hiding import UNDESCRIBED, for_exposed
+from megatron.torch_trace.analysis.findings.communication.overlap_advice import (
+    UNDESCRIBED,
+    for_exposed,
+)
 from megatron.torch_trace.analysis.findings.examples import of_communication
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
@@ -89,7 +92,7 @@ def _tail(
         return f"; {percent(waiting)} of that communication is waiting for other ranks"
     lacking = any((rank.world_size or 1) > len(analysis.ranks) for rank in ranks)
     if lacking and dimension not in _UNTOLD:
-        return "; only traces of the other ranks tell how much of that is waiting"
+        return "; only traces of the other ranks show how much of that is waiting"
     return ""
 
 

@@ -132,7 +132,8 @@ def _remains(explained_ns: int, remaining: float) -> str:
     if not explained_ns:
         return ""
     return (
-        f" The profiler's slowdown explains {milliseconds(explained_ns)}, since this rank launches "
+        f" The profiler's slowdown explains {milliseconds(explained_ns)}, because this rank "
+        "launches "
         f"more than the others; {percent(remaining)} of the undisturbed iteration remains."
     )
 

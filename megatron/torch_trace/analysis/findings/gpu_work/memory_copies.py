@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies and memsets that nothing hides."""
+"""Copies and memsets that nothing overlaps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         SLUG,
         severity(share),
         f"Copies and memsets are exposed for {percent(share)} of the window ({over(ranks)}), most "
-        f"of it {name}.",
+        f"of that time by {name}.",
         {"share": share, "name": name, "calls": calls, "time_ns": time},
         _ADVICE,
         share,

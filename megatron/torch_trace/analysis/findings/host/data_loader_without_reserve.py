@@ -31,9 +31,10 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         "high" if _use(worst) >= (_HARDLY_ANY if slowdown is None else 1.0) else "medium",
-        f"On {worst.name} the data loader is busy for {percent(use)} of the time: a batch "
-        f"takes it {milliseconds(supply.batch_ns)}, and the loop, which the profiler slows down, "
-        f"asks for one every {milliseconds(supply.interval_ns)}. {_without(supply, slowdown)}",
+        f"On {worst.name} the data loader is busy for {percent(use)} of the time: it "
+        f"needs {milliseconds(supply.batch_ns)} for a batch, and the training loop, which the "
+        "profiler slows down, "
+        f"asks for a batch every {milliseconds(supply.interval_ns)}. {_without(supply, slowdown)}",
         {
             "rank": worst.rank,
             "batch_ns": supply.batch_ns,
@@ -57,4 +58,4 @@ def _without(supply: LoaderSupply, slowdown: float | None) -> str:
     if slowdown is None:
         return "Without the profiler the loop may have to wait for data."
     interval = supply.interval_ns / max(1.0, slowdown)
-    return f"Without the profiler the loop asks for one every {milliseconds(interval)}."
+    return f"Without the profiler the loop asks for a batch every {milliseconds(interval)}."

@@ -58,12 +58,12 @@ def held_by(ranks: Sequence[RankResult]) -> Held | None:
 
 
 def _in_gaps(rank: RankResult, gaps: LongGaps) -> Held:
-    """The CPU does something else than launching, now and then and for long."""
+    """The CPU does something other than launch work, now and then and for long."""
     longest = duration(gaps.longest.duration_ns) if gaps.longest else "long"
     text = (
         f"On {rank.name}, {percent(gaps.time_ns / rank.host.idle.cpu_ns)} of that time is in "
-        f"{counted(gaps.pieces, 'gap')} of 0.5 ms and more (the longest {longest}): there the CPU "
-        "does something else than launching"
+        f"{counted(gaps.pieces, 'gap')} of 0.5 ms or more (the longest {longest}): there the CPU "
+        "does something other than launch work"
     )
     inside = f", for {milliseconds(gaps.function_ns)} in {gaps.function}" if gaps.function else ""
     return Held(

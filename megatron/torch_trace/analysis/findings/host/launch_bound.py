@@ -88,7 +88,8 @@ def _launches(ranks: Sequence[RankResult], kernels: int, tiny: int) -> str:
     steps, what = by_iteration(ranks)
     few = f", {percent(tiny / kernels)} of them shorter than 5 us" if tiny else ""
     return (
-        f"It is launch-bound: {kernels / len(ranks) / steps:,.0f} compute kernels in {what}{few}."
+        f"The job is launch-bound: {kernels / len(ranks) / steps:,.0f} compute kernels in "
+        f"{what}{few}."
     )
 
 
@@ -111,4 +112,7 @@ def for_launches(ranks: Sequence[RankResult]) -> str:
     advice = f"Launch less: {', '.join(parts)}."
     if any(rank.slowdown is not None for rank in ranks):
         return advice
-    return f"{advice} The profiler slows launches down: compare with the iteration time without it."
+    return (
+        f"{advice} The profiler slows launches down: compare with the iteration time without the "
+        "profiler."
+    )

@@ -92,7 +92,7 @@ def _text(rank: RankResult, worst: NotStarted, held: float) -> str:
         )
     most = duration(worst.longest.duration_ns) if worst.longest else "long"
     return (
-        f"{percent(held)} of that is in waits of 50 us and more, longer than a launch is on its "
+        f"{percent(held)} of that is in waits of 50 us or more, longer than a launch is on its "
         f"way; on {rank.name} {worst.work} waits longest, {most}."
     )
 

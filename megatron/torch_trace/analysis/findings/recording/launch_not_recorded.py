@@ -28,7 +28,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         "info",
-        f"Nothing tells what launched {percent(share)} of the GPU work in the window "
+        f"Nothing in the trace shows what launched {percent(share)} of the GPU work in the window "
         f"({over(ranks)}): no correlation, External id or arrow leads to a call. Compute, "
         "communication and copies are known; the operators of that work and the reason of idle "
         "time are not.",

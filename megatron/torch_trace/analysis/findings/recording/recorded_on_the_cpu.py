@@ -12,10 +12,10 @@ SLUG = "recorded_on_the_cpu"
 _CPU = "cpu"
 """What capture writes as the device of a rank without a GPU."""
 
-_TRAINED = "All times are of the CPU."
+_TRAINED = "All times are times of the CPU."
 _RECORDED = (
     "Record the GPU's activity too if training used a GPU (`ProfilerActivity.CUDA` in "
-    "torch.profiler, `--torch-profile-activities cpu cuda` here): all times are of the CPU."
+    "torch.profiler, `--torch-profile-activities cpu cuda` here): all times are times of the CPU."
 )
 
 
@@ -32,7 +32,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         SLUG,
         "info",
-        f"Trained on the CPU ({over(ranks)}): there is no GPU to tell of."
+        f"Training ran on the CPU ({over(ranks)}), so this report is about the CPU."
         if trained
         else f"Only the CPU was recorded ({over(ranks)}): no GPU work and no launches.",
         {"ranks": [rank.rank for rank in ranks]},

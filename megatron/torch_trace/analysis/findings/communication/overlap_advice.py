@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may hide the communication of a parallel dimension, or make it less."""
+"""What may overlap the communication of a parallel dimension with compute, or make it less."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ UNDESCRIBED = "undefined"
 
 _ONE_GROUP = (
     "Exchange less often and more at once (gradient accumulation, `bucket_cap_mb` of DDP), so that "
-    "compute has more time to hide it: the job has one process group for everything."
+    "compute has more time to overlap it: the job has one process group for everything."
 )
 _NO_FLAG = (
-    "Look in the timeline what exchanges over this group, and whether its ranks arrive together."
+    "Look in the timeline for what exchanges over this group, and whether its ranks arrive "
+    "together."
 )
 _NO_GROUP = "Record with torch 2.4 or newer, which writes the process group into the trace."
 _NO_DESCRIPTION = (
     "Give process groups a description (`group_desc` of `torch.distributed.new_group`), so that "
-    "the trace tells what they are for, and look in the timeline what exchanges over this one."
+    "the trace says what they are for, and look in the timeline for what exchanges over this one."
 )
 _EARLIER = (
-    "Record more iterations (`--torch-profile-active`): the trace does not tell the process group "
+    "Record more iterations (`--torch-profile-active`): the trace does not hold the process group "
     "of what was launched before it began."
 )
 _EMBEDDING = (
@@ -96,7 +97,7 @@ def _data(ranks: Sequence[RankResult]) -> str:
                 "Gather parameters while the forward pass computes (`--overlap-param-gather`): "
                 "only gradients are overlapped yet."
             )
-        return _more_to_hide_behind(ranks)
+        return _more_to_overlap_with(ranks)
     overlap = flags(
         ranks,
         "`--overlap-grad-reduce` and, with `--use-distributed-optimizer`, `--overlap-param-gather`",
@@ -104,16 +105,17 @@ def _data(ranks: Sequence[RankResult]) -> str:
     advice = f"Reduce gradients and gather parameters while the GPU computes {overlap}."
     if any(_overlapped(rank) > 0.05 for rank in ranks):
         # No command line was recorded, but something of it runs beside compute.
-        more = _more_to_hide_behind(ranks, why=False)
-        return f"{advice} Where that is on already: {more[0].lower()}{more[1:]}"
+        more = _more_to_overlap_with(ranks, why=False)
+        return f"{advice} If that is on already: {more[0].lower()}{more[1:]}"
     return advice
 
 
-def _more_to_hide_behind(ranks: Sequence[RankResult], *, why: bool = True) -> str:
+def _more_to_overlap_with(ranks: Sequence[RankResult], *, why: bool = True) -> str:
     work = flags(ranks, "`--micro-batch-size`")
     buckets = flags(ranks, "`--ddp-bucket-size`")
     return (
-        f"Give it more work to hide behind: larger micro-batches {work} or more accumulation, or "
+        f"Give the communication more compute to overlap with: larger micro-batches {work} or "
+        "more accumulation, or "
         f"other bucket sizes {buckets}"
         + ("; gradients and parameters are overlapped already." if why else ".")
     )
@@ -154,7 +156,7 @@ def _experts(ranks: Sequence[RankResult]) -> str:
 
 def _expert_data(ranks: Sequence[RankResult]) -> str:
     if has_flag(ranks, "--overlap-grad-reduce"):
-        return _more_to_hide_behind(ranks)
+        return _more_to_overlap_with(ranks)
     flag = flags(ranks, "`--overlap-grad-reduce`")
     return (
         f"Reduce gradients while the backward pass computes {flag}; those of experts are reduced "
