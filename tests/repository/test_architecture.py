@@ -67,7 +67,9 @@ def test_importing_is_light(package: str, heavy: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", sorted([*CAPTURE.rglob("*.py"), *READ_SIDE.rglob("*.py")]), ids=lambda p: p.name
+    "file",
+    sorted([*CAPTURE.rglob("*.py"), *READ_SIDE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]),
+    ids=lambda p: p.name,
 )
 def test_files_are_short_and_named_after_what_they_hold(file: Path) -> None:
     assert len(file.read_text().splitlines()) <= 300

@@ -7,7 +7,6 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ import pytest
 import torch
 from recordings import end, make, read, spans, traces, train
 from recordings import signals as signals
+from slow_stop import TRACE, slowly
 
 from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
-from megatron.torch_profile.hooks import cuda_graphs
 from megatron.torch_profile.record import kineto
 
 pytestmark = [
@@ -29,18 +28,6 @@ pytestmark = [
         reason="this torch cannot stop its profiler from another thread on this machine",
     ),
 ]
-TRACE = "iter-0000003/rank-0.pt.trace.json.gz"
-
-
-def slowly(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, seconds: float) -> None:
-    """A method takes so long beforehand."""
-    original = getattr(kind, name)
-
-    def slow(*args: Any) -> Any:
-        time.sleep(seconds)
-        return original(*args)
-
-    monkeypatch.setattr(kind, name, slow)
 
 
 def test_training_goes_on_while_the_profiler_stops_and_what_it_does_is_not_in_the_trace(
@@ -270,67 +257,3 @@ def test_the_next_window_waits_until_the_trace_of_the_last_is_saved(
     assert prepared == [0, 1]
     assert len(traces(tmp_path)) == 2
     assert any("waits for the last window" in line for line in said)
-
-
-@pytest.fixture
-def no_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cuda_graphs, "_used", False)
-    installed = cuda_graphs.captures.active
-    cuda_graphs.captures.remove()
-    yield
-    if installed:
-        cuda_graphs.captures.apply()
-
-
-@pytest.mark.usefixtures("no_graphs")
-def test_beside_cuda_graphs_training_stops_it_itself(tmp_path: Path, said: list[str]) -> None:
-    cuda_graphs.expect()
-    recorder = make(tmp_path)
-    train(recorder, range(1, 6))
-    end(recorder)
-    assert traces(tmp_path) == [TRACE]
-    assert any("CUDA graphs are replayed" in line for line in said)
-
-
-@pytest.mark.usefixtures("no_graphs")
-def test_a_graph_that_is_captured_inside_a_window_is_noticed_at_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda.graphs.CUDAGraph, "capture_begin", lambda graph: None)
-    recorder = make(tmp_path)
-    train(recorder, range(1, 4))
-    torch.cuda.graphs.CUDAGraph.capture_begin(None)
-    train(recorder, range(4, 6))
-    end(recorder)
-    assert traces(tmp_path) == [TRACE]
-    assert sum("CUDA graphs are replayed" in line for line in said) == 1
-    assert any("the profiler's stop held training" in line for line in said)
-    assert not hasattr(torch.cuda.graphs.CUDAGraph.capture_begin, "__wrapped__"), "taken back"
-
-
-@pytest.mark.usefixtures("no_graphs")
-def test_a_capture_waits_for_the_stop_but_not_for_the_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_capture: list[int] = []
-    stops: list[int] = []
-    monkeypatch.setattr(
-        torch.cuda.graphs.CUDAGraph, "capture_begin", lambda graph: at_capture.append(len(stops))
-    )
-    stop = NativeProfiler.stop
-
-    def slow_stop(profiler: NativeProfiler) -> Result:
-        time.sleep(0.5)
-        result = stop(profiler)
-        stops.append(1)
-        return result
-
-    monkeypatch.setattr(NativeProfiler, "stop", slow_stop)
-    slowly(monkeypatch, Result, "save", 2.0)
-    recorder = make(tmp_path)
-    train(recorder, range(1, 5))
-    torch.cuda.graphs.CUDAGraph.capture_begin(None)
-    assert at_capture == [1]
-    assert recorder.exporter.in_flight == 1
-    end(recorder)
-    assert traces(tmp_path) == [TRACE]

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
-
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
 
 class Layer(torch.nn.Module):
