@@ -66,7 +66,7 @@ class RankSlack:
 
 
 @dataclass(frozen=True, slots=True)
-class _Evaluated:
+class Evaluated:
     """Times of all nodes after a change, and the steps of each rank, ns."""
 
     changed: Adjustment
@@ -89,8 +89,8 @@ class Replay:
     def __init__(self, timelines: Mapping[int, Timeline]) -> None:
         self.found: KernelGraph = kernel_graph(timelines)
         self._paths = LongestPaths.of(self.found.graph)
-        self._strict = self._evaluate(Adjustment.none(self.found))
-        self._usual = self._evaluate(Adjustment.none(self.found), usual=True)
+        self._strict = self.evaluated(Adjustment.none(self.found))
+        self._usual = self.evaluated(Adjustment.none(self.found), usual=True)
 
     @classmethod
     def of(
@@ -149,6 +149,14 @@ class Replay:
         return {name: count for name, count in zip(EDGE_KINDS, kinds, strict=True) if count}
 
     @property
+    def absent_calls(self) -> int:
+        """Kernels of collectives in which a rank took part that has no trace here.
+
+        They keep what they waited for it, and less communication gains less than is told.
+        """
+        return self.found.joined.missing
+
+    @property
     def is_trusted(self) -> bool:
         """Whether the replay is close enough to the recording for gains to be told."""
         return self.error_ns <= MOST_ERROR * self.recorded_ns
@@ -164,8 +172,8 @@ class Replay:
             UsageError: a change is about what the traces do not hold.
         """
         changed = adjusted(self.found, changes)
-        result = self._evaluate(changed)
-        usual = self._evaluate(changed, usual=True)
+        result = self.evaluated(changed)
+        usual = self.evaluated(changed, usual=True)
         gain = self._strict.iteration_ns - result.iteration_ns
         error = abs(gain - (self._usual.iteration_ns - usual.iteration_ns))
         return Simulated(
@@ -198,7 +206,7 @@ class Replay:
         """Changes worth trying, from what the traces hold."""
         return candidates(self.found)
 
-    def _spread(self, changed: Adjustment, result: _Evaluated) -> float:
+    def _spread(self, changed: Adjustment, result: Evaluated) -> float:
         """Half of what the iteration differs by between variants of a change that are as likely."""
         if not changed.variants:
             return 0.0
@@ -218,13 +226,14 @@ class Replay:
     def _weights(self, changed: Adjustment, duration: Ints, lag: Ints) -> Ints:
         return ints(lag + np.where(changed.carries, duration[changed.source], 0))
 
-    def _evaluate(self, changed: Adjustment, *, usual: bool = False) -> _Evaluated:
+    def evaluated(self, changed: Adjustment, *, usual: bool = False) -> Evaluated:
+        """Times of all nodes after a change, with recorded or with usual latencies."""
         paths = self._paths
         if changed.rewired:
             paths = LongestPaths.of(self.found.graph, changed.keep, changed.source)
         lag = changed.usual if usual else changed.lag
         times = paths.times(self._weights(changed, changed.duration, lag), self._start)
-        return _Evaluated(changed, paths, times, self._steps(times, changed.duration))
+        return Evaluated(changed, paths, times, self._steps(times, changed.duration))
 
     def _steps(self, times: Ints, duration: Ints) -> tuple[Ints, ...]:
         """Lengths of the steps of each rank; the last one lasts as long as the GPU works for it."""
@@ -235,7 +244,7 @@ class Replay:
             result.append(ints(np.diff(np.append(times[one.marks[:-1]], end))))
         return tuple(result)
 
-    def _path(self, result: _Evaluated) -> tuple[PathPiece, ...]:
+    def _path(self, result: Evaluated) -> tuple[PathPiece, ...]:
         """The critical path of the step that is closest to the mean, on the rank that ends last."""
         found, times, duration = self.found, result.times, result.changed.duration
         common = min(len(steps) for steps in result.steps)

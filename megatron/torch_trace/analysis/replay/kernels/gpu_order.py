@@ -73,13 +73,13 @@ def gpu_order(timeline: Timeline, rows: Ints) -> GpuOrder:
     launch, took = _launches(timeline, rows)
     before = _before(stream)
     behind = np.where(before == NONE, _never(start), end[before])
-    usual_lag, usual_gap = _usual(start, launch, took, behind)
-    lag, gap = np.minimum(usual_lag, start - launch), np.minimum(usual_gap, start - behind)
-    source, target = _stream_waits(timeline, rows, before)
+    source, target = _stream_waits(timeline, rows)
     known = end[source] <= start[target] + SOON_NS
     source, target = source[known], target[known]
     by_other = _never(start)
     np.maximum.at(by_other, target, end[source] + _USUAL_GAP_NS)
+    usual_lag, usual_gap = _usual(start, launch, took, behind, by_other)
+    lag, gap = np.minimum(usual_lag, start - launch), np.minimum(usual_gap, start - behind)
     by_launch, by_stream = launch + lag, behind + gap
     ready = np.maximum(np.maximum(by_launch, by_stream), by_other)
     late = start - ready
@@ -128,18 +128,20 @@ def _before(stream: Ints) -> Ints:
     return found
 
 
-def _usual(start: Ints, launch: Ints, took: Ints, behind: Ints) -> tuple[Ints, Ints]:
+def _usual(
+    start: Ints, launch: Ints, took: Ints, behind: Ints, by_other: Ints
+) -> tuple[Ints, Ints]:
     """How long after its launch, and after the one before it, each starts at least."""
-    free = behind < launch
+    free = (behind < launch) & (by_other < launch)
     latency = (start - launch - took)[free]
     usual = int(np.median(latency)) if len(latency) else _USUAL_LATENCY_NS
-    queued = (launch + took + usual < behind) & (behind <= start)
+    queued = (launch + took + usual < behind) & (behind <= start) & (by_other < behind)
     gaps = (start - behind)[queued]
     gap = int(np.median(gaps)) if len(gaps) else _USUAL_GAP_NS
     return ints(np.minimum(took, _LONG_LAUNCH_NS) + usual), np.full(len(start), gap)
 
 
-def _stream_waits(timeline: Timeline, rows: Ints, before: Ints) -> tuple[Ints, Ints]:
+def _stream_waits(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints]:
     """Where a thread goes on to launch on another stream, after a call that makes a stream wait.
 
     The first work on the new stream waits for the last on the old one, as far as it was launched

@@ -13,15 +13,18 @@ from functools import cached_property
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls
+from megatron.torch_trace.analysis.host.python_frames import function_name
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
 from megatron.torch_trace.analysis.timeline.activity import NONE, Rows
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
+from megatron.torch_trace.analysis.timeline.span_names import microbatch_span
 from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.communication_names import is_range
 from megatron.torch_trace.format.step_names import step_number
 
+_BUILT_IN = "<built-in"
 _COMPILED = "## Call CompiledFxGraph"
 
 
@@ -40,7 +43,7 @@ class PieceNames:
 
     def cpu(self, time: Ints, track: Ints) -> list[str]:
         """Of what the CPU did at these times, ns since the base of the trace, on these tracks."""
-        phase = self._phases.innermost(np.zeros_like(time), time)
+        phase = self._phase_at(time)
         around = self._annotations.innermost(track, time)
         names, ops = self.activity.names, self.activity.ops
         found = []
@@ -55,15 +58,19 @@ class PieceNames:
     def function(self, time: int, track: int) -> str | None:
         """The Python function that ran then, where stacks are recorded: `file(line): name`."""
         row = int(self._frames.innermost(ints([track]), ints([time]))[0])
-        return None if row == NONE else self.activity.names[int(self.activity.frames.name[row])]
+        if row == NONE:
+            return None
+        return function_name(self.activity.names[int(self.activity.frames.name[row])])
 
-    def compute(self, row: int) -> str:
-        """Of a row of `activity.gpu` the phase that launched it, else its family."""
-        time = ints([self.rank.timeline.launches.time[row]])
-        phase = int(self._phases.innermost(np.zeros_like(time), time)[0])
-        if phase != NONE:
-            return self.activity.names[int(self.activity.ops.name[phase])]
-        return family_of(self.activity.names[int(self.activity.gpu.name[row])])
+    def compute(self, rows: Ints) -> list[str]:
+        """Of rows of `activity.gpu` the phase that launched each, else its family."""
+        time = self.rank.timeline.launches.time[rows]
+        phases = self._phase_at(time)
+        names, ops, gpu = self.activity.names, self.activity.ops, self.activity.gpu
+        return [
+            family_of(names[int(gpu.name[row])]) if phase == NONE else names[int(ops.name[phase])]
+            for row, phase in zip(rows.tolist(), phases.tolist(), strict=True)
+        ]
 
     def communication(self, row: int) -> str:
         """Of a row of `activity.gpu`: dimension and collective."""
@@ -76,6 +83,19 @@ class PieceNames:
     def _thread(self, track: int) -> str:
         main = self.rank.timeline.window.track
         return "training loop" if main in (NONE, track) else "backward pass"
+
+    def _phase_at(self, time: Ints) -> Ints:
+        """Rows of `activity.ops`: the micro-batch at each time, else the innermost phase."""
+        main = np.zeros_like(time)
+        batch = self._microbatches.innermost(main, time)
+        return ints(np.where(batch != NONE, batch, self._phases.innermost(main, time)))
+
+    @cached_property
+    def _microbatches(self) -> Nesting:
+        ops, rows = self.activity.ops, self.rank.timeline.phase_spans
+        names = self.activity.names
+        rows = rows[[microbatch_span(names[code]) is not None for code in ops.name[rows].tolist()]]
+        return Nesting(ops.start[rows], ops.end[rows], np.zeros(len(rows), dtype=np.int64), rows)
 
     @cached_property
     def _phases(self) -> Nesting:
@@ -92,7 +112,7 @@ class PieceNames:
     @cached_property
     def _frames(self) -> Nesting:
         frames = self.activity.frames
-        return _nesting(frames, ~self.activity.named(frames, _is_module_frame))
+        return _nesting(frames, self.activity.named(frames, _is_function))
 
 
 def _nesting(rows: Rows, mask: np.ndarray) -> Nesting:
@@ -105,5 +125,6 @@ def _tells(name: str) -> bool:
     return not unwanted and step_number(name) is None
 
 
-def _is_module_frame(name: str) -> bool:
-    return name.startswith(MODULE_FRAME)
+def _is_function(name: str) -> bool:
+    """Whether a frame is a function of some file."""
+    return not name.startswith((MODULE_FRAME, _BUILT_IN))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.kernels.graph import Graph
+from megatron.torch_trace.analysis.replay.kernels.graph import TRANSFER, Graph
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.path.critical_path import (
     COMMUNICATION,
@@ -20,10 +20,10 @@ from megatron.torch_trace.analysis.replay.path.critical_path import (
     Stretch,
 )
 from megatron.torch_trace.analysis.replay.path.piece_names import PieceNames
-from megatron.torch_trace.columns.intervals import ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 
-_MOST_PIECES = 24
-_SHARES = (0.002, 0.005, 0.01, 0.02, 0.05)
+_FEW_PIECES, _MOST_PIECES = 4, 24
+_SHARES = (0.002, 0.005, 0.01, 0.02)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class PathPiece:
         name: a phase or micro-batch, a collective with its dimension, a family of kernels.
         time_ns: how long the path is in it; what is too short to be told is part of a neighbour.
         function: the Python function in which its longest segment was, where stacks are recorded.
+        count: how many times the path comes through it; all of them are one piece where a step
+            goes through more than can be read.
     """
 
     rank: int
@@ -43,6 +45,7 @@ class PathPiece:
     name: str
     time_ns: int
     function: str | None = None
+    count: int = 1
 
 
 def pieces_of(found: KernelGraph, stretches: Sequence[Stretch]) -> tuple[PathPiece, ...]:
@@ -54,11 +57,7 @@ def pieces_of(found: KernelGraph, stretches: Sequence[Stretch]) -> tuple[PathPie
         rank = found.ranks[stretch.rank].rank
         pieces.append((PathPiece(rank, stretch.kind, name, stretch.end - stretch.start), stretch))
     pieces = _merged(pieces)
-    total = sum(piece.time_ns for piece, _ in pieces)
-    for share in _SHARES:
-        if len(pieces) <= _MOST_PIECES:
-            break
-        pieces = _merged(_without_small(pieces, share * total))
+    pieces = _readable(pieces)
     return tuple(_with_function(found.graph, piece, one, names) for piece, one in pieces)
 
 
@@ -73,24 +72,27 @@ def _names(
         middle = nodes.time[at] + nodes.duration[at] // 2 - rank.shift
         for n, name in zip(mine, names[position].cpu(middle, nodes.lane[at]), strict=True):
             told[n] = name
+        work = [
+            n for n, one in enumerate(stretches) if one.rank == position and one.kind == COMPUTE
+        ]
+        rows = nodes.row[ints([stretches[n].node for n in work])]
+        for n, name in zip(work, names[position].compute(rows), strict=True):
+            told[n] = name
+    ends = _ends_of_meetings(found)
     for n, one in enumerate(stretches):
-        row = int(nodes.row[one.node])
-        if one.kind == COMPUTE:
-            told[n] = names[one.rank].compute(row)
-        elif one.kind == COMMUNICATION:
-            told[n] = _communication(found, one, names)
+        if one.kind == COMMUNICATION:
+            node = int(ends[one.node])
+            told[n] = names[int(nodes.rank[node])].communication(int(nodes.row[node]))
     return told
 
 
-def _communication(found: KernelGraph, one: Stretch, names: Sequence[PieceNames]) -> str:
-    nodes = found.graph.nodes
-    node = one.node
-    if nodes.rank[node] < 0:
-        after = np.flatnonzero(found.graph.edges.source == node)
-        ends = found.graph.edges.target[after]
-        node = int(ends[0]) if len(ends) else node
-    rank, row = int(nodes.rank[node]), int(nodes.row[node])
-    return names[rank].communication(row) if rank >= 0 else "communication"
+def _ends_of_meetings(found: KernelGraph) -> Ints:
+    """For each meeting the end of one of its kernels; for other nodes the node itself."""
+    nodes, edges = found.graph.nodes, found.graph.edges
+    ends = np.arange(len(nodes))
+    rows = np.flatnonzero(edges.kind == TRANSFER)
+    ends[edges.source[rows]] = edges.target[rows]
+    return ends
 
 
 _Piece = tuple[PathPiece, Stretch]
@@ -110,6 +112,19 @@ def _merged(pieces: list[_Piece]) -> list[_Piece]:
     return found
 
 
+def _readable(pieces: list[_Piece]) -> list[_Piece]:
+    """As few as can be read: without small ones; of very many, those of one name together."""
+    total = sum(piece.time_ns for piece, _ in pieces)
+    shorter = pieces
+    for share in _SHARES:
+        if len(shorter) <= _MOST_PIECES:
+            break
+        shorter = _merged(_without_small(pieces, share * total))
+    if _FEW_PIECES <= len(shorter) <= _MOST_PIECES or shorter is pieces:
+        return shorter
+    return _summed(_merged(_without_small(pieces, _SHARES[0] * total)))
+
+
 def _without_small(pieces: list[_Piece], least: float) -> list[_Piece]:
     """Pieces shorter than `least` as a part of the one before, the first of the one behind."""
     found: list[_Piece] = []
@@ -124,6 +139,21 @@ def _without_small(pieces: list[_Piece], least: float) -> list[_Piece]:
         else:
             waiting += piece.time_ns
     return found or pieces
+
+
+def _summed(pieces: list[_Piece]) -> list[_Piece]:
+    """All pieces of one rank, kind and name as one, where the first of them is."""
+    found: dict[tuple[int, str, str], _Piece] = {}
+    for piece, stretch in pieces:
+        key = piece.rank, piece.kind, piece.name
+        if key in found:
+            last, longest = found[key]
+            longer = max(longest, stretch, key=lambda one: one.end - one.start)
+            time, count = last.time_ns + piece.time_ns, last.count + piece.count
+            found[key] = replace(last, time_ns=time, count=count), longer
+        else:
+            found[key] = piece, stretch
+    return list(found.values())
 
 
 def _with_function(

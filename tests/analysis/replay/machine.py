@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that run small programs, with known costs, and write what they did as traces.
+
+The same program with other numbers is what a change would really give, so that a replay can be held
+against it to the nanosecond.
+
+    program = [cpu(30_000), run("gemm", 10_000), sync()]
+    Machine({0: program}).record(folder)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_builder import NCCL, SENDRECV, TraceBuilder, collective_args
+from trace_builder.events import BACKWARD, LOOP
+
+LATENCY, GAP, RETURN, COST, CALL = 5_000, 1_500, 4_000, 3_000, 2
+"""ns: from a launch to its kernel; between kernels; from the end of work to the return of a call
+that waits for it; such a call if there is nothing to wait for; a call that launches."""
+
+MAIN, SIDE = 7, 23
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that a thread does; see the functions below."""
+
+    what: str
+    time: int = 0
+    name: str = ""
+    stream: int = MAIN
+    peer: int = -1
+    eager: bool = False
+    thread: int = LOOP
+
+
+def cpu(time: int) -> Act:
+    """The CPU works."""
+    return Act("cpu", time)
+
+
+def run(name: str, time: int, stream: int = MAIN, thread: int = LOOP) -> Act:
+    """A kernel is launched, which takes so long."""
+    return Act("run", time, name, stream, thread=thread)
+
+
+def side(name: str, time: int) -> Act:
+    """A kernel on another stream, which first waits for the main one."""
+    return Act("side", time, name, SIDE)
+
+
+def join() -> Act:
+    """The main stream waits for the other one."""
+    return Act("join", stream=SIDE)
+
+
+def sync() -> Act:
+    """The CPU waits for the main stream."""
+    return Act("sync")
+
+
+def device_sync() -> Act:
+    """The CPU waits for all streams."""
+    return Act("device")
+
+
+def reduce(time: int, dimension: str = "dp") -> Act:
+    """An all-reduce over all ranks, whose transfer takes so long."""
+    return Act("reduce", time, dimension)
+
+
+def send(peer: int, time: int, *, eager: bool = False) -> Act:
+    """A message; one that is eager does not wait for who receives it."""
+    return Act("send", time, peer=peer, eager=eager)
+
+
+def receive(peer: int, time: int) -> Act:
+    return Act("recv", time, peer=peer)
+
+
+@dataclass(slots=True)
+class _Ran:
+    act: Act
+    launch: int
+    start: int
+    end: int
+
+
+class Machine:
+    """Runs programs.
+
+    Args:
+        programs: what each rank does in its one step.
+    """
+
+    def __init__(self, programs: Mapping[int, Sequence[Act]]) -> None:
+        self.programs = dict(programs)
+        # When the n-th collective, or message from one rank to another, has all who take part.
+        self.met: dict[tuple[Any, ...], dict[int, int]] = {}
+        self.ran: dict[int, list[_Ran]] = {}
+        self.waits: dict[int, list[tuple[str, int, int]]] = {}
+        self.ends: dict[int, int] = {}
+        before: object = None
+        while before != self.met:
+            before = {key: dict(value) for key, value in self.met.items()}
+            for rank in self.programs:
+                self._run(rank)
+
+    @property
+    def iteration_ns(self) -> int:
+        """Mean over ranks, as an analysis has it."""
+        lengths = [
+            max(self.ends[rank], *(one.end for one in self.ran[rank])) for rank in self.programs
+        ]
+        return round(sum(lengths) / len(lengths))
+
+    def _run(self, rank: int) -> None:
+        now = 0
+        ran: list[_Ran] = []
+        waits: list[tuple[str, int, int]] = []
+        free: dict[int, int] = {}
+        after: dict[int, int] = {}
+        counts: dict[tuple[Any, ...], int] = {}
+        for act in self.programs[rank]:
+            if act.what == "cpu":
+                now += act.time
+            elif act.what in ("sync", "device"):
+                begin = now
+                ends = [free.get(MAIN, 0)] if act.what == "sync" else list(free.values())
+                now = max([begin + COST, *(end + RETURN for end in ends if end)])
+                waits.append((act.what, begin, now))
+            elif act.what == "join":
+                waits.append(("wait", now, now + CALL))
+                after[MAIN] = free[SIDE]
+                now += CALL
+            else:
+                if act.what == "side":
+                    waits.append(("wait", now, now + CALL))
+                    after[SIDE] = free[MAIN]
+                    now += CALL
+                start = max(
+                    now + LATENCY,
+                    free.get(act.stream, -GAP) + GAP,
+                    after.pop(act.stream, -GAP) + GAP,
+                )
+                end = self._end(rank, act, start, counts)
+                ran.append(_Ran(act, now, start, end))
+                free[act.stream] = end
+                now += CALL
+        self.ran[rank], self.waits[rank], self.ends[rank] = ran, waits, now
+
+    def _end(self, rank: int, act: Act, start: int, counts: dict[tuple[Any, ...], int]) -> int:
+        if act.what in ("run", "side"):
+            return start + act.time
+        key: tuple[Any, ...] = ("reduce", act.name)
+        if act.what == "send":
+            key = (rank, act.peer)
+        elif act.what == "recv":
+            key = (act.peer, rank)
+        counts[key] = counts.get(key, 0) + 1
+        there = self.met.setdefault((*key, counts[key]), {})
+        there[rank] = start
+        last = start if act.eager else max(there.values())
+        return last + act.time
+
+    def record(self, folder: Path) -> Path:
+        """Write the traces."""
+        for rank in self.programs:
+            self._write(rank, folder / f"rank-{rank}.json")
+        return folder
+
+    def _write(self, rank: int, path: Path) -> None:
+        size = len(self.programs)
+        trace = TraceBuilder(rank, size).step(1, 0, self.ends[rank])
+        names = {"sync": "cudaStreamSynchronize", "device": "cudaDeviceSynchronize"}
+        for what, begin, end in self.waits[rank]:
+            trace.call(names.get(what, "cudaStreamWaitEvent"), begin, end)
+        for one in self.ran[rank]:
+            act = one.act
+            args: dict[str, Any] | None = None
+            name = act.name
+            if act.what == "reduce":
+                name = NCCL
+                args = collective_args("allreduce", act.name, size=size)
+            elif act.what in ("send", "recv"):
+                name = SENDRECV
+                args = collective_args(act.what, "pp", size=size)
+                args["Dst Rank" if act.what == "send" else "Src Rank"] = act.peer
+            trace.gpu(
+                name, one.start, one.end, launch=one.launch, stream=act.stream, args=args,
+                tid=act.thread,
+            )  # fmt: skip
+            if act.thread == BACKWARD:
+                engine = "autograd::engine::evaluate_function: MmBackward0"
+                trace.op(engine, one.launch, one.launch + CALL, tid=BACKWARD)
+        trace.write(path)
