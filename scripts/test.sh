@@ -6,6 +6,9 @@
 #   scripts/test.sh                          everything
 #   scripts/test.sh fast                     without the tests marked torchrun, slurm, browser or slow
 #   scripts/test.sh tests/torch_trace        further arguments go to pytest
+#
+# Without further arguments the folders of tests/ are tested side by side, one on each core, at most
+# four at a time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
@@ -19,9 +22,24 @@ fi
 .venv/bin/ruff check .
 .venv/bin/mypy
 .venv/bin/lint-imports
-if [[ ${1:-} == fast ]]; then
+
+# What takes longest begins first; other folders are found. SLURM's jobs have time limits: alone.
+folders=(tests/{functional,toy_trainings,torch_trace,analysis,torch_profile})
+for folder in tests/*; do
+  if [[ $folder != tests/slurm && " ${folders[*]} " != *" $folder "* ]] &&
+    compgen -G "$folder/test_*.py" >/dev/null; then
+    folders+=("$folder")
+  fi
+done
+FAST="not torchrun and not slurm and not browser and not slow"
+python=.venv/bin/python
+if (($# == 0)); then
+  $python scripts/side_by_side.py "${folders[@]}" --alone tests/slurm
+elif [[ $* == fast ]]; then
+  $python scripts/side_by_side.py "${folders[@]}" -- -m "$FAST"
+elif [[ $1 == fast ]]; then
   shift
-  .venv/bin/python -m pytest -m "not torchrun and not slurm and not browser and not slow" "$@"
+  $python -m pytest -m "$FAST" "$@"
 else
-  .venv/bin/python -m pytest "$@"
+  $python -m pytest "$@"
 fi

@@ -25,6 +25,7 @@ _FLAGS = [
 
 _OF_FOLDERS = {
     "functional": pytest.mark.torchrun,
+    "toy_trainings": pytest.mark.torchrun,
     "slurm": pytest.mark.slurm,
     "hostile": pytest.mark.slow,
 }

@@ -47,7 +47,7 @@ from megatron.torch_trace.parquet.rank_tables import (
     step_table,
 )
 from megatron.torch_trace.reader import Damage, Metadata, Trace, available_cores
-from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.reader.workers import Workers, are_small
 from megatron.torch_trace.wording import path_text
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")
@@ -122,9 +122,10 @@ def export(
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
     traces = ranked(one_window(sources.traces))
+    count = jobs or (1 if are_small(trace.path for trace in traces) else available_cores())
     with _new_tables(target) as work, Unchanged(trace.path for trace in traces):
         parts = []
-        for part in _read(traces, work, strict, jobs or available_cores()):
+        for part in _read(traces, work, strict, count):
             parts.append(part)
             if on_rank:
                 on_rank(part.rank)

@@ -23,7 +23,7 @@ from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
 from megatron.torch_trace.reader import Damage, available_cores
-from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.reader.workers import Workers, are_small
 from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
 
 OnProgress = Callable[[float], None]
@@ -158,7 +158,7 @@ def _convert_ranks(
     work: list[RankJob], jobs: int | None, on_progress: OnProgress | None
 ) -> Iterable[RankPart]:
     """Several ranks side by side; the blocks of a single one."""
-    count = jobs or available_cores()
+    count = jobs or (1 if are_small(job.path for job in work) else available_cores())
     sizes = [job.path.stat().st_size if job.path.is_file() else 0 for job in work]
     progress = _Progress(sum(sizes), on_progress)
     if len(work) == 1 or count == 1:

@@ -97,10 +97,19 @@ def started_early(count: int, paths: Iterable[Path | str], imports: str) -> Iter
 
 
 def _is_large(path: Path | str) -> bool:
+    return _size(path) >= SMALL_BYTES
+
+
+def are_small(paths: Iterable[Path | str]) -> bool:
+    """Whether one process reads all of these before two would have started and read them."""
+    return sum(map(_size, paths)) < 2 * SMALL_BYTES
+
+
+def _size(path: Path | str) -> int:
     try:
-        return Path(path).stat().st_size >= SMALL_BYTES
+        return Path(path).stat().st_size
     except OSError:
-        return False
+        return 0
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

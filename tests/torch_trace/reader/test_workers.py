@@ -13,11 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from megatron import torch_trace
 from megatron.torch_trace.errors import ReaderDiedError
+from megatron.torch_trace.parquet.export import export
 from megatron.torch_trace.reader import workers
 from megatron.torch_trace.reader.ahead import ahead
-from megatron.torch_trace.reader.workers import SMALL_BYTES, Child, Workers, started_early
+from megatron.torch_trace.reader.workers import (
+    SMALL_BYTES,
+    Child,
+    Workers,
+    are_small,
+    started_early,
+)
 
+WINDOW = Path(__file__).parents[2] / "data" / "tp2pp2-spans"
 DIVIDE = (100).__floordiv__
 
 
@@ -34,6 +43,22 @@ def large(tmp_path: Path) -> Path:
     path = tmp_path / "large"
     path.write_bytes(b"x" * SMALL_BYTES)
     return path
+
+
+def test_small_ranks_are_read_by_this_process_and_large_ones_by_others(
+    tmp_path: Path, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a process was started")
+
+    assert are_small([large])
+    assert not are_small([large, large])
+    monkeypatch.setattr(workers, "_start", refuse)
+    torch_trace.analyze(WINDOW)
+    torch_trace.convert(WINDOW, tmp_path / "out.pftrace")
+    export(WINDOW, tmp_path / "tables")
+    with pytest.raises(AssertionError, match="a process was started"):
+        torch_trace.convert(WINDOW, tmp_path / "asked.pftrace", jobs=2)
 
 
 def test_results_come_in_the_order_of_the_jobs() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.run.rank import RankOutcome, StepError, analyse_rank
 from megatron.torch_trace.errors import ReaderDiedError, StrictError, TorchTraceError
-from megatron.torch_trace.reader.workers import Workers
+from megatron.torch_trace.reader.workers import Workers, are_small
 from megatron.torch_trace.system.cores import MOST_FOR_RANKS, available_cores
 from megatron.torch_trace.system.memory import host_memory
 
@@ -33,7 +33,7 @@ def analyse_ranks(
 
     Args:
         paths: traces of single ranks.
-        jobs: processes; default what cores and memory allow.
+        jobs: processes; default what cores and memory allow, and one for small traces.
         strict, step: see `analyse_rank`.
         on_done: called with each path once it is through.
 
@@ -42,7 +42,7 @@ def analyse_ranks(
         StepError: no trace can be analysed without the step it lacks.
     """
     one = partial(_attempt, strict=strict, step=step)
-    count = jobs or _jobs(paths)
+    count = jobs or (1 if are_small(paths) else _jobs(paths))
     results: Iterator[Outcome]
     if len(paths) < 2 or count < 2:
         # Not several ranks, but perhaps several cores: let them share the blocks of a file.

@@ -10,8 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launches import ROOT
-
+ROOT = Path(__file__).parents[2]
 TOY = str(Path(__file__).with_name("toy_training.py"))
 ENVIRONMENT = {
     **os.environ,

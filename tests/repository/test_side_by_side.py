@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/side_by_side.py: whatever befalls the tests of a folder, the run ends, and says it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "side_by_side.py"
+ALONE = ["-c", "pytest.ini", "-p", "no:cacheprovider"]
+ENVIRONMENT = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""With these, pytest knows nothing of this repository, and begins sooner."""
+
+
+def folder(root: Path, name: str, test: str) -> None:
+    (root / name).mkdir()
+    (root / "pytest.ini").write_text("[pytest]\n")
+    (root / name / f"test_{name}.py").write_text(f"import os, time\ndef test_it():\n    {test}\n")
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), *words, "--", *ALONE]
+
+
+def run(root: Path, *words: str) -> tuple[int, str]:
+    """Status and output, in which durations are a bare `s`."""
+    done = subprocess.run(
+        command(*words), cwd=root, env=ENVIRONMENT, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=120,
+    )  # fmt: skip
+    return done.returncode, re.sub(r" +[\d.]+ ?s\b", " s", done.stdout)
+
+
+def summary(output: str) -> list[list[str]]:
+    """The lines at the end: folder, and what is said of it."""
+    return [re.split(r" s  ", line) for line in output.splitlines() if " s  " in line]
+
+
+def test_what_pytest_says_of_each_folder_is_printed_whole_and_once_more_in_a_line(
+    tmp_path: Path,
+) -> None:
+    folder(tmp_path, "good", "print('not shown')")
+    folder(tmp_path, "bad", "assert 1 == 2")
+    status, output = run(tmp_path, "bad", "good", "--at-once", "2")
+    assert status == 1
+    assert summary(output) == [["good", "1 passed in s"], ["bad", "FAILED: 1 failed in s"]]
+    assert "E       assert 1 == 2" in output
+    assert "not shown" not in output
+
+
+def test_all_folders_passed_is_status_0_and_so_is_a_folder_without_tests_of_this_kind(
+    tmp_path: Path,
+) -> None:
+    folder(tmp_path, "good", "pass")
+    (tmp_path / "empty").mkdir()
+    status, output = run(tmp_path, "good", "empty", "--at-once", "1")
+    said = [["good", "1 passed in s"], ["empty", "no tests ran in s"]]
+    assert (status, summary(output)) == (0, said)
+
+
+def test_a_folder_that_wants_to_be_alone_begins_when_all_others_have_ended(tmp_path: Path) -> None:
+    folder(tmp_path, "others", "time.sleep(1); open('done', 'w')")
+    folder(tmp_path, "alone", "assert os.path.exists('done')")
+    status, output = run(tmp_path, "--alone", "alone", "others", "--at-once", "2")
+    assert (status, summary(output)) == (
+        0, [["others", "1 passed in s"], ["alone", "1 passed in s"]],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "DIED of SIGKILL"),
+        ("os._exit(0)", "ENDED EARLY"),
+        ("os._exit(3)", "FAILED"),
+        ("os.fork() or time.sleep(1000); os._exit(0)", "ENDED EARLY"),
+    ],
+)
+def test_a_process_that_dies_is_a_failure_and_the_other_folders_go_on(
+    tmp_path: Path, does: str, said: str
+) -> None:
+    folder(tmp_path, "dies", does)
+    folder(tmp_path, "good", "pass")
+    status, output = run(tmp_path, "dies", "good", "--at-once", "1")
+    good, dies = summary(output)
+    assert (status, good) == (1, ["good", "1 passed in s"])
+    assert dies[0] == "dies"
+    assert dies[1].startswith(said)
+
+
+def test_a_process_that_hangs_is_ended_with_all_that_it_started_and_says_where_it_was(
+    tmp_path: Path,
+) -> None:
+    folder(tmp_path, "hangs", "os.system('sleep 1234567')")
+    folder(tmp_path, "good", "pass")
+    status, output = run(tmp_path, "hangs", "good", "--at-once", "2", "--seconds", "5")
+    good, hangs = summary(output)
+    assert (status, good) == (1, ["good", "1 passed in s"])
+    assert hangs[0] == "hangs"
+    assert hangs[1].startswith("NOT DONE after s")
+    assert "test_hangs.py" in output.partition("most recent call first")[2]
+    assert not lives("1234567")
+
+
+def lives(word: str) -> bool:
+    return subprocess.run(["pgrep", "-f", f"^sleep {word}"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_the_run_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    folder(tmp_path, "long", "open('begun', 'w'); os.system('sleep 7654321')")
+    folder(tmp_path, "later", "open('late', 'w')")
+    process = subprocess.Popen(
+        command("long", "later", "--at-once", "1"), cwd=tmp_path, env=ENVIRONMENT
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(60) == 130
+    assert not lives("7654321")
+    assert not (tmp_path / "late").exists()
