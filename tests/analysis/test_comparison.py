@@ -165,5 +165,5 @@ def test_of_many_ranks_those_that_changed_most_are_shown(tmp_path: Path) -> None
     (ranks,) = [one for one in sections(comparison(a, b), top=3) if one.caption == "Ranks"]
     cells = [[cell.text for cell in row.cells] for row in ranks.rows]
     assert [row[0] for row in cells] == [str(rank) for rank in range(2, 18)]
-    assert cells[-1][:5] == ["17", "10.0 > 10.0", "0", "4.00 > 7.00", "+3.00"]
+    assert cells[-1][:5] == ["17", "10.0 -> 10.0", "0", "4.00 -> 7.00", "+3.00"]
     assert ranks.more == 2

@@ -6,7 +6,7 @@ from __future__ import annotations
 from megatron.torch_trace.analysis.compare.comparison import Comparison, Lateness
 from megatron.torch_trace.analysis.compare.statistics import STEPS, Difference
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
-from megatron.torch_trace.report.comparison.words import part_name, relative, signed
+from megatron.torch_trace.report.comparison.words import pair, part_name, relative, signed
 from megatron.torch_trace.wording import duration, percent
 
 _LEAST_SHARE = 0.001
@@ -26,9 +26,9 @@ def _iteration(one: Difference) -> str:
     change = one.change
     if change is None or one.before is None or one.after is None:
         return "The time of an iteration is unknown on one side."
-    moved = f"{duration(one.before)} -> {duration(one.after)}, {relative(one)}"
     if abs(change) < _LEAST_SHARE * one.before:
-        return f"An iteration takes as long in B as in A ({moved})."
+        return f"An iteration takes as long in B as in A ({_times(one)})."
+    moved = f"{_times(one)}, {relative(one)}"
     word = "longer" if change > 0 else "less"
     return f"An iteration takes {duration(abs(change))} {word} in B ({moved}); {_noise(one)}."
 
@@ -41,11 +41,15 @@ def _undisturbed(one: Difference) -> str:
         )
         return f"The undisturbed iteration is unknown in {sides}."
     change = one.after - one.before
-    moved = f"{duration(one.before)} -> {duration(one.after)}, {relative(one)}"
     if abs(change) < _LEAST_SHARE * one.before:
-        return f"The undisturbed iteration takes as long in B as in A ({moved})."
+        return f"The undisturbed iteration takes as long in B as in A ({_times(one)})."
+    moved = f"{_times(one)}, {relative(one)}"
     much = f"{duration(abs(change))} {'longer' if change > 0 else 'less'}"
     return f"The undisturbed iteration takes {much} in B ({moved})."
+
+
+def _times(one: Difference) -> str:
+    return pair(duration(one.before), duration(one.after))
 
 
 def _noise(one: Difference) -> str:

@@ -9,16 +9,18 @@ from megatron.torch_trace.analysis.compare.comparison import Comparison, RankDif
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import CommunicationDifference, WorkDifference
 from megatron.torch_trace.analysis.timeline.kernel_names import short_name
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_HEADS
 from megatron.torch_trace.report.comparison.words import (
     change,
     interval,
+    pair,
     part_name,
     relative,
     significant,
 )
 from megatron.torch_trace.report.shapes import shape_in_words
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table
-from megatron.torch_trace.wording import NONE, count, counted, milliseconds, percent
+from megatron.torch_trace.wording import NONE, count, counted, milliseconds, percent, speed
 
 _MOST_RANKS = 16
 _LEAST_NS = 1_000
@@ -147,18 +149,20 @@ def _ranks(comparison: Comparison, most: int) -> Table:
     ranks = comparison.ranks if len(comparison.ranks) > 1 else ()
     if len(ranks) > most:
         ranks = tuple(sorted(sorted(ranks, key=_most_change)[-most:], key=lambda one: one.rank))
+    names = [name for name in _OF_RANKS if any(name in {*one.before, *one.after} for one in ranks)]
+    heads = [head for name in names for head in (BREAKDOWN_HEADS.get(name, name), "")]
     return _table(
         "Ranks",
         "ms an iteration, A -> B",
-        _numbers("rank", "iteration", "", "compute", "", "exposed comm", "", "idle", ""),
-        tuple(_rank(one) for one in ranks),
+        _numbers("rank", *heads),
+        tuple(_rank(one, names) for one in ranks),
         more=len(comparison.ranks) - len(ranks) if ranks else 0,
     )
 
 
-def _rank(one: RankDifference) -> tuple[str, ...]:
+def _rank(one: RankDifference, names: Iterable[str]) -> tuple[str, ...]:
     cells = [str(one.rank)]
-    for name in _OF_RANKS:
+    for name in names:
         before, after = one.before.get(name), one.after.get(name)
         cells.append(f"{milliseconds(before)} -> {milliseconds(after)}")
         cells.append(change(Difference(before, after)))
@@ -173,8 +177,8 @@ def _stragglers(comparison: Comparison, most: int) -> Table:
     rows = tuple(
         (
             str(one.rank),
-            milliseconds(one.before),
-            milliseconds(one.after),
+            milliseconds(one.before or None),
+            milliseconds(one.after or None),
             NONE if one.last_before is None else percent(one.last_before),
             NONE if one.last_after is None else percent(one.last_after),
             one.mostly or NONE,
@@ -210,7 +214,7 @@ def _communication(rows: Iterable[CommunicationDifference]) -> Table:
                 change(row.time),
                 change(row.exposed),
                 change(row.wait),
-                f"{_speed(row.busbw.before)} -> {_speed(row.busbw.after)}",
+                pair(speed(row.busbw.before), speed(row.busbw.after)),
                 significant(row.time),
             )
             for row in shown
@@ -219,13 +223,8 @@ def _communication(rows: Iterable[CommunicationDifference]) -> Table:
     )
 
 
-def _speed(number: float | None) -> str:
-    return NONE if number is None else "<1" if number < 1 else f"{number:.0f}"
-
-
 def _both(calls: Difference) -> str:
-    before, after = (NONE if n is None else count(n) for n in (calls.before, calls.after))
-    return before if before == after else f"{before} -> {after}"
+    return pair(*(NONE if n is None else count(n) for n in (calls.before, calls.after)))
 
 
 def _work(

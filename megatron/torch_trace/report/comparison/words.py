@@ -21,6 +21,11 @@ def part_name(name: str) -> str:
     return _PARTS.get(name, name)
 
 
+def pair(before: str, after: str) -> str:
+    """`12.3 -> 4.5`; what is the same on both sides once."""
+    return before if before == after else f"{before} -> {after}"
+
+
 def signed(ns: float | None) -> str:
     """`+12.3`, `-0.45`, `0`."""
     if ns is None:
@@ -44,8 +49,8 @@ def relative(part: Difference) -> str:
     if share is None:
         return "new"
     value = 100 * share
-    if not value:
-        return "0 %"
+    if abs(value) < 0.05:
+        return "<0.1 %" if value else "0 %"
     return f"{value:+,.0f} %" if abs(value) >= 9.95 else f"{value:+.1f} %"
 
 
