@@ -13,52 +13,36 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from trace_builder import BACKWARD, LOOP, header, instant, kernel, op, text, write
 
 from megatron.torch_trace.analysis.host.call_tree import CallTree, call_tree
 from megatron.torch_trace.analysis.host.key_averages import KeyAverage, key_averages
 from megatron.torch_trace.analysis.host.stacks import lines, stacks
 from megatron.torch_trace.commands import cli
 
-MAIN, BACKWARD = 10, 11
+
+def cpu(name: str, start: int, end: int, thread: int = LOOP, **args: Any) -> str:
+    return op(name, start, end, cat=args.pop("cat", "cpu_op"), tid=thread, args=args)
 
 
-def cpu(name: str, start: float, end: float, thread: int = MAIN, **more: Any) -> dict[str, Any]:
-    category = more.pop("cat", "cpu_op")
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread,
-        "ts": start, "dur": end - start, "args": more,
-    }  # fmt: skip
-
-
-def operator(name: str, start: float, end: float, number: int, **more: Any) -> dict[str, Any]:
+def operator(name: str, start: int, end: int, number: int, **more: Any) -> str:
     return cpu(name, start, end, **{"External id": number}, **more)
 
 
-def python(name: str, start: float, end: float) -> dict[str, Any]:
+def python(name: str, start: int, end: int) -> str:
     return cpu(name, start, end, cat="python_function")
 
 
-def kernel(name: str, start: float, end: float, number: int) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start,
-        "dur": end - start, "args": {"External id": number, "correlation": number},
-    }  # fmt: skip
+def taken(at: int, size: int, device: int = 0) -> str:
+    args = {"Bytes": size, "Device Type": device}
+    return instant("[memory]", at, cat="cpu_instant_event", args=args)
 
 
-def taken(time: float, size: int, device: int = 0) -> dict[str, Any]:
-    return {
-        "ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": MAIN,
-        "ts": time, "s": "t", "args": {"Bytes": size, "Device Type": device},
-    }  # fmt: skip
+def written(folder: Path, *events: str) -> Path:
+    return write(folder / "trace.json", text(*events, header=header()))
 
 
-def written(folder: Path, *events: dict[str, Any]) -> Path:
-    path = folder / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    return path
-
-
-def tree(folder: Path, *events: dict[str, Any]) -> CallTree:
+def tree(folder: Path, *events: str) -> CallTree:
     return call_tree(written(folder, *events))
 
 
@@ -66,12 +50,12 @@ def test_time_of_its_own_is_without_the_slices_inside(tmp_path: Path) -> None:
     found = key_averages(
         tree(
             tmp_path,
-            cpu("ProfilerStep#4", 0, 100, cat="user_annotation"),
-            operator("aten::linear", 10, 50, 1),
-            operator("aten::addmm", 20.25, 45, 2),
-            cpu("cudaLaunchKernel", 30, 33, cat="cuda_runtime"),
-            cpu("ProfilerStep#5", 100, 200, cat="user_annotation"),
-            operator("aten::addmm", 120, 121, 3),
+            cpu("ProfilerStep#4", 0, 100_000, cat="user_annotation"),
+            operator("aten::linear", 10_000, 50_000, 1),
+            operator("aten::addmm", 20_250, 45_000, 2),
+            cpu("cudaLaunchKernel", 30_000, 33_000, cat="cuda_runtime"),
+            cpu("ProfilerStep#5", 100_000, 200_000, cat="user_annotation"),
+            operator("aten::addmm", 120_000, 121_000, 3),
         )
     )
     assert found == (
@@ -86,12 +70,12 @@ def test_gpu_work_belongs_to_the_operator_with_its_external_id(tmp_path: Path) -
     found = key_averages(
         tree(
             tmp_path,
-            operator("aten::linear", 10, 50, 1),
-            operator("aten::addmm", 20, 45, 2),
-            kernel("gemm", 60, 67.5, 2),
-            kernel("gemm", 70, 71, 2),
-            kernel("copy", 80, 90, 1),
-            kernel("of nobody", 95, 99, 77),
+            operator("aten::linear", 10_000, 50_000, 1),
+            operator("aten::addmm", 20_000, 45_000, 2),
+            kernel("gemm", 60_000, 67_500, 2, external=2),
+            kernel("gemm", 70_000, 71_000, 2, external=2),
+            kernel("copy", 80_000, 90_000, 1, external=1),
+            kernel("of nobody", 95_000, 99_000, 77, external=77),
         )
     )
     assert [(row.name, row.on_gpu, row.calls, row.gpu_ns, row.self_gpu_ns) for row in found] == [
@@ -107,10 +91,10 @@ def test_what_is_the_only_thing_in_a_slice_of_its_name_is_that_slice(tmp_path: P
     found = key_averages(
         tree(
             tmp_path,
-            operator("aten::add", 0, 50, 1),
-            operator("aten::add", 10, 40, 2),
-            operator("aten::mul", 20, 30, 3),
-            kernel("add", 60, 65, 2),
+            operator("aten::add", 0, 50_000, 1),
+            operator("aten::add", 10_000, 40_000, 2),
+            operator("aten::mul", 20_000, 30_000, 3),
+            kernel("add", 60_000, 65_000, 2, external=2),
         )
     )
     assert {row.name: (row.calls, row.self_cpu_ns, row.gpu_ns) for row in found} == {
@@ -126,10 +110,10 @@ def test_python_functions_are_no_rows_and_what_torch_leaves_out_is_left_out(
     found = key_averages(
         tree(
             tmp_path,
-            cpu("forward", 0, 100, cat="user_annotation"),
-            python("model.py(3): forward", 10, 90),
-            operator("aten::mm", 20, 30, 1),
-            operator("aten::is_leaf", 40, 45, 2),
+            cpu("forward", 0, 100_000, cat="user_annotation"),
+            python("model.py(3): forward", 10_000, 90_000),
+            operator("aten::mm", 20_000, 30_000, 1),
+            operator("aten::is_leaf", 40_000, 45_000, 2),
         )
     )
     assert [(row.name, row.self_cpu_ns) for row in found] == [
@@ -142,13 +126,13 @@ def test_memory_is_what_was_taken_less_what_was_given_back_meanwhile(tmp_path: P
     found = key_averages(
         tree(
             tmp_path,
-            operator("aten::linear", 10, 50, 1),
-            taken(12, 100),
-            operator("aten::empty", 20, 30, 2),
-            taken(25, 4096),
-            taken(26, 1 << 20, device=1),
-            taken(40, -100),
-            taken(70, -4096),
+            operator("aten::linear", 10_000, 50_000, 1),
+            taken(12_000, 100),
+            operator("aten::empty", 20_000, 30_000, 2),
+            taken(25_000, 4096),
+            taken(26_000, 1 << 20, device=1),
+            taken(40_000, -100),
+            taken(70_000, -4096),
         )
     )
     assert {
@@ -163,25 +147,25 @@ def test_memory_is_what_was_taken_less_what_was_given_back_meanwhile(tmp_path: P
 
 def test_threads_do_not_enclose_each_other(tmp_path: Path) -> None:
     found = key_averages(
-        tree(tmp_path, cpu("aten::a", 0, 100), cpu("aten::b", 10, 20, thread=BACKWARD))
+        tree(tmp_path, cpu("aten::a", 0, 100_000), cpu("aten::b", 10_000, 20_000, thread=BACKWARD))
     )
     assert {row.name: row.self_cpu_ns for row in found} == {"aten::a": 100_000, "aten::b": 10_000}
 
 
-def forward_and_backward() -> list[dict[str, Any]]:
+def forward_and_backward() -> list[str]:
     node = {"Sequence number": 5, "Fwd thread id": 1}
     engine = "autograd::engine::evaluate_function: "
     return [
-        python("train.py(1): <module>", 0, 100),
-        python("model.py(3): forward", 10, 60),
-        operator("aten::mm", 20, 40, 1, **{"Sequence number": 5, "Fwd thread id": 0}),
-        kernel("forward gemm", 50, 57, 1),
-        cpu(f"{engine}MmBackward0", 70, 90, BACKWARD, **node),
-        operator("MmBackward0", 72, 88, 2, thread=BACKWARD, **node),
-        operator("aten::mm", 75, 85, 3, thread=BACKWARD),
-        kernel("backward gemm", 90, 93, 3),
-        cpu(f"{engine}torch::autograd::AccumulateGrad", 90, 95, BACKWARD),
-        cpu("torch::autograd::AccumulateGrad", 91, 94, BACKWARD),
+        python("train.py(1): <module>", 0, 100_000),
+        python("model.py(3): forward", 10_000, 60_000),
+        operator("aten::mm", 20_000, 40_000, 1, **{"Sequence number": 5, "Fwd thread id": 0}),
+        kernel("forward gemm", 50_000, 57_000, 1, external=1),
+        cpu(f"{engine}MmBackward0", 70_000, 90_000, BACKWARD, **node),
+        operator("MmBackward0", 72_000, 88_000, 2, thread=BACKWARD, **node),
+        operator("aten::mm", 75_000, 85_000, 3, thread=BACKWARD),
+        kernel("backward gemm", 90_000, 93_000, 3, external=3),
+        cpu(f"{engine}torch::autograd::AccumulateGrad", 90_000, 95_000, BACKWARD),
+        cpu("torch::autograd::AccumulateGrad", 91_000, 94_000, BACKWARD),
     ]
 
 
@@ -197,10 +181,10 @@ def test_time_by_stack_and_the_backward_pass_at_what_made_its_node(tmp_path: Pat
 def test_stacks_are_one_line_each_and_separators_are_no_part_of_a_name(tmp_path: Path) -> None:
     made = tree(
         tmp_path,
-        python("a b;c\td", 0, 100),
-        operator("aten::mm", 20, 40, 1),
-        operator("aten::mm", 50, 60.9, 2),
-        operator("aten::mm", 70, 70.5, 3),
+        python("a b;c\td", 0, 100_000),
+        operator("aten::mm", 20_000, 40_000, 1),
+        operator("aten::mm", 50_000, 60_900, 2),
+        operator("aten::mm", 70_000, 70_500, 3),
     )
     assert list(lines(stacks(made, gpu=False))) == ["a_b_c_d 31"]
 
@@ -211,7 +195,7 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def test_the_table_is_torchs(tmp_path: Path) -> None:
-    path = written(tmp_path, *forward_and_backward(), cpu("f\x1b[31m", 96, 97, BACKWARD))
+    path = written(tmp_path, *forward_and_backward(), cpu("f\x1b[31m", 96_000, 97_000, BACKWARD))
     status, said = run("operators", path, "--sort", "calls", "--limit", 2)
     assert status == 0
     gap, dash = "  ", "-" * 12
@@ -233,7 +217,7 @@ def test_the_table_is_torchs(tmp_path: Path) -> None:
 
 
 def test_json_has_nanoseconds(tmp_path: Path) -> None:
-    path = written(tmp_path, operator("aten::mm", 20, 40.125, 1))
+    path = written(tmp_path, operator("aten::mm", 20_000, 40_125, 1))
     status, said = run("operators", path, "--json")
     (row,) = json.loads(said)["operators"]
     assert (status, row["name"], row["cpu_ns"]) == (0, "aten::mm", 20_125)
@@ -249,12 +233,12 @@ def test_json_has_nanoseconds(tmp_path: Path) -> None:
 def test_a_trace_without_any_is_one_sentence(
     tmp_path: Path, command: list[str], words: str
 ) -> None:
-    status, said = run(*command, written(tmp_path, taken(3, 0) | {"name": "else"}))
+    status, said = run(*command, written(tmp_path, instant("else", 3_000)))
     assert (status, words in said) == (1, True), said  # 2 at the command line
 
 
 def test_gpu_time_of_a_trace_without_gpu_work_is_one_sentence(tmp_path: Path) -> None:
-    path = written(tmp_path, python("f", 0, 9), cpu("aten::mm", 1, 4))
+    path = written(tmp_path, python("f", 0, 9_000), cpu("aten::mm", 1_000, 4_000))
     assert "--time gpu: the trace holds no GPU work" in run("stacks", path, "--time", "gpu")[1]
     assert run("stacks", path) == (0, "f 3\n")
 
