@@ -9,7 +9,9 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from click.testing import CliRunner, Result
 
+from megatron.torch_trace.commands import cli
 from megatron.torch_trace.commands import run as run_command
 
 MAIN = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
@@ -45,6 +47,18 @@ def run(*args: object, stdin: bytes = b"") -> Ended:
         assert isinstance(stream.buffer, io.BytesIO)
         written.append(stream.buffer.getvalue())
     return Ended(status, *written)
+
+
+def invoked(*args: object, **environment: str) -> Result:
+    """`torch-trace ARGS` for a test that looks at the exception before it becomes a sentence."""
+    return CliRunner().invoke(cli, [str(one) for one in args], env=environment)
+
+
+def output(*args: object) -> str:
+    """What `torch-trace ARGS` writes, which ends well."""
+    result = invoked(*args)
+    assert result.exception is None, (result.output, result.exception)
+    return result.output
 
 
 def last_line(data: bytes) -> str:

@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import invoked
 from snapshot_builder import MIB, SnapshotBuilder, block, frames
 
 from megatron import torch_trace
-from megatron.torch_trace.commands.memory import command
 from megatron.torch_trace.errors import DamagedTraceError, StrictError, UsageError
 
 FORWARD = ("mlp.py:3 forward", "transformer_layer.py:9 forward")
@@ -20,7 +20,7 @@ ADAM = ("/site/torch/optim/adam.py:178 _init_group", "core/optimizer/optimizer.p
 
 
 def run(*args: object) -> Result:
-    return CliRunner().invoke(command, list(map(str, args)))
+    return invoked("memory", *args)
 
 
 def healthy() -> SnapshotBuilder:

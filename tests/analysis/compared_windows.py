@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import invoked
 from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison, compare
 from megatron.torch_trace.analysis.run.analyse import analyze
-from megatron.torch_trace.commands.compare import command
 
 MS = 1_000_000
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -46,4 +46,4 @@ def comparison(a: Path, b: Path) -> Comparison:
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [*map(str, arguments), "--jobs", "1"])
+    return invoked("compare", *arguments, "--jobs", "1")

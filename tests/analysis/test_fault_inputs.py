@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import invoked
 from recorded_traces import FAULTS
 from trace_builder import call
 
-from megatron.torch_trace.commands import cli
 from megatron.torch_trace.gpu_record.captures import captured_sentence
 
 ANSWERS: dict[str, dict[str, Any]] = json.loads((FAULTS / "answers.json").read_text())
@@ -29,7 +28,7 @@ Events = list[dict[str, Any]]
 
 def ask(command: str, path: Path, *more: str) -> tuple[int, dict[str, Any] | str]:
     """The exit status, and what a command writes for machines or its error."""
-    result = CliRunner().invoke(cli, [command, str(path), "--json", *more])
+    result = invoked(command, path, "--json", *more)
     status: int = getattr(result.exception, "exit_status", 0)
     return status, json.loads(result.stdout) if result.stdout else str(result.exception)
 
@@ -101,7 +100,7 @@ def test_slim_and_merge_keep_every_event_that_is_whole(name: str, tmp_path: Path
         (2, ["merge", str(first), str(second)]),
     ):
         out = tmp_path / f"{command[0]}.json"
-        result = CliRunner().invoke(cli, [*command, "-o", str(out)])
+        result = invoked(*command, "-o", out)
         status = getattr(result.exception, "exit_status", 0)
         if "error" in ANSWERS[name]["info"] or (same_rank and times == 2):
             assert (status, out.exists()) == (2, False)
@@ -123,7 +122,7 @@ def _count(trace: Path, category: str) -> int:
 @pytest.mark.usefixtures("there")
 def test_strict_refuses_the_second_document() -> None:
     for command in ("check", "analyze"):
-        result = CliRunner().invoke(cli, [command, "--strict", "15-two-documents.json.gz"])
+        result = invoked(command, "--strict", "15-two-documents.json.gz")
         assert getattr(result.exception, "exit_status", 0) == 4, command
         said = f"{result.output} {result.exception}"
         assert "events of a second document after the end of the first, dropped" in said
@@ -248,8 +247,8 @@ def test_an_unknown_rank_is_called_nothing_else_on_the_terminal_and_the_page(
     tmp_path: Path,
 ) -> None:
     trace, page = FAULTS / "12-short-sync-long-python.json", tmp_path / "report.md"
-    said = CliRunner().invoke(cli, ["analyze", str(trace)]).output
-    assert CliRunner().invoke(cli, ["report", str(trace), "-o", str(page)]).exception is None
+    said = invoked("analyze", trace).output
+    assert invoked("report", trace, "-o", page).exception is None
     for text in (said, page.read_text()):
         assert "rank 0" not in text
         assert "the CPU of this rank runs mydata.py(12): decode" in " ".join(text.split())

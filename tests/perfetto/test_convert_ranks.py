@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import MAIN
 from timeline_reader import read_timeline, unpacked
 from trace_builder import (
     collective_args,
@@ -120,9 +120,8 @@ def test_the_command_writes_what_is_whole_of_a_cut_trace_and_exits_with_3(tmp_pa
     trace = rank(tmp_path, 0, 0)
     whole = trace.read_bytes()
     trace.write_bytes(whole[: whole.rindex(b'"ph"') + 20])
-    command = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
     done = subprocess.run(
-        [*command, "convert", str(trace), "-o", "-", "--args", "none"], capture_output=True
+        [*MAIN, "convert", str(trace), "-o", "-", "--args", "none"], capture_output=True
     )
     assert done.returncode == 3
     assert b"the file ends in the middle; whole events up to there were kept" in done.stderr

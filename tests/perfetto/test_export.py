@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from command_line import MAIN
 from trace_builder import collective_args, kernel, launch, op, step, write_rank
 
 from megatron.torch_trace import analyze
@@ -112,8 +112,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     trace, folder = rank(tmp_path, 0), tmp_path / "tables"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
-    command = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
-    arguments = [*command, "export", str(trace), "-o", str(folder)]
+    arguments = [*MAIN, "export", str(trace), "-o", str(folder)]
     done = subprocess.run(arguments, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == (

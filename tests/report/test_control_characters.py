@@ -7,9 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from megatron.torch_trace.commands import cli
+from command_line import output
 
 BASE = Path(__file__).parents[1] / "data" / "faults" / "09-control-characters.json"
 NAMES = {
@@ -36,25 +34,19 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exception is None, result.exception
-    return result.output
-
-
 def test_a_terminal_sees_no_control_characters(trace: Path) -> None:
-    for command in (["info"], ["check"], ["analyze", "--top", "20"], ["compare", str(trace)]):
-        said = run(*command, str(trace))
+    for command in (["info"], ["check"], ["analyze", "--top", "20"], ["compare", trace]):
+        said = output(*command, trace)
         assert not set(said) & set(RAW), command
-    assert "\\x1b[31mred\\x07" in run("analyze", "--top", "20", str(trace))
+    assert "\\x1b[31mred\\x07" in output("analyze", "--top", "20", trace)
 
 
 def test_pages_hold_no_control_characters_and_show_what_there_was(
     trace: Path, tmp_path: Path
 ) -> None:
     page, comparison = tmp_path / "report.html", tmp_path / "compare.html"
-    run("report", str(trace), "-o", str(page))
-    run("compare", str(trace), str(trace), "-o", str(comparison))
+    output("report", trace, "-o", page)
+    output("compare", trace, trace, "-o", comparison)
     for file in (page, comparison):
         text = file.read_text(encoding="utf-8")
         assert not set(text) & set(RAW), file
@@ -65,15 +57,15 @@ def test_pages_hold_no_control_characters_and_show_what_there_was(
 
 
 def test_json_keeps_names_as_they_are(trace: Path) -> None:
-    kernels = json.loads(run("analyze", "--json", str(trace)))["ranks"][0]["kernels"]
+    kernels = json.loads(output("analyze", "--json", trace))["ranks"][0]["kernels"]
     assert {kernel["name"] for kernel in kernels} == set(NAMES)
 
 
 def test_the_fault_of_issue_14_shows_no_escape(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    run("report", str(BASE), "-o", str(page))
+    output("report", BASE, "-o", page)
     assert not set(page.read_text(encoding="utf-8")) & set(RAW)
-    assert "op\\x1b]0;title\\x07" in run("analyze", str(BASE))
+    assert "op\\x1b]0;title\\x07" in output("analyze", BASE)
 
 
 def test_a_name_of_a_million_characters_fills_no_page(tmp_path: Path) -> None:
@@ -83,8 +75,8 @@ def test_a_name_of_a_million_characters_fills_no_page(tmp_path: Path) -> None:
             event["name"] = "x" * 1_000_000 + "ab"[number % 2]
     trace, page = tmp_path / "rank-0.json", tmp_path / "report.html"
     trace.write_text(json.dumps(document))
-    run("report", str(trace), "-o", str(page))
+    output("report", trace, "-o", page)
     assert page.stat().st_size < 300_000
-    assert max(map(len, run("analyze", str(trace)).splitlines())) < 400
-    operators = json.loads(run("analyze", "--json", str(trace)))["ranks"][0]["operators"]
+    assert max(map(len, output("analyze", trace).splitlines())) < 400
+    operators = json.loads(output("analyze", "--json", trace))["ranks"][0]["operators"]
     assert sorted(len(one["operator"]) for one in operators) == [10_000, 10_000]

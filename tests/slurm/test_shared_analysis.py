@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from command_line import MAIN
 from slurm_cluster import Cluster
 
 SAMPLES = Path(__file__).parents[1] / "data" / "tp2pp2"
-TOOL = [sys.executable, "-c", "from megatron.torch_trace.commands import main; main()"]
 
 
 def test_tasks_on_two_nodes_share_the_traces_and_the_answer_is_the_direct_one(
@@ -28,11 +27,11 @@ def test_tasks_on_two_nodes_share_the_traces_and_the_answer_is_the_direct_one(
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    direct = run(*TOOL, "analyze", window.name, "--json")
-    said = run("srun", "--nodes=2", "--ntasks=4", *TOOL, "analyze", window.name, "--partials")
+    direct = run(*MAIN, "analyze", window.name, "--json")
+    said = run("srun", "--nodes=2", "--ntasks=4", *MAIN, "analyze", window.name, "--partials")
     shares = sorted(re.findall(r"share (\d/4: 1 of 4 traces: 1 analysed) in ", said))
     assert shares == [f"{share}/4: 1 of 4 traces: 1 analysed" for share in range(1, 5)]
     assert said.count(f"When all 4 shares are done, run: torch-trace analyze {window.name}\n") == 4
     for trace in window.glob("*.pt.trace.json.gz"):
         trace.unlink()
-    assert run(*TOOL, "analyze", window.name, "--json") == direct
+    assert run(*MAIN, "analyze", window.name, "--json") == direct

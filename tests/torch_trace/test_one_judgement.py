@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import invoked
 from trace_builder import event, kernel, launch, step, text, write
 
 from megatron.torch_trace.columns.slice_table import read_table
-from megatron.torch_trace.commands import cli
 from megatron.torch_trace.inspect.survey import AWAY, LONG, survey
 from megatron.torch_trace.perfetto.convert import convert
 from megatron.torch_trace.rewrite.slim.slim import find_steps
@@ -30,13 +29,13 @@ WORK = [
 
 
 def analysis_of(path: Path) -> dict[str, Any]:
-    output = CliRunner().invoke(cli, ["analyze", str(path), "--json"]).stdout
+    output = invoked("analyze", path, "--json").stdout
     found: dict[str, Any] = json.loads(output)["ranks"][0]
     return found
 
 
 def checked(path: Path) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(cli, ["check", str(path), "--json"])
+    result = invoked("check", path, "--json")
     status = getattr(result.exception, "exit_status", 0)
     return status, json.loads(result.stdout)["traces"][0]["odd_times"]
 
@@ -103,7 +102,7 @@ def test_steps_are_the_same_for_info_slim_and_analyze(
     assert [one.number for one in find_steps(path)] == [3, 4]
     assert [one["step"] for one in analysis_of(path)["steps"]] == [3, 4]
     out = tmp_path / "one.json"
-    result = CliRunner().invoke(cli, ["slim", str(path), "--step", "4", "-o", str(out)])
+    result = invoked("slim", path, "--step", "4", "-o", out)
     assert (result.exception, out.exists()) == (None, True)
 
 

@@ -7,7 +7,6 @@ import gzip
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from command_line import MAIN
 
 from megatron.torch_trace.viewing.preparation import READY, Preparation, Progress
 from megatron.torch_trace.viewing.server import Server
@@ -92,9 +92,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    program = "from megatron.torch_trace.commands import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "view", str(folder), "--no-browser"],
+        [*MAIN, "view", str(folder), "--no-browser"],
         stdout=subprocess.PIPE,
         text=True,
         env={name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"},

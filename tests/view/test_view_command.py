@@ -7,13 +7,11 @@ import gzip
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import MAIN, invoked
 
-from megatron.torch_trace.commands.view import command
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.viewing import perfetto_ui
 from megatron.torch_trace.viewing.server import Server
@@ -30,7 +28,7 @@ from megatron.torch_trace.viewing.server import Server
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
-    error = CliRunner().invoke(command, [*arguments, "also-nowhere"]).exception
+    error = invoked("view", *arguments, "also-nowhere").exception
     assert isinstance(error, UsageError)
     assert sentence in str(error)
 
@@ -39,7 +37,7 @@ def test_a_path_that_is_not_there_is_named_before_anything_that_is_not_installed
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(perfetto_ui, "find_spec", lambda name: None)
-    error = CliRunner().invoke(command, ["nowhere"]).exception
+    error = invoked("view", "nowhere").exception
     assert str(error) == "nowhere: no such file or folder."
 
 
@@ -53,7 +51,7 @@ def test_a_path_that_is_not_there_is_named_before_anything_that_is_not_installed
 def test_what_has_a_port_of_its_own_does_not_go_with_a_socket(
     arguments: list[str], sentence: str
 ) -> None:
-    error = CliRunner().invoke(command, ["nowhere", "--socket", "s", *arguments]).exception
+    error = invoked("view", "nowhere", "--socket", "s", *arguments).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith(sentence)
 
@@ -80,7 +78,7 @@ def test_who_can_read_the_traces_is_said_where_it_is_not_the_user_alone(
     trace.write_text('{"traceEvents": []}')
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     monkeypatch.setattr(Server, "run", lambda self, once: None)
-    result = CliRunner().invoke(command, [str(trace), "--no-browser", *arguments])
+    result = invoked("view", trace, "--no-browser", *arguments)
     assert result.exit_code == 0
     assert ("?token=" in result.stdout) == ("--no-token" not in arguments)
     # A report that is ready may be said in between.
@@ -92,14 +90,14 @@ def test_who_can_read_the_traces_is_said_where_it_is_not_the_user_alone(
 def test_a_rank_without_a_trace_is_one_sentence(tmp_path: Path) -> None:
     for rank in (0, 3):
         (tmp_path / f"rank-{rank}.json").write_text('{"traceEvents": []}')
-    error = CliRunner().invoke(command, [str(tmp_path), "--rank", "2"]).exception
+    error = invoked("view", tmp_path, "--rank", "2").exception
     assert str(error) == "--rank 2: no file name has this rank; there are 0, 3."
 
 
 def test_a_file_that_is_no_trace_is_one_sentence_and_no_server(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("iteration 1")
-    error = CliRunner().invoke(command, [str(log)]).exception
+    error = invoked("view", log).exception
     assert isinstance(error, UsageError)
     assert str(error) == f"{log}: no trace: neither a JSON object nor an array of events."
 
@@ -107,9 +105,8 @@ def test_a_file_that_is_no_trace_is_one_sentence_and_no_server(tmp_path: Path) -
 def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     trace = tmp_path / "rank-0.json.gz"
     trace.write_bytes(gzip.compress(b'{"traceEvents": [], "traceName": "empty"}'))
-    program = "from megatron.torch_trace.commands import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "view", str(tmp_path), "--no-browser"],
+        [*MAIN, "view", str(tmp_path), "--no-browser"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import invoked
 from trace_builder import BACKWARD, LOOP, header, instant, kernel, op, text, write
 
 from megatron.torch_trace.analysis.host.call_tree import CallTree, call_tree
 from megatron.torch_trace.analysis.host.key_averages import KeyAverage, key_averages
 from megatron.torch_trace.analysis.host.stacks import lines, stacks
-from megatron.torch_trace.commands import cli
 
 
 def cpu(name: str, start: int, end: int, thread: int = LOOP, **args: Any) -> str:
@@ -190,7 +189,7 @@ def test_stacks_are_one_line_each_and_separators_are_no_part_of_a_name(tmp_path:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(cli, list(map(str, arguments)))
+    result = invoked(*arguments)
     return result.exit_code, f"{result.output}{result.exception or ''}"
 
 

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import invoked
 from recorded_traces import SAMPLES
 
 from megatron import torch_trace
@@ -15,7 +16,6 @@ from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.replay.spans.orders import Shape
 from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
 from megatron.torch_trace.analysis.run.analyse import recorded
-from megatron.torch_trace.commands.whatif import command
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 
 KEYS = {"recorded_ns", "simulated_ns", "undisturbed_ns", "inferred_edges", "candidates"}
@@ -23,7 +23,7 @@ KEYS |= {"schema", "critical_path", "slack"}
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+    return invoked("whatif", *arguments)
 
 
 def replay(*paths: Path) -> SpanReplay:

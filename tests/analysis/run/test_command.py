@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import invoked
 from trace_builder import GEMM, TraceBuilder
-
-from megatron.torch_trace.commands.analyze import command
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+    return invoked("analyze", *arguments)
 
 
 def trace(folder: Path, rank: int = 0) -> Path:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import invoked
 from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.run.shares import Shard
-from megatron.torch_trace.commands.analyze import command
 from megatron.torch_trace.commands.terminal.kept_analysis import cores_of_task
 from megatron.torch_trace.errors import UsageError
 
@@ -21,7 +21,7 @@ def trace(folder: Path, rank: int) -> None:
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(command, [str(folder), "-j", "1", *arguments], env=environment)
+    return invoked("analyze", folder, "-j", "1", *arguments, **environment)
 
 
 def files(tmp_path: Path, *sizes: int) -> list[Path]:

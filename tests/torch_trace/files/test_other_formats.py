@@ -14,10 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import invoked, output, run
 from trace_builder import event, kernel, launch, step, text, write
-
-from megatron.torch_trace.commands import cli
 
 FAULTS = Path(__file__).parents[2] / "data" / "faults"
 
@@ -67,17 +65,6 @@ STRANGERS: dict[str, tuple[bytes | Callable[[Path], bytes], str]] = {
 }
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-m", "megatron.torch_trace", *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("kind", STRANGERS)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_that_is_no_trace_is_named_with_the_way_out(
@@ -88,7 +75,7 @@ def test_a_file_that_is_no_trace_is_named_with_the_way_out(
     path = tmp_path / ("trace.json.gz" if packed else "trace.json")
     path.write_bytes(gzip.compress(data) if packed else data)
     for command in (["info"], ["check"], ["analyze"]):
-        result = CliRunner().invoke(cli, [*command, str(path)])
+        result = invoked(*command, path)
         assert words in str(result.exception), command
         assert type(result.exception).__name__ in ("NotATraceError", "UsageError")
 
@@ -102,8 +89,9 @@ def test_every_command_names_a_pointer_of_git_lfs(tmp_path: Path) -> None:
         ["decompress", path, "-o", out], ["export", path, "-o", out], ["compare", path, path],
         ["merge", path, path, "--ranks", "0,1", "-o", out], ["view", path, "--no-browser"],
     ):  # fmt: skip
-        status, said = run(*command)
-        assert (status, "git lfs pull" in said) == (2, True), (command, said)
+        ended = run(*command)
+        said = (ended.stdout + ended.stderr).decode()
+        assert (ended.returncode, "git lfs pull" in said) == (2, True), (command, said)
         assert "Traceback" not in said
 
 
@@ -117,7 +105,7 @@ def test_every_command_names_a_pointer_of_git_lfs(tmp_path: Path) -> None:
 )
 def test_a_trace_of_another_maker_is_named_by_info_check_and_analyze(file: str, words: str) -> None:
     for command in ("info", "check", "analyze"):
-        result = CliRunner().invoke(cli, [command, str(FAULTS / file)])
+        result = invoked(command, FAULTS / file)
         said = " ".join(f"{result.output} {result.exception}".split())
         assert words in said, command
         for wrong in ("cpu cuda", "not recorded (another", "have no kernel", "No GPU work"):
@@ -129,5 +117,5 @@ def test_a_trace_of_torch_with_a_few_begins_of_its_user_is_torch_s(tmp_path: Pat
     work = [step(1, 100_000, 1_000_000), launch(110_000, 115_000, 7)]
     work += [kernel("gemm", 1000 * (200 + i), 1000 * (201 + i), 7) for i in range(30)]
     path = write(tmp_path / "rank-0.json", text(*work, *user))
-    document = json.loads(CliRunner().invoke(cli, ["analyze", str(path), "--json"]).output)
+    document = json.loads(output("analyze", path, "--json"))
     assert document["ranks"][0]["breakdown_ns"] is not None

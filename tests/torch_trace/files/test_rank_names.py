@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import output
 from trace_builder import HEADER, event, kernel, launch, step, text, write
 
-from megatron.torch_trace.commands import cli
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import find_traces, rank_in_name, ranked
 
@@ -50,23 +49,17 @@ def test_a_name_tells_a_rank_or_none(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank
 
 
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(cli, arguments, catch_exceptions=True)
-    assert result.exception is None, (result.output, result.exception)
-    return result.output
-
-
 def test_every_command_takes_the_ranks_of_names(tmp_path: Path) -> None:
     names = ["1758-TP-2.trace.json", "1758-TP-10.trace.json", "1758-TP-9.trace.json"]
     files = [str(write(tmp_path / name, WORK)) for name in names]
     found = ranked(find_traces([tmp_path]).traces)
     assert [one.rank for one in found] == [2, 9, 10]
-    document = json.loads(run("analyze", str(tmp_path), "--json"))
+    document = json.loads(output("analyze", tmp_path, "--json"))
     assert [(one["rank"], one["file"]) for one in document["ranks"]] == [
         (2, files[0]), (9, files[2]), (10, files[1]),
     ]  # fmt: skip
-    assert json.loads(run("info", files[1], "--json"))["traces"][0]["rank"] == 10
-    shown = run("convert", str(tmp_path), "-o", str(tmp_path.parent / "t.pftrace"))
+    assert json.loads(output("info", files[1], "--json"))["traces"][0]["rank"] == 10
+    shown = output("convert", tmp_path, "-o", tmp_path.parent / "t.pftrace")
     assert [line.split()[0] for line in shown.splitlines() if line.endswith("unknown")] == [
         "2", "9", "10",
     ]  # fmt: skip
@@ -77,15 +70,16 @@ def test_where_nothing_tells_a_rank_it_is_unknown_and_not_the_order_of_files(
 ) -> None:
     names = ["nodea_1234.1694128201545.pt.trace.json", "nodea_1235.1694128201546.pt.trace.json"]
     files = [str(write(tmp_path / name, WORK)) for name in names]
-    document = json.loads(run("analyze", str(tmp_path), "--json"))
+    document = json.loads(output("analyze", tmp_path, "--json"))
     assert [(one["rank"], one["file"]) for one in document["ranks"]] == [
         (None, files[0]), (None, files[1]),
     ]  # fmt: skip
-    assert "rank unknown; " in run("analyze", files[0])
-    assert run("analyze", str(tmp_path)).replace("\n    ", " ").count("Rank unknown: neither") == 2
-    assert json.loads(run("info", files[0], "--json"))["traces"][0]["rank"] is None
+    assert "rank unknown; " in output("analyze", files[0])
+    said = output("analyze", tmp_path).replace("\n    ", " ")
+    assert said.count("Rank unknown: neither") == 2
+    assert json.loads(output("info", files[0], "--json"))["traces"][0]["rank"] is None
     with pytest.raises(UsageError, match="neither the trace nor its name tells a rank"):
         ranked(find_traces([tmp_path]).traces)
-    run("convert", str(tmp_path), "-o", str(tmp_path.parent / "u.pftrace"))
+    output("convert", tmp_path, "-o", tmp_path.parent / "u.pftrace")
     for name in names:
         assert f"rank unknown: {name}".encode() in (tmp_path.parent / "u.pftrace").read_bytes()

@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command_line import invoked
 from trace_builder import event, text
 
-from megatron.torch_trace.commands import recover as module
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
 
@@ -32,7 +32,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(module.command, [str(argument) for argument in arguments])
+    return invoked("recover", *arguments)
 
 
 def events(path: Path) -> int:
