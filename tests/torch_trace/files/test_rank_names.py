@@ -78,7 +78,7 @@ def test_where_nothing_tells_a_rank_it_is_unknown_and_not_the_order_of_files(
     said = output("analyze", tmp_path).replace("\n    ", " ")
     assert said.count("Rank unknown: neither") == 2
     assert json.loads(output("info", files[0], "--json"))["traces"][0]["rank"] is None
-    with pytest.raises(UsageError, match="neither the trace nor its name tells a rank"):
+    with pytest.raises(UsageError, match="neither the trace nor its file name has the rank"):
         ranked(find_traces([tmp_path]).traces)
     output("convert", tmp_path, "-o", tmp_path.parent / "u.pftrace")
     for name in names:

@@ -205,7 +205,7 @@ def test_an_unknown_rank_is_asked_for(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         write(tmp_path / name, b'{"traceEvents": []}')
     paths = find_traces([tmp_path]).traces
-    with pytest.raises(UsageError, match=r"a\.json: neither .* tells a rank; say it with --ranks"):
+    with pytest.raises(UsageError, match=r"a\.json: neither .* has the rank; give it with --ranks"):
         ranked(paths)
     assert [r.rank for r in ranked(paths, [4, 2])] == [2, 4]
 
