@@ -18,6 +18,7 @@ from megatron.torch_trace.columns.arguments import (
     CallArgs,
     GpuArgs,
     OpArgs,
+    WaitArgs,
     arguments,
     integer,
     numbers,
@@ -30,6 +31,7 @@ from megatron.torch_trace.format.categories import LAUNCHES
 from megatron.torch_trace.gpu_record.other_devices import ASCEND, ASCEND_MARK, device_of
 
 GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
+WAIT = "wait"
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     GPU: ("start", "dur", "name", "track", "kind", "device", "stream", "correlation", "bytes",
@@ -39,6 +41,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
          "forward_thread", "collective"),
     OVERHEAD: ("start", "dur", "name", "track"),
     FRAME: ("start", "dur", "name", "track"),
+    WAIT: ("start", "dur", "name", "track", "correlation", "stream", "waits_on", "record"),
 }  # fmt: skip
 CODES = ("name", "track", "shape", "inputs", "collective")
 
@@ -116,6 +119,15 @@ class _Calls(_Plain):
         return rows.common() | {"correlation": numbers([a.correlation for a in args], NONE)}
 
 
+class _Waits(_Plain):
+    def columns(self, rows: Rows) -> dict[str, Ints]:
+        args = arguments(rows.events, WaitArgs)
+        return rows.common() | {
+            name: numbers([getattr(one, name) for one in args], NONE)
+            for name in ("correlation", "stream", "waits_on", "record")
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class _Ops(_Plain):
     """Operators and annotations.
@@ -185,6 +197,7 @@ def activity_tables(*, operators: bool = False) -> tuple[Table, ...]:
     return (
         *_placed(_Ops(OP, frozenset({"cpu_op", "user_annotation"}), decode=operators)),
         _Plain(OVERHEAD, frozenset({"overhead"})),
+        _Waits(WAIT, frozenset({"cuda_sync"})),
         _OtherDevices("other", frozenset()),
         _Frames(FRAME, frozenset({"python_function"})),
     )

@@ -52,6 +52,15 @@ class CallArgs(msgspec.Struct, gc=False):
     correlation: int | None = None
 
 
+class WaitArgs(msgspec.Struct, gc=False):
+    """Arguments of a wait that CUPTI recorded: which stream waits, and for what."""
+
+    correlation: int | None = None
+    stream: int | None = None
+    waits_on: int | None = msgspec.field(default=None, name="wait_on_stream")
+    record: int | None = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+
+
 class OpArgs(msgspec.Struct, gc=False):
     """Arguments of an operator: what autograd knows it by, and the shapes if recorded."""
 

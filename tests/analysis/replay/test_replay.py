@@ -231,3 +231,26 @@ def test_a_trace_without_work_of_a_gpu_cannot_be_replayed(tmp_path: Path) -> Non
     path = TraceBuilder(0, 1).step(1, 0, 9_000).op("aten::mm", 0, 5_000).write(tmp_path / "a.json")
     with pytest.raises(UsageError, match=r"^nothing can be replayed: .*a\.json: holds no GPU work"):
         Replay.of(path)
+
+
+def test_waits_that_the_trace_tells_are_not_inferred(tmp_path: Path) -> None:
+    """Stream 9 works long; what is waited for is on stream 23, by the record of the event."""
+    trace = TraceBuilder(0, 1).step(1, 0, 200_000)
+    trace.gpu("long", 10_000, 150_000, launch=5_000, stream=9)
+    trace.gpu("short", 20_000, 60_000, launch=15_000, stream=23)
+    trace.slice("cuda_runtime", "cudaEventRecord", 18_000, 2, args={"correlation": 91})
+    wait = {"correlation": 92, "wait_on_stream": 23, "wait_on_cuda_event_record_corr_id": 91}
+    trace.slice("cuda_runtime", "cudaStreamWaitEvent", 19_000, 2, args={"correlation": 92})
+    trace.slice(
+        "cuda_sync", "Stream Wait Event", 19_000, 1, pid=0, tid=7, args={"stream": 7} | wait
+    )
+    trace.gpu("waits", 61_500, 80_000, launch=25_000)
+    trace.slice("cuda_runtime", "cudaEventSynchronize", 30_000, 34_000, args={"correlation": 93})
+    event = {"correlation": 93, "wait_on_stream": 23, "wait_on_cuda_event_record_corr_id": 91}
+    trace.slice("cuda_sync", "Event Sync", 30_000, 34_000, pid=0, tid=7, args=event)
+    trace.write(tmp_path / "rank-0.json")
+    replay = Replay.of(tmp_path)
+    assert replay.inferred_edges == {}
+    halved = replay.simulate([KernelsScaled("short", 0.5)])
+    # The call returns 20 us earlier, and so does the step's end.
+    assert halved.iteration_ns == replay.recorded_ns - 20_000

@@ -197,9 +197,8 @@ class Replay:
             here = slice(one.first_point, one.first_point + len(one.points))
             works = duration[here] > 0
             mine, took = slack[here][works], duration[here][works]
-            result.append(
-                RankSlack(one.rank, weighted_median(mine, took), int(mine.min(initial=0)))
-            )
+            least = int(mine.min()) if len(mine) else 0
+            result.append(RankSlack(one.rank, weighted_median(mine, took), least))
         return tuple(result)
 
     def candidates(self) -> tuple[Change, ...]:

@@ -5,6 +5,7 @@
     activity.gpu        kernels, copies and memsets           one row each, times in integer ns
     activity.calls      runtime and driver calls              correlation says what they launched
     activity.ops        operators and annotations on the CPU  nested by time on their track
+    activity.waits      who waits for which stream            only with enable_cuda_sync_events
     activity.frames     Python frames: modules' and long ones nested by time on their track
 
 Short Python frames, arrows and everything else are looked at and let go, so memory grows only with
@@ -33,6 +34,7 @@ from megatron.torch_trace.columns.activity_tables import (
     OTHER_DEVICE,
     OVERHEAD,
     PYTHON_FUNCTIONS,
+    WAIT,
     activity_tables,
 )
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
@@ -118,6 +120,25 @@ class Ops(Rows):
     collective: Ints
 
 
+@dataclass(slots=True)
+class Waits(Rows):
+    """Waits that CUPTI recorded, of calls of the CPU and of streams, sorted by start.
+
+    torch records them with `enable_cuda_sync_events`.
+
+    Args:
+        correlation: of the call that waits, or that makes a stream wait.
+        stream: which waits, or is waited for by the CPU; NONE if absent.
+        waits_on: stream of the event that is awaited; NONE if absent.
+        record: correlation of the call that recorded the event; NONE if absent.
+    """
+
+    correlation: Ints
+    stream: Ints
+    waits_on: Ints
+    record: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Arguments of a collective as torch wrote them; `reader.Args` explains them."""
@@ -148,6 +169,7 @@ class Activity:
     ops: Ops
     overhead: Rows
     frames: Rows
+    waits: Waits
     names: list[str]
     shapes: list[str]
     inputs: list[str]
@@ -228,6 +250,7 @@ def activity_of(trace: Trace, joined: JoinedColumns) -> Activity:
         ops=Ops(**tables[OP]),  # type: ignore[arg-type]
         overhead=Rows(**tables[OVERHEAD]),
         frames=Rows(**tables[FRAME]),
+        waits=Waits(**tables[WAIT]),
         names=[analysed(name) for name in codes["name"]],
         shapes=list(codes["shape"]),
         inputs=list(codes["inputs"]),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import CONTENTION, STREAM_WAIT, Bools
+from megatron.torch_trace.analysis.replay.kernels.recorded_waits import RecordedWaits
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
@@ -45,6 +46,7 @@ class GpuOrder:
         before: position of the one before it on its stream, or NONE.
         gap: from the end of that one, at least; ns.
         source, target, lag, kind: other dependencies, from the end of `source`; kinds of edges.
+        told: the trace tells what streams wait for; else it is inferred.
         unexplained: ns by which starts are later than all of that.
     """
 
@@ -58,6 +60,7 @@ class GpuOrder:
     target: Ints
     lag: Ints
     kind: Ints
+    told: bool
     unexplained: Ints
 
 
@@ -73,7 +76,9 @@ def gpu_order(timeline: Timeline, rows: Ints) -> GpuOrder:
     launch, took = _launches(timeline, rows)
     before = _before(stream)
     behind = np.where(before == NONE, _never(start), end[before])
-    source, target = _stream_waits(timeline, rows)
+    recorded = RecordedWaits(timeline, rows)
+    told = len(recorded) > 0
+    source, target = recorded.of_streams() if told else _stream_waits(timeline, rows)
     known = end[source] <= start[target] + SOON_NS
     source, target = source[known], target[known]
     by_other = _never(start)
@@ -104,6 +109,7 @@ def gpu_order(timeline: Timeline, rows: Ints) -> GpuOrder:
         np.concatenate((target, which)),
         ints(np.concatenate((lags, start[which] - end[more]))),
         np.repeat((STREAM_WAIT, CONTENTION), (len(source), len(more))),
+        told,
         ints(np.where(late > SOON_NS, late, 0)),
     )
 

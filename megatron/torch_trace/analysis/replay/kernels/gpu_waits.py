@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the calls that wait for the GPU waited for.
 
-A device is awaited with all that was launched before. The file tells neither the stream of a
-`cudaStreamSynchronize` nor the event of a `cudaEventSynchronize`: a stream is taken to be the one
-that the thread launched on last, unless another one's work ended when the call returned; an event
-to stand behind what ended last before the call returned.
+A device is awaited with all that was launched before. Without `enable_cuda_sync_events` the file
+tells neither the stream of a `cudaStreamSynchronize` nor the event of a `cudaEventSynchronize`: a
+stream is taken to be the one that the thread launched on last, unless another one's work ended when
+the call returned; an event to stand behind what ended last before the call returned.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatron.torch_trace.analysis.replay.kernels.recorded_waits import (
+    LaunchedWork,
+    RecordedWaits,
+    by_stream,
+)
 from megatron.torch_trace.analysis.replay.kernels.thread_points import RETURN, ThreadPoints
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
@@ -58,6 +63,7 @@ def gpu_waits(timeline: Timeline, points: ThreadPoints, rows: Ints) -> GpuWaits:
     activity = timeline.activity
     calls = activity.calls
     look = _Work(timeline, rows)
+    recorded = RecordedWaits(timeline, rows).of_calls()
     of_device = activity.named(calls, awaits_device)
     of_stream = activity.named(calls, awaits_stream)
     work: list[int] = []
@@ -68,7 +74,10 @@ def gpu_waits(timeline: Timeline, points: ThreadPoints, rows: Ints) -> GpuWaits:
         call = int(points.call[at])
         begin, end = int(calls.start[call]), int(calls.end[call])
         track = int(calls.track[call])
-        if of_device[call]:
+        known = recorded.get(int(calls.correlation[call]))
+        if known is not None:
+            found = [known]
+        elif of_device[call]:
             found = look.last_of_streams(begin, end)
         elif of_stream[call]:
             found = look.of_stream(begin, end, track)
@@ -76,7 +85,7 @@ def gpu_waits(timeline: Timeline, points: ThreadPoints, rows: Ints) -> GpuWaits:
             found = look.of_event(begin, end)
         work += found
         point += [at] * len(found)
-        told += [bool(of_device[call])] * len(found)
+        told += [known is not None or bool(of_device[call])] * len(found)
     return _with_lags(points, look.end, ints(work), ints(point), ints(told))
 
 
@@ -110,13 +119,10 @@ class _Work:
         launched, self.stream = launches.time[rows], ints(gpu.stream[rows])
         self.by_launch = np.argsort(launched, kind="stable")
         self.launched = ints(launched[self.by_launch])
-        self.of_streams = [
-            _Subset(self.by_launch[self.stream[self.by_launch] == one], launched)
-            for one in present(self.stream)
-        ]
+        self.of_streams = list(by_stream(timeline, rows).values())
         track = launches.track[rows]
         self.of_tracks = {
-            one: _Subset(self.by_launch[track[self.by_launch] == one], launched)
+            one: LaunchedWork(self.by_launch[track[self.by_launch] == one], launched)
             for one in present(track)
         }
         # Of all that is launched first, what ends last; of what ends later, looked for one by one.
@@ -153,15 +159,3 @@ class _Work:
             return []
         last = able[self.end[able].argmax()]
         return [int(last)] if self.end[last] > begin - _AFTER_NS else []
-
-
-class _Subset:
-    """Some of the work, in the order of launch."""
-
-    def __init__(self, rows: Ints, launched: Ints) -> None:
-        self.rows, self.launched = rows, launched[rows]
-
-    def last(self, before: int) -> int | None:
-        """The last that was launched before a time."""
-        at = int(np.searchsorted(self.launched, before)) - 1
-        return int(self.rows[at]) if at >= 0 else None

@@ -68,17 +68,20 @@ def common_calls(
     offset = np.zeros(len(matched.ranks), dtype=np.int64)
     if len(matched):
         offset = align(matched, matched.first_rows())[1]
-    rows, sizes, bases = [], [], []
+    rows, sizes = [], []
+    shift: list[int] = []
     for rank in matched.ranks:
         timeline, one = timelines[rank], calls[rank]
         order = launch_order(timeline, one)
         size = ints([kind.group_size or NONE for kind in one.kinds])
         rows.append(ints(one.rows[order]))
         sizes.append(size[one.kind[order]] if len(size) else ints([]))
-        bases.append(timeline.activity.base_ns)
-    # Numbers stay small when the first trace is at 0.
-    shift = [base - min(bases) + int(offset[at]) for at, base in enumerate(bases)]
-    return CommonCalls(matched, rows, sizes, shift)
+        shift.append(timeline.activity.base_ns + int(offset[len(shift)]))
+    # Times of some traces count from 1970; the first window begins at 0.
+    zero = min(
+        at + timelines[rank].window.start for at, rank in zip(shift, matched.ranks, strict=False)
+    )
+    return CommonCalls(matched, rows, sizes, [at - zero for at in shift])
 
 
 @dataclass(slots=True)

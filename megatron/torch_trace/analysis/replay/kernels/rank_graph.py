@@ -17,6 +17,7 @@ from megatron.torch_trace.analysis.replay.kernels.graph import (
     ORDER,
     POINT,
     STREAM,
+    STREAM_WAIT,
     WAIT,
     Bools,
     GraphBuilder,
@@ -198,7 +199,7 @@ def _work_edges(
         mine = order.kind == kind
         _from_ends(
             builder, order.source[mine], order.target[mine], order.lag[mine], (starts, ends), kind,
-            inferred=True,
+            inferred=kind != STREAM_WAIT or not order.told,
         )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.kernels.graph import POINT, Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPaths
 from megatron.torch_trace.columns.intervals import Ints, ints
@@ -36,15 +35,6 @@ def node_slack(found: KernelGraph, paths: LongestPaths, weights: Ints, times: In
         last[rank.last_work] = end - duration[rank.last_work]
     latest = paths.latest(weights, last)
     return ints(np.where(latest < _EVER // 2, latest - times, _EVER))
-
-
-def slack_of_points(found: KernelGraph, slack: Ints, rank: int) -> Ints:
-    """Slack of the CPU segments of a rank that work, longest first where times are equal."""
-    one = found.ranks[rank]
-    here = slice(one.first_point, one.first_point + len(one.points))
-    works: Bools = found.graph.nodes.duration[here] > 0
-    works &= found.graph.nodes.kind[here] == POINT
-    return ints(slack[here][works])
 
 
 def weighted_median(values: Ints, weights: Ints) -> int:
