@@ -42,9 +42,11 @@ def training_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_end, "decide", lambda *_: forks)
 
 
-def make(folder: Path, *, last: int = 20, model: Any = None, **flags: Any) -> Recorder:
+def make(
+    folder: Path, *, last: int = 20, model: Any = None, device: str = CPU, **flags: Any
+) -> Recorder:
     config = TorchProfileConfig(enabled=True, **flags)
-    topology = Topology(0, Layout(1, {}), [Member(0, "node0", 1, 0, CPU)])
+    topology = Topology(0, Layout(1, {}), [Member(0, "node0", 1, 0, device)])
     plan = CapturePlan(config, topology, (0,), Schedule(config, Span(1, last)), folder)
     return Recorder(plan, model or [torch.nn.Linear(4, 4)], {"rank": 0})
 

@@ -25,47 +25,62 @@ from megatron.torch_trace.analysis.host.call_tree import call_tree
 from megatron.torch_trace.analysis.host.key_averages import key_averages
 from megatron.torch_trace.system.memory import HostMemory
 
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU"),
+    ),
+]
 TABLE = "iter-0000003-0000004/artifacts/rank-0.key_averages.txt"
 FLAMES = "iter-0000003-0000004/artifacts/rank-0.stacks.txt"
 TRACE = "iter-0000003-0000004/rank-0.pt.trace.json.gz"
 
 
-def train(steps: int) -> None:
+def train(steps: int, device: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    model.to(device)
     optimizer = torch.optim.Adam(model.parameters())
     for step in range(steps):
         with torch.profiler.record_function(f"ProfilerStep#{step + 1}"):
             with torch.profiler.record_function("forward"):
-                loss = model(torch.ones(8, 16)).sum()
+                loss = model(torch.ones(8, 16, device=device)).sum()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
 
-def profiled(path: Path, **options: Any) -> Any:
+def profiled(path: Path, device: str = "cpu", **options: Any) -> Any:
     """A profiler of torch's own, whose events can be asked for, and its trace."""
-    train(1)
+    train(1, device)
+    activities = {torch.profiler.ProfilerActivity.CPU}
+    if device == "cuda":
+        activities.add(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
+        activities=activities,
         experimental_config=torch._C._profiler._ExperimentalConfig(verbose=True),
         **options,
     ) as profiler:
-        train(3)
+        train(3, device)
     profiler.export_chrome_trace(str(path))
     return profiler
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "options",
     [{}, {"with_stack": True}, {"profile_memory": True}, {"record_shapes": True}],
     ids=str,
 )
-def test_the_sums_are_torchs_own(tmp_path: Path, options: dict[str, Any]) -> None:
-    profiler = profiled(tmp_path / "trace.json", **options)
-    ours = {(row.name, row.annotation): row for row in key_averages(call_tree(_only(tmp_path)))}
+def test_the_sums_are_torchs_own(tmp_path: Path, options: dict[str, Any], device: str) -> None:
+    profiler = profiled(tmp_path / "trace.json", device, **options)
+    ours = {
+        (row.name, row.on_gpu, row.annotation): row
+        for row in key_averages(call_tree(_only(tmp_path)))
+    }
     theirs = {
-        (row.key, bool(getattr(row, "is_user_annotation", False))): row
+        (row.key, "CPU" not in str(row.device_type), bool(row.is_user_annotation)): row
         for row in profiler.key_averages()
         # Before torch 2.14, Python functions are rows too.
         if not getattr(row, "is_python_function", False) and not re.search(r"\(\d+\): ", row.key)
@@ -81,6 +96,9 @@ def test_the_sums_are_torchs_own(tmp_path: Path, options: dict[str, Any]) -> Non
         # torch adds microseconds as floats.
         assert row.cpu_ns / 1000 == pytest.approx(other.cpu_time_total, abs=0.01)
         assert row.self_cpu_ns / 1000 == pytest.approx(other.self_cpu_time_total, abs=0.01)
+        assert row.gpu_ns / 1000 == pytest.approx(other.device_time_total, abs=0.01)
+        assert row.self_gpu_ns / 1000 == pytest.approx(other.self_device_time_total, abs=0.01)
+        assert row.self_gpu_bytes == other.self_device_memory_usage
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")

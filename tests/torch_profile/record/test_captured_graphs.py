@@ -88,3 +88,25 @@ def test_a_capture_waits_for_the_stop_but_not_for_the_save(
     assert recorder.exporter.in_flight == 1
     end(recorder)
     assert traces(tmp_path) == [TRACE]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+@pytest.mark.usefixtures("no_graphs")
+def test_training_that_replays_a_graph_from_before_lives_on(
+    tmp_path: Path, said: list[str]
+) -> None:
+    inputs = torch.ones(64, 64, device="cuda")
+    torch.mm(inputs, inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = torch.mm(inputs, inputs).relu()
+    recorder = make(tmp_path, device="cuda", repeat=2)
+    for iteration in range(1, 20):
+        recorder.begin_step(iteration)
+        for _ in range(100):
+            graph.replay()
+        torch.cuda.synchronize()
+    end(recorder)
+    assert outputs.sum().item() == 64**3
+    assert len(traces(tmp_path)) == 2
+    assert sum("CUDA graphs are replayed" in line for line in said) == 1
