@@ -44,7 +44,7 @@ class Written:
 
     Args:
         path: where it is.
-        raw_bytes: size of the JSON text.
+        raw_bytes: size of the JSON text, without what was dropped.
         file_bytes: size on disk.
         events: slices, marks and arrows in it.
         kernels: GPU kernels.
@@ -107,7 +107,7 @@ def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = Fal
             another disk; the message names it.
             Or the raw trace is cut short, or the target exists.
     """
-    raw_bytes = check_whole(raw)
+    check_whole(raw)
     if target.exists():
         raise _exists(target, raw)
     unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
@@ -144,9 +144,7 @@ def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = Fal
         with suppress(OSError):
             (raw.parent / DESTINATION_FILE).unlink(missing_ok=True)
             raw.parent.rmdir()
-    return Written(
-        path=str(target), raw_bytes=raw_bytes, file_bytes=target.stat().st_size, **counts
-    )
+    return Written(path=str(target), file_bytes=target.stat().st_size, **counts)
 
 
 def _exists(target: Path, raw: Path) -> TorchTraceError:
@@ -159,9 +157,10 @@ def _blocks(source: IO[bytes]) -> Iterator[bytes]:
 
 
 def _copy_and_count(blocks: Iterable[bytes], sink: IO[bytes] | None) -> dict[str, int]:
-    counts = dict.fromkeys(_COUNTED, 0)
+    counts = dict.fromkeys(("raw_bytes", *_COUNTED), 0)
     tail = b""
     for block in blocks:
+        counts["raw_bytes"] += len(block)
         # A mark may straddle two blocks: count with the last bytes before, less what they hold.
         seen = tail + block
         for name, mark in _COUNTED.items():

@@ -11,6 +11,7 @@ import pytest
 from trace_builder import event, text, write
 
 from megatron.torch_profile.export import late_events
+from megatron.torch_profile.export.compression import compress
 from megatron.torch_profile.export.late_events import WINDOW_END, window_end, without_late
 
 END = "5017232235661.859"
@@ -110,3 +111,12 @@ def test_text_in_another_format_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch
     late = late_events._not_before(b"5", b"000")
     blocks = [b'{"traceEvents": [{"ts": 9.000}', b', {"ts": 9.000}]}']
     assert b"".join(without_late(blocks, late)) == b"".join(blocks)
+
+
+def test_the_size_of_a_trace_is_without_them(tmp_path: Path) -> None:
+    # From it follows what size the next window is expected to have.
+    late = [at("5017232235900.000", f"late {number}") for number in range(100)]
+    raw = write(tmp_path / "raw.json", text(at("9.000", "kept"), MARK, *late, LAST))
+    written = compress(raw, tmp_path / "trace.json", "none", drop_late=True)
+    assert written.raw_bytes == written.file_bytes == (tmp_path / "trace.json").stat().st_size
+    assert written.events == 2
