@@ -43,7 +43,7 @@ $VENV/bin/python -m pip install --quiet "${LOWEST[@]}" hypothesis pytest pytest-
 $VENV/bin/python -m pip install --quiet --no-deps --editable .
 
 if (($# == 0)); then
-  set -- tests/torch_trace/test_{commands,fault_list}.py tests/torch_trace/rewrite/test_{merge,slim}.py \
+  set -- tests/torch_trace/commands tests/torch_trace/test_fault_list.py tests/torch_trace/rewrite/test_{merge,slim}.py \
     tests/torch_trace/reader/test_{reader_faults,workers}.py tests/torch_trace/files/test_writer.py \
     tests/analysis/run/test_{analyse,command,partials}.py tests/analysis/test_report.py tests/perfetto
 fi

@@ -6,8 +6,6 @@ What several tests read is launched in trainings.py.
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import re
 import shutil
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_builder import read
 
 ROOT = Path(__file__).parents[2]
 WHEELS = ("0.17.0", "0.18.2", "0.19.2")
@@ -131,8 +130,7 @@ def trace_files(folder: Path) -> list[str]:
 def read_trace(folder: Path, name: str) -> dict[str, Any]:
     """A trace of the only run below a folder, as strict JSON."""
     (path,) = folder.rglob(name)
-    trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return trace
+    return read(path)
 
 
 def steps(trace: dict[str, Any]) -> list[str]:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
 import pytest
 from slurm_cluster import Cluster
 from slurm_scenarios import Outcome, Scenarios
+from trace_builder import read
 
 # A test waits for all jobs that were begun before its own.
 pytestmark = pytest.mark.timeout(1500)
@@ -20,7 +20,7 @@ WINDOW = 5
 
 def steps(trace: Path) -> list[int]:
     """Iterations that a finished trace holds; it is strict JSON."""
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    events = read(trace)["traceEvents"]
     marks = (str(event.get("name")).partition("#") for event in events)
     return sorted(int(number) for name, _, number in marks if name == "ProfilerStep")
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from trace_builder import header, kernel, launch, text, write
+from trace_builder import header, kernel, launch, read, text, write
 
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.endings import Ending
@@ -58,8 +56,7 @@ def names(folder: Path) -> list[str]:
 
 
 def steps(path: Path) -> int:
-    trace = json.loads(gzip.decompress(path.read_bytes()))
-    return sum(event.get("name") == "ProfilerStep#3" for event in trace["traceEvents"])
+    return sum(event.get("name") == "ProfilerStep#3" for event in read(path)["traceEvents"])
 
 
 def raw_trace(path: Path, *events: str) -> Path:

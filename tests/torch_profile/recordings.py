@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-import zstandard
+from trace_builder import read
 
 from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.export.endings import Ending
@@ -65,13 +63,6 @@ def end(recorder: Recorder) -> None:
 
 def traces(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def read(path: Path) -> dict[str, Any]:
-    openers = {".gz": gzip.open, ".zst": zstandard.open, ".json": open}
-    with openers[path.suffix](path, "rb") as file:
-        trace: dict[str, Any] = json.loads(file.read())
-    return trace
 
 
 def spans(path: Path, *prefixes: str) -> list[str]:

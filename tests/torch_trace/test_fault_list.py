@@ -20,6 +20,7 @@ from trace_builder import (
     step,
     strict,
     text,
+    values,
     write,
 )
 
@@ -142,8 +143,3 @@ def test_no_fault_stops_a_command_or_costs_what_is_sane(fault: str, tmp_path: Pa
         assert all(found[sane] == (2 if name == "merged" else 1) for sane in SANE), name
     back = split(tmp_path / "merged.json", tmp_path)
     assert values(back[3].read_bytes()) == values((tmp_path / "repaired.json").read_bytes())
-
-
-def values(data: bytes) -> list[str]:
-    events = json.loads(data, parse_float=str)["traceEvents"]
-    return sorted(json.dumps(e, sort_keys=True) for e in events)

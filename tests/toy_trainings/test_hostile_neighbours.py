@@ -7,7 +7,6 @@ file under its final name that is not whole, and nothing that goes on living.
 
 from __future__ import annotations
 
-import gzip
 import json
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from toy_runs import ended, losses, run, start, traces, until
+from trace_builder import read
 
 WINDOW = "iter-0000003-0000005"
 WHOLE = f"{WINDOW}/rank-0.pt.trace.json.gz"
@@ -28,14 +28,6 @@ def children():
     tasks = Path("/proc/self/task").glob("*/children")
     return [int(pid) for task in tasks for pid in task.read_text().split()]
 """
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Losses of the toy when nobody profiles."""
-    status, output = run(tmp_path_factory.mktemp("plain"), "--unprofiled")
-    assert status == 0, output
-    return losses(output)
 
 
 def outlives(mark: str) -> list[str]:
@@ -62,7 +54,7 @@ def survives(folder: Path, plain: list[str], *options: str) -> tuple[str, list[s
     assert outlives(str(folder)) == []
     whole = [name for name in traces(folder) if name.endswith(".json.gz")]
     for name in whole:
-        assert json.loads(gzip.decompress((folder / name).read_bytes()))["traceEvents"]
+        assert read(folder / name)["traceEvents"]
     return output, whole
 
 
@@ -190,7 +182,7 @@ def test_two_jobs_in_one_folder_at_once(tmp_path: Path, plain: list[str]) -> Non
     assert said.count("rank 0 wrote ") == 1
     assert said.count("exists, and traces are never overwritten") == 1
     assert [name for name in traces(tmp_path) if name.endswith(".gz")] == [WHOLE]
-    assert json.loads(gzip.decompress((tmp_path / WHOLE).read_bytes()))["traceEvents"]
+    assert read(tmp_path / WHOLE)["traceEvents"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -207,7 +199,7 @@ def test_training_that_is_ended_while_its_trace_is_written_leaves_nothing_runnin
     assert outlives(str(tmp_path)) == []
     for name in traces(tmp_path):
         if name.endswith(".json.gz"):
-            assert json.loads(gzip.decompress((tmp_path / name).read_bytes()))["traceEvents"]
+            assert read(tmp_path / name)["traceEvents"]
 
 
 def test_the_tests_see_what_outlives(tmp_path: Path) -> None:

@@ -3,22 +3,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
 from toy_runs import losses, run, steps, traces
+from trace_builder import read
 
 WHOLE = "iter-0000003-0000005/rank-0.pt.trace.json.gz"
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Losses of the toy when nobody profiles."""
-    status, output = run(tmp_path_factory.mktemp("plain"), "--unprofiled")
-    assert status == 0, output
-    return losses(output)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +65,4 @@ def test_a_limit_on_the_size_of_files_leaves_the_events_that_are_whole(
     assert "could not write the trace of iterations 3-5: the trace is cut short; the" in output
     (kept,) = traces(tmp_path)
     assert kept == "iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"
-    assert json.loads(gzip.decompress((tmp_path / kept).read_bytes()))["traceEvents"]
+    assert read(tmp_path / kept)["traceEvents"]

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from trace_builder import read
 
 ROOT = Path(__file__).parents[2]
 TOY = str(Path(__file__).with_name("toy_training.py"))
@@ -64,7 +64,7 @@ def traces(folder: Path) -> list[str]:
 
 def steps(folder: Path) -> list[str]:
     (path,) = folder.rglob("*.json.gz")
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    events = read(path)["traceEvents"]
     return sorted(e["name"] for e in events if str(e.get("name")).startswith("ProfilerStep#"))
 
 

@@ -14,8 +14,10 @@ from trace_builder.documents import (
     TAIL,
     header,
     names,
+    read,
     strict,
     text,
+    values,
     write,
     write_rank,
 )
@@ -68,9 +70,11 @@ __all__ = [
     "metadata",
     "names",
     "op",
+    "read",
     "step",
     "strict",
     "text",
+    "values",
     "write",
     "write_rank",
 ]

@@ -73,6 +73,22 @@ def strict(data: bytes) -> dict[str, Any]:
     return result
 
 
+def values(data: bytes) -> list[str]:
+    """All events in one order, with times digit by digit: for files that must hold the same."""
+    events = json.loads(data, parse_float=str)["traceEvents"]
+    return sorted(json.dumps(e, sort_keys=True) for e in events)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file that was written, compressed as its name says; every byte must be strict JSON."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".zst":
+        data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    return strict(data)
+
+
 def names(data: bytes) -> list[str]:
     """Names of all events but metadata, in the order of the file."""
     return [e["name"] for e in strict(data)["traceEvents"] if e["ph"] != "M"]

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from recordings import end, make, read, train
+from recordings import end, make, train
 from recordings import signals as signals
+from trace_builder import read
 
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, iteration_times

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from recordings import end, make, read, spans, traces, train
+from recordings import end, make, spans, traces, train
 from recordings import signals as signals
 from recordings import training_stops as training_stops
+from trace_builder import read
 
 from megatron.torch_profile.export import background
 from megatron.torch_profile.export.native_profiler import Result

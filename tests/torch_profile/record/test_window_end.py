@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from recordings import end, make, read, spans, traces, train
+from recordings import end, make, spans, traces, train
 from recordings import signals as signals
 from slow_stop import TRACE, slowly
+from trace_builder import read
 
 from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END

@@ -21,6 +21,7 @@ from trace_builder import (
     step,
     strict,
     text,
+    values,
     write,
 )
 
@@ -214,11 +215,6 @@ def test_a_merged_file_is_never_taken_for_a_rank(tmp_path: Path) -> None:
     merged(tmp_path, text(*EVENTS, header=header(0)), text(*EVENTS, header=header(1)))
     with pytest.raises(UsageError, match="holds several ranks already"):
         ranked([tmp_path / "merged.json"])
-
-
-def values(data: bytes) -> list[str]:
-    events = json.loads(data, parse_float=str)["traceEvents"]
-    return sorted(json.dumps(e, sort_keys=True) for e in events)
 
 
 @settings(

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from command_line import invoked
-from trace_builder import event, text
+from trace_builder import event, read, text
 
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
@@ -36,7 +35,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def events(path: Path) -> int:
-    return len(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+    return len(read(path)["traceEvents"])
 
 
 def files(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "torch_trace" / "perfetto_engine.js"
+SCRIPT = Path(__file__).with_name("perfetto_engine.js")
 
 
 def engine() -> Path | None:
