@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from megatron.torch_trace.allocator.pickle_bytes import NotPlainError
-from megatron.torch_trace.allocator.plain_pickle import PlainPickle
 from megatron.torch_trace.allocator.snapshot import (
     Action,
     Annotation,
@@ -24,6 +22,8 @@ from megatron.torch_trace.allocator.snapshot import (
 from megatron.torch_trace.allocator.stack_table import StackTable
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
+from megatron.torch_trace.pickles.plain_pickle import PlainPickle
 from megatron.torch_trace.reader.bytestream import ByteStream
 
 _ACTIONS = {one.name.lower(): int(one) for one in Action}

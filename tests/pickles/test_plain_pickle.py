@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.allocator.pickle_bytes import NotPlainError
-from megatron.torch_trace.allocator.plain_pickle import PlainPickle
+from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
+from megatron.torch_trace.pickles.plain_pickle import PlainPickle
 
 one_value = st.one_of(
     st.none(),

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from megatron.torch_trace.allocator import pickle_codes as code
-from megatron.torch_trace.allocator.pickle_bytes import (
+from megatron.torch_trace.pickles import pickle_codes as code
+from megatron.torch_trace.pickles.pickle_bytes import (
     CODES_AT_ONCE,
     END,
     CutShortError,
