@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.analysis.run.whatif import whatif
     from megatron.torch_trace.columns.slice_table import read_table
+    from megatron.torch_trace.flight_recorder.answer import hang
     from megatron.torch_trace.perfetto.convert import convert
     from megatron.torch_trace.rewrite.merge.merge import merge
     from megatron.torch_trace.rewrite.merge.split import split
@@ -29,6 +30,7 @@ __all__ = [
     "analyze",
     "compare",
     "convert",
+    "hang",
     "memory",
     "merge",
     "read_table",
@@ -41,6 +43,7 @@ _ROOMS = {
     "analyze": "analysis.run.analyse",
     "compare": "analysis.compare.comparison",
     "convert": "perfetto.convert",
+    "hang": "flight_recorder.answer",
     "memory": "allocator.answer",
     "merge": "rewrite.merge.merge",
     "read_table": "columns.slice_table",

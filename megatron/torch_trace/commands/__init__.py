@@ -34,6 +34,7 @@ SUBCOMMANDS: dict[str, str] = {
     "analyze": "Where the time of an iteration went, and what to do about it.",
     "report": "The answer of analyze as one HTML page, to read offline.",
     "compare": "How a second run, window or rank differs from the first.",
+    "hang": "Why a job hangs: which rank is at fault, from flight records.",
     "memory": "Who holds the GPU's memory, when it peaks, what grows.",
     "whatif": "What an iteration would take after changes, and its critical path.",
     "convert": "Write a timeline for Perfetto: ranks in order, streams named.",

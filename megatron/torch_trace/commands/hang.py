@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch-trace hang`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megatron.torch_trace import wording
+from megatron.torch_trace.commands import options, terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from megatron.torch_trace.flight_recorder.answer import HangAnswer, RankState
+
+_MOST_RANKS = 32
+
+
+@click.command("hang", epilog=options.exit_status(s3="", s4=""))
+@options.paths
+@options.as_json
+def command(paths: tuple[str, ...], as_json: bool) -> None:
+    """Say why a job hangs: which ranks are at fault, and who waits for whom.
+
+    \b
+    torch-trace hang flight_records/
+    torch-trace hang comm_lib_trace_rank_0 comm_lib_trace_rank_1
+
+    PATH is a folder with the flight records of all ranks, which torch writes when a collective
+    times out (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1,
+    TORCH_FR_DUMP_TEMP_FILE=FOLDER/comm_lib_trace_rank_). They are pickles, or JSON: they are read
+    as data, and nothing in them is run.
+    """
+    from megatron.torch_trace.flight_recorder.answer import hang
+
+    answer = hang(paths)
+    if as_json:
+        click.echo(json.dumps(_document(answer)))
+        return
+    console = terminal.console()
+    terminal.sentence(console, f"[bold]{terminal.literal(answer.verdict)}[/]")
+    if answer.advice:
+        terminal.sentence(console, terminal.literal(answer.advice))
+    console.print()
+    _print_ranks(console, answer)
+    if answer.skipped:
+        console.print(f"Skipped {wording.counted(len(answer.skipped), 'other file')}.")
+
+
+def _print_ranks(console: Console, answer: HangAnswer) -> None:
+    table = terminal.table("rank", "state", "first pending call", "pending", "called in")
+    table.columns[3].justify = "right"
+    culprits = {*answer.culprits}
+    shown = sorted(answer.ranks, key=lambda one: (one.rank not in culprits, one.rank))
+    for one in shown[:_MOST_RANKS]:
+        mark = "[bold red]" if one.rank in culprits else ""
+        table.add_row(
+            f"{mark}{one.rank}",
+            f"{mark}{one.state}",
+            terminal.literal(one.words),
+            f"{one.pending:,}" if one.pending else "",
+            terminal.literal(_called_in(one)),
+        )
+    console.print(table)
+    more = len(shown) - _MOST_RANKS
+    if more > 0:
+        console.print(f"  {wording.counted(more, 'more rank')}: --json has them.")
+
+
+def _called_in(one: RankState) -> str:
+    """The innermost frame outside of torch, or the thread."""
+    if one.call is None:
+        return ""
+    outside = [frame for frame in one.call.stack if "/torch/" not in frame]
+    frame = (outside or [*one.call.stack, one.call.thread])[0]
+    return frame.rpartition("/")[2]
+
+
+def _document(answer: HangAnswer) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "verdict": answer.verdict,
+        "advice": answer.advice,
+        "culprits": list(answer.culprits),
+        "causes": [
+            {"rank": one.rank, "cause": one.cause.value, "waiting_ranks": list(one.waits)}
+            for one in answer.blames
+        ],
+        "ranks": [_rank(one) for one in answer.ranks],
+        "skipped_files": [
+            {"file": wording.path_text(path), "reason": reason} for path, reason in answer.skipped
+        ],
+    }
+
+
+def _rank(one: RankState) -> dict[str, Any]:
+    call = one.call
+    return {
+        "rank": one.rank,
+        "state": one.state,
+        "collective": call.name if call else None,
+        "dimension": one.dimension or None,
+        "group": call.group if call else None,
+        "sequence": call.sequence if call else None,
+        "sizes": call.sizes if call else None,
+        "module": None,
+        "python": list(call.stack) if call else [],
+        "pending": one.pending,
+    }

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding and reading flight records, of all versions of torch from 2.2 on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.sources import absence, is_file, is_folder
+from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
+from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
+from megatron.torch_trace.pickles.plain_pickle import PlainPickle
+from megatron.torch_trace.reader.bytestream import ByteStream
+
+_RANK = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin))?(?:\.(?:gz|zst))?$")
+"""torch writes `comm_lib_trace_rank_7`; launchers choose other prefixes, the rank comes last."""
+_PEER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+_LONGEST = 1 << 30
+_Skipped = list[tuple[Path, str]]
+
+
+def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skipped]:
+    """Records by rank, and files that are none with the reason.
+
+    Args:
+        paths: files, or folders in which all files are looked at.
+
+    Raises:
+        UsageError: a path is not there, a file named by itself is no record, a rank has two, or
+            there is none at all.
+    """
+    found: list[FlightRecord] = []
+    skipped: _Skipped = []
+    for path in map(Path, paths):
+        if is_file(path):
+            found.append(_read(path))
+        elif is_folder(path):
+            for one in sorted(path.rglob("*")):
+                if one.is_file():
+                    try:
+                        found.append(_read(one))
+                    except UsageError as error:
+                        skipped.append((one, str(error).removeprefix(f"{one}: ").rstrip(".")))
+        else:
+            raise UsageError(f"{path}: {absence(path)}.")
+    if not found:
+        raise UsageError(
+            f"{', '.join(map(str, paths))}: no flight record (such as comm_lib_trace_rank_0); set "
+            "TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 in the launch script."
+        )
+    found.sort(key=lambda one: one.rank)
+    for record, following in pairwise(found):
+        if record.rank == following.rank:
+            raise UsageError(
+                f"{record.path} and {following.path} are both of rank {record.rank}; name the "
+                "records of one hang."
+            )
+    return found, skipped
+
+
+def _read(path: Path) -> FlightRecord:
+    rank = _RANK.search(path.name)
+    if rank is None:
+        raise UsageError(f"{path}: no rank at the end of the file's name.")
+    data = _content(path)
+    if not isinstance(data, dict) or not isinstance(data.get("entries"), (list, tuple)):
+        raise UsageError(f"{path}: no flight record: it has no entries.")
+    groups = {one.name: one for one in _groups(data.get("pg_config"))}
+    calls = []
+    for number, entry in enumerate(data["entries"]):
+        call = _call(entry, number, groups)
+        if call is not None:
+            calls.append(call)
+    calls.sort(key=lambda one: one.order)
+    return FlightRecord(path, int(rank[1]), groups, tuple(calls), str(data.get("version", "")))
+
+
+def _content(path: Path) -> Any:
+    pieces = iter(ByteStream(path))
+    first = next(pieces, b"")
+    if first.startswith(b"\x80"):
+        try:
+            return PlainPickle([first, *pieces], lambda into, items: False).value()
+        except NotPlainError as error:
+            raise UsageError(f"{path}: {error}.") from None
+    if first.lstrip()[:1] != b"{":
+        raise UsageError(f"{path}: neither a pickle nor JSON.")
+    try:
+        return json.loads(b"".join([first, *pieces])[:_LONGEST])
+    except ValueError:
+        raise UsageError(f"{path}: JSON that is not whole.") from None
+
+
+def _groups(config: Any) -> Iterable[Group]:
+    # A dictionary by name since version 2.1, of lists of ranks before.
+    for name, one in config.items() if isinstance(config, dict) else ():
+        if isinstance(one, dict):
+            yield Group(str(name), str(one.get("desc", "")), _ranks(one.get("ranks")))
+        else:
+            yield Group(str(name), "", _ranks(one))
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """`[0, 1, 2]` as text or as a list; empty where it is cut with `...`."""
+    if isinstance(value, str):
+        return () if "..." in value else tuple(int(one) for one in re.findall(r"\d+", value))
+    if isinstance(value, (list, tuple)) and all(isinstance(one, int) for one in value):
+        return tuple(value)
+    return ()
+
+
+def _call(entry: Any, number: int, groups: dict[str, Group]) -> Call | None:
+    if not isinstance(entry, dict):
+        return None
+    name = str(entry.get("profiling_name", "")).partition(":")[2] or str(
+        entry.get("profiling_name")
+    )
+    group = _group(entry, groups)
+    transfer = _PEER.search(name)
+    sequence = entry.get("p2p_seq_id" if transfer else "collective_seq_id")
+    if sequence is None:
+        sequence = entry.get("seq_id", 0)
+    return Call(
+        order=int(entry.get("record_id", number)),
+        group=group.name,
+        sequence=int(sequence),
+        name=name,
+        sizes=_sizes(entry),
+        state=str(entry.get("state", "")),
+        created=int(entry.get("time_created_ns") or 0),
+        thread=str(entry.get("thread_name", "")),
+        is_transfer=transfer is not None,
+        peer=_peer(transfer, group) if transfer else None,
+        stack=tuple(_frames(entry.get("frames"))),
+    )
+
+
+def _group(entry: dict[str, Any], groups: dict[str, Group]) -> Group:
+    """The group of a call; added where the record's list of groups lacks it."""
+    known = entry.get("process_group")
+    if isinstance(known, (list, tuple)) and len(known) == 2:
+        name, description = str(known[0]), str(known[1])
+    else:
+        name, description = str(entry.get("pg_name", entry.get("pg_id", ""))), ""
+    old = groups.get(name)
+    if old is None or (description and not old.description):
+        groups[name] = Group(name, description, old.ranks if old else ())
+    return groups[name]
+
+
+def _peer(transfer: re.Match[str], group: Group) -> int | None:
+    place = int(transfer[3])
+    if not group.ranks:
+        return None
+    return group.ranks[place] if place < len(group.ranks) else None
+
+
+def _sizes(entry: dict[str, Any]) -> str:
+    parts = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes")]
+    return " ".join(_plain(part) for part in parts if part)
+
+
+def _plain(value: Any) -> str:
+    """Lists and tuples alike: equal shapes are equal text."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_plain, value))}]"
+    return str(value)
+
+
+def _frames(frames: Any) -> Iterable[str]:
+    for one in frames if isinstance(frames, (list, tuple)) else ():
+        if isinstance(one, dict):
+            yield f"{one.get('filename', '?')}:{one.get('line', 0)} {one.get('name', '')}"

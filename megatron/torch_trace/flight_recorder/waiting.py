@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for whom: pending collectives joined over ranks.
+
+    rank 1   all_reduce 41 of group 7 pending     waits for rank 2, which never called it
+    rank 2   nothing pending                      is in no collective: its CPU is elsewhere
+    rank 3   all_gather 12 of group 9 pending     rank 4 has completed it: rank 3's GPU is stuck
+    rank 5   (no file)
+
+A collective completes on no rank before all have called it. A rank that is behind the others of its
+group has given them what they needed and did not complete itself, so its own GPU is stuck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
+
+
+class Cause(Enum):
+    """Why a rank is at fault; the value is the word in JSON."""
+
+    NO_FILE = "no_file"
+    NOT_IN_A_COLLECTIVE = "not_in_a_collective"
+    BEHIND = "gpu_stuck"
+    DIFFERENT = "different_call"
+    NEVER_CALLED = "never_called"
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A rank that others wait for, by itself.
+
+    Args:
+        rank: global rank.
+        cause: how it is known.
+        call: the pending call that shows it: of the rank where it is BEHIND or DIFFERENT, else of a
+            rank that waits.
+        waits: the ranks that wait in this call.
+        usual: of DIFFERENT, what most ranks called instead.
+    """
+
+    rank: int
+    cause: Cause
+    call: Call
+    waits: tuple[int, ...]
+    usual: str = ""
+
+
+class Joined:
+    """Records of all ranks, joined.
+
+    Args:
+        records: one a rank.
+
+    Attributes:
+        groups: all groups that any record knows, with all ranks that are known of each.
+        pending: rank -> group -> its pending calls, by order.
+        absent: ranks that groups name and that left no file.
+    """
+
+    def __init__(self, records: Sequence[FlightRecord]) -> None:
+        self.records = {one.rank: one for one in records}
+        self.groups = _all_groups(records)
+        self.pending: dict[int, dict[str, list[Call]]] = {}
+        for one in records:
+            by_group: dict[str, list[Call]] = defaultdict(list)
+            for call in one.pending():
+                by_group[call.group].append(call)
+            self.pending[one.rank] = by_group
+        named = {rank for group in self.groups.values() for rank in group.ranks}
+        self.absent = tuple(sorted(named - self.records.keys()))
+
+    def blames(self) -> tuple[Blame, ...]:
+        """Ranks at fault, each once, with the surest sign; by rank."""
+        found: dict[int, Blame] = {}
+        for blame in [*self._different(), *self._behind(), *self._elsewhere()]:
+            found.setdefault(blame.rank, blame)
+        if not found:
+            # Who waits elsewhere himself is at fault only if nobody else is.
+            for blame in self._never():
+                found.setdefault(blame.rank, blame)
+        return tuple(sorted(found.values(), key=lambda one: one.rank))
+
+    def fronts(self, group: Group) -> dict[int, Call]:
+        """The first pending collective of each rank in a group."""
+        first = {}
+        for rank in group.ranks:
+            mine = self.pending.get(rank, {}).get(group.name, ())
+            calls = [one for one in mine if not one.is_transfer]
+            if calls:
+                first[rank] = min(calls, key=lambda one: one.sequence)
+        return first
+
+    def _different(self) -> Iterable[Blame]:
+        """Ranks that call another collective, or another size, than most at the same number."""
+        for group in self.groups.values():
+            fronts = self.fronts(group)
+            lowest = min((call.sequence for call in fronts.values()), default=0)
+            here = {rank: call for rank, call in fronts.items() if call.sequence == lowest}
+            kinds = Counter(_kind(call) for call in here.values())
+            if len(kinds) < 2:
+                continue
+            (usual, most), (_, second) = kinds.most_common(2)
+            for rank, call in here.items():
+                if most > second and _kind(call) != usual:
+                    others = tuple(r for r, c in here.items() if _kind(c) == usual)
+                    yield Blame(rank, Cause.DIFFERENT, call, others, usual)
+
+    def _behind(self) -> Iterable[Blame]:
+        """Ranks that did not complete what others of the group have completed."""
+        found: dict[int, Blame] = {}
+        for group in self.groups.values():
+            fronts = self.fronts(group)
+            for rank, call in fronts.items():
+                further = tuple(r for r, c in fronts.items() if c.sequence > call.sequence)
+                if further and (rank not in found or call.order < found[rank].call.order):
+                    found[rank] = Blame(rank, Cause.BEHIND, call, further)
+        return found.values()
+
+    def _elsewhere(self) -> Iterable[Blame]:
+        """Ranks without a file, or with nothing pending, that others wait for."""
+        for rank in (*self.absent, *self.records):
+            if self.pending.get(rank):
+                continue
+            cause = Cause.NOT_IN_A_COLLECTIVE if rank in self.records else Cause.NO_FILE
+            waits = self._waiting_for(rank)
+            if waits:
+                first = min(waits.values(), key=lambda one: one.created)
+                yield Blame(rank, cause, first, tuple(sorted(waits)))
+
+    def _never(self) -> Iterable[Blame]:
+        """The few of a group that never called what most of it waits in."""
+        for group in self.groups.values():
+            fronts = self.fronts(group)
+            missing = [r for r in group.ranks if r in self.records and r not in fronts]
+            if fronts and len(missing) < len(fronts):
+                first = min(fronts.values(), key=lambda one: one.created)
+                for rank in missing:
+                    yield Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(fronts)))
+
+    def _waiting_for(self, rank: int) -> dict[int, Call]:
+        """Ranks that wait for this one, each with its first call that does."""
+        found: dict[int, Call] = {}
+        for group in self.groups.values():
+            if rank in group.ranks:
+                for other, call in self.fronts(group).items():
+                    found.setdefault(other, call)
+        for other, groups in self.pending.items():
+            for calls in groups.values():
+                for call in calls:
+                    if call.peer == rank:
+                        found.setdefault(other, call)
+        return found
+
+
+def _kind(call: Call) -> str:
+    return f"{call.name} {call.sizes}".strip() if call.name in _EQUAL_SIZES else call.name
+
+
+_EQUAL_SIZES = {"all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast", "all_gather"}
+"""Collectives whose sizes must be the same on all ranks; all-to-all may differ."""
+
+
+def _all_groups(records: Sequence[FlightRecord]) -> dict[str, Group]:
+    """Groups by name; where no record lists the ranks, those that called it."""
+    found: dict[str, Group] = {}
+    callers: dict[str, set[int]] = defaultdict(set)
+    for record in records:
+        for call in record.calls:
+            callers[call.group].add(record.rank)
+        for group in record.groups.values():
+            old = found.get(group.name)
+            if old is None or len(old.ranks) < len(group.ranks):
+                found[group.name] = group
+    return {
+        name: Group(name, one.description, one.ranks or tuple(sorted(callers[name])))
+        for name, one in found.items()
+    }

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501  (a sentence that users read stands on one line)
+"""Who is at fault when a job hangs: jobs with one fault each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from record_builder import RecordBuilder
+
+from megatron import torch_trace
+from megatron.torch_trace.commands.hang import command
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.flight_recorder.answer import HangAnswer, hang
+
+FOUR = {"tp0": [0, 1], "tp1": [2, 3], "dp0": [0, 2], "dp1": [1, 3]}
+FRAMES = [
+    {"filename": "/site/torch/distributed/distributed_c10d.py", "line": 3, "name": "all_reduce"},
+    {"filename": "megatron/core/tensor_parallel/mappings.py", "line": 20, "name": "_reduce"},
+]
+
+
+def answered(built: RecordBuilder, folder: Path, **how: Any) -> HangAnswer:
+    return hang(built.write(folder, **how))
+
+
+def test_a_rank_in_no_collective_is_at_fault_and_those_that_wait_for_others_are_not(
+    tmp_path: Path,
+) -> None:
+    # Rank 3's CPU is elsewhere: 2 waits for it, 0 for 2, and 1 for 0 and 3.
+    built = RecordBuilder(**FOUR)
+    built.call(2, "tp1", 8112, state="started").call(0, "dp0", 7).call(1, "dp1", 7)
+    answer = answered(built, tmp_path)
+    assert answer.culprits == (3,)
+    assert answer.verdict == (
+        "Rank 3 is in no collective: its CPU is elsewhere, and ranks 1-2 wait for it (first in tensor-parallel all_reduce 8,112)."
+    )
+    assert [(one.rank, one.state, one.words) for one in answer.ranks] == [
+        (0, "waiting", "data-parallel all_reduce 7"),
+        (1, "waiting", "data-parallel all_reduce 7"),
+        (2, "waiting", "tensor-parallel all_reduce 8,112"),
+        (3, "running", ""),
+    ]
+
+
+def test_a_rank_without_a_file_is_named(tmp_path: Path) -> None:
+    built = RecordBuilder(**FOUR).call(2, "tp1", 5).call(1, "dp1", 5)
+    answer = answered(built, tmp_path, without=3)
+    assert answer.culprits == (3,)
+    assert answer.verdict == (
+        "Rank 3 has left no flight record, and ranks 1-2 wait for it (first in tensor-parallel all_reduce 5)."
+    )
+    assert answer.ranks[3].state == "missing"
+
+
+def test_a_gpu_that_did_not_complete_what_the_others_completed_is_stuck(tmp_path: Path) -> None:
+    built = RecordBuilder(dp0=[0, 1, 2, 3], tp0=[0, 1], tp1=[2, 3])
+    built.call(2, "tp1", 40, "_all_gather_base").call(2, "dp0", 9)
+    built.call(3, "tp1", 43, "_all_gather_base").call([0, 1, 3], "dp0", 9)
+    answer = answered(built, tmp_path)
+    assert answer.culprits == (2,)
+    assert answer.verdict == (
+        "The GPU of rank 2 is stuck in tensor-parallel all_gather_base 40, which rank 3 has completed."
+    )
+
+
+def test_a_rank_that_calls_another_size_is_at_fault(tmp_path: Path) -> None:
+    built = RecordBuilder(tp0=[0, 1, 2, 3])
+    built.call([0, 1, 3], "tp0", 6).call(2, "tp0", 6, size=2048)
+    answer = answered(built, tmp_path)
+    assert answer.culprits == (2,)
+    assert answer.verdict == (
+        "Rank 2 calls tensor-parallel all_reduce 6 with [[2048]] [BFloat16] [[2048]], where ranks 0-1, 3 call all_reduce [[4096]] [BFloat16] [[4096]]."
+    )
+
+
+def test_a_rank_that_calls_another_collective_is_at_fault(tmp_path: Path) -> None:
+    built = RecordBuilder(tp0=[0, 1, 2]).call([0, 1], "tp0", 6).call(2, "tp0", 6, "broadcast")
+    assert answered(built, tmp_path).culprits == (2,)
+
+
+def test_all_to_all_may_have_other_sizes_on_each_rank(tmp_path: Path) -> None:
+    built = RecordBuilder(ep0=[0, 1, 2])
+    for rank in range(3):
+        built.call(rank, "ep0", 6, "all_to_all", size=100 * rank)
+    assert answered(built, tmp_path).culprits == ()
+
+
+def test_a_rank_that_skipped_a_collective_is_at_fault_though_it_waits_elsewhere(
+    tmp_path: Path,
+) -> None:
+    # Rank 3 skipped the all-reduce of four and went on to its pair, where nobody comes.
+    built = RecordBuilder(tp0=[0, 1, 2, 3], dp0=[2, 3])
+    built.call([0, 1, 2], "tp0", 6).call(3, "dp0", 4)
+    answer = answered(built, tmp_path)
+    assert answer.culprits == (3,)
+    assert answer.verdict == (
+        "Rank 3 never called tensor-parallel all_reduce 6, in which ranks 0-2 wait."
+    )
+
+
+def test_a_transfer_that_nobody_answers_blames_its_other_end(tmp_path: Path) -> None:
+    built = RecordBuilder(pp0=[4, 8]).call(4, "pp0", 3, "recv 0<-1")
+    answer = answered(built, tmp_path)
+    assert answer.culprits == (8,)
+    assert "(first in pipeline recv from 8)" in answer.verdict
+
+
+def test_several_ranks_of_a_host_are_one_sentence(tmp_path: Path) -> None:
+    built = RecordBuilder(dp0=list(range(16))).call(list(range(8)), "dp0", 3)
+    answer = answered(built, tmp_path)
+    assert answer.culprits == tuple(range(8, 16))
+    assert answer.verdict == (
+        "Ranks 8-15 are in no collective: their CPUs are elsewhere, and ranks 0-7 wait for them (first in data-parallel all_reduce 3)."
+    )
+
+
+def test_a_collective_that_all_have_called_blames_nobody(tmp_path: Path) -> None:
+    answer = answered(RecordBuilder(tp0=[0, 1]).call([0, 1], "tp0", 3), tmp_path)
+    assert answer.culprits == ()
+    assert answer.verdict.startswith("All ranks of every pending collective have called it")
+
+
+def test_completed_calls_alone_are_no_hang(tmp_path: Path) -> None:
+    built = RecordBuilder(tp0=[0, 1]).call([0, 1], "tp0", 3, state="completed")
+    answer = answered(built, tmp_path)
+    assert answer.verdict == (
+        "Nothing is pending on any rank: the job does not hang in a collective."
+    )
+
+
+def test_json_compressed_and_older_records_say_the_same(tmp_path: Path) -> None:
+    built = RecordBuilder(tp0=[0, 1]).call(0, "tp0", 3)
+    expected = answered(built, tmp_path).verdict
+    built.write(tmp_path, as_json=True)
+    packed = tmp_path / "comm_lib_trace_rank_1"
+    packed.write_bytes(gzip.compress(packed.read_bytes()))
+    assert hang(tmp_path).verdict == expected
+    for rank in (0, 1):  # version 2.1: lists of ranks, one number for all calls
+        old = built.record(rank)
+        old["pg_config"] = {
+            "tp0": {"name": "tp0", "desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}
+        }
+        for entry in old["entries"]:
+            entry["seq_id"] = entry.pop("collective_seq_id")
+        (tmp_path / f"comm_lib_trace_rank_{rank}").write_bytes(pickle.dumps(old, 4))
+    assert hang(tmp_path).verdict == expected
+
+
+def test_groups_whose_ranks_are_cut_are_those_that_called(tmp_path: Path) -> None:
+    built = RecordBuilder(dp0=[0, 1, 2])
+    built.call([0, 1, 2], "dp0", 1, state="completed").call([0, 1], "dp0", 2)
+    for rank in range(3):
+        record = built.record(rank)
+        record["pg_config"]["dp0"]["ranks"] = "[0, 1, ..., 2]"
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(record))
+    assert hang(tmp_path).culprits == (2,)
+
+
+def test_the_command_shows_culprits_first_and_where_others_wait(tmp_path: Path) -> None:
+    RecordBuilder(tp0=[0, 1]).call(0, "tp0", 3, frames=FRAMES).write(tmp_path)
+    (tmp_path / "job.log").write_text("hello")
+    assert CliRunner().invoke(command, [str(tmp_path)]).output == (
+        "Rank 1 is in no collective: its CPU is elsewhere, and rank 0 waits for it (first in tensor-parallel all_reduce 3).\n"
+        "Look at the Python stack of that process (`py-spy dump --pid PID`): data loader, a lock, a checkpoint, a debugger.\n"
+        "\n"
+        "rank  state    first pending call            pending  called in\n"
+        "1     running\n"
+        "0     waiting  tensor-parallel all_reduce 3        1  mappings.py:20 _reduce\n"
+        "Skipped 1 other file.\n"
+    )
+
+
+def test_json_has_culprits_and_the_python_stack(tmp_path: Path) -> None:
+    RecordBuilder(tp0=[0, 1]).call(0, "tp0", 3, frames=FRAMES).write(tmp_path)
+    found = json.loads(CliRunner().invoke(command, [str(tmp_path), "--json"]).output)
+    assert (found["schema"], found["culprits"]) == (1, [1])
+    assert found["causes"] == [{"rank": 1, "cause": "not_in_a_collective", "waiting_ranks": [0]}]
+    assert found["ranks"][0] == {
+        "rank": 0,
+        "state": "waiting",
+        "collective": "all_reduce",
+        "dimension": "tp",
+        "group": "tp0",
+        "sequence": 3,
+        "sizes": "[[4096]] [BFloat16] [[4096]]",
+        "module": None,
+        "python": [
+            "/site/torch/distributed/distributed_c10d.py:3 all_reduce",
+            "megatron/core/tensor_parallel/mappings.py:20 _reduce",
+        ],
+        "pending": 1,
+    }
+    assert found["ranks"][1]["collective"] is None
+
+
+def test_python_has_the_same_answer(tmp_path: Path) -> None:
+    RecordBuilder(tp0=[0, 1]).call(0, "tp0", 3).write(tmp_path)
+    assert torch_trace.hang(tmp_path).culprits == (1,)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("rank_0", b"hello", "neither a pickle nor JSON"),
+        ("rank_0", b'{"entries": [', "JSON that is not whole"),
+        ("rank_0", b'{"traceEvents": []}', "no flight record: it has no entries"),
+        ("rank_0", b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "asks for os.system"),
+        ("record", b"{}", "no rank at the end of the file's name"),
+    ],
+)
+def test_what_is_no_record_is_one_sentence(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"{name}: {reason}"):
+        hang(path)
+    with pytest.raises(UsageError, match=r"no flight record .*TORCH_FR_BUFFER_SIZE=2000"):
+        hang(tmp_path)
+
+
+def test_two_records_of_one_rank_are_refused(tmp_path: Path) -> None:
+    built = RecordBuilder(tp0=[0, 1]).call(0, "tp0", 3)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        built.write(tmp_path / name)
+    with pytest.raises(UsageError, match="are both of rank 0; name the records of one hang"):
+        hang(tmp_path)
