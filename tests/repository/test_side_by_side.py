@@ -98,7 +98,7 @@ def test_a_process_that_dies_is_a_failure_and_the_other_folders_go_on(
 def test_a_process_that_hangs_is_ended_with_all_that_it_started_and_says_where_it_was(
     tmp_path: Path,
 ) -> None:
-    folder(tmp_path, "hangs", "os.system('sleep 1234567')")
+    folder(tmp_path, "hangs", f"os.system('sleep {LONG}')")
     folder(tmp_path, "good", "pass")
     status, output = run(tmp_path, "hangs", "good", "--at-once", "2", "--seconds", "5")
     good, hangs = summary(output)
@@ -106,7 +106,11 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_started_and_says_where_i
     assert hangs[0] == "hangs"
     assert hangs[1].startswith("NOT DONE after s")
     assert "test_hangs.py" in output.partition("most recent call first")[2]
-    assert not lives("1234567")
+    assert not lives(LONG)
+
+
+LONG = f"9{os.getpid():07}"
+"""Seconds that no other run of these tests on this machine sleeps."""
 
 
 def lives(word: str) -> bool:
@@ -115,7 +119,7 @@ def lives(word: str) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_stops_the_run_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
-    folder(tmp_path, "long", "open('begun', 'w'); os.system('sleep 7654321')")
+    folder(tmp_path, "long", f"open('begun', 'w'); os.system('sleep {LONG}')")
     folder(tmp_path, "later", "open('late', 'w')")
     process = subprocess.Popen(
         command("long", "later", "--at-once", "1"), cwd=tmp_path, env=ENVIRONMENT
@@ -125,5 +129,5 @@ def test_who_stops_the_run_leaves_nothing_running(tmp_path: Path, number: signal
         time.sleep(0.05)
     process.send_signal(number)
     assert process.wait(60) == 130
-    assert not lives("7654321")
+    assert not lives(LONG)
     assert not (tmp_path / "late").exists()
