@@ -25,12 +25,9 @@ fi
 
 # What takes longest begins first; other folders are found. SLURM's jobs have time limits: alone.
 folders=(tests/{functional,toy_trainings,torch_trace,analysis,torch_profile})
-for folder in tests/*; do
-  if [[ $folder != tests/slurm && " ${folders[*]} " != *" $folder "* ]] &&
-    compgen -G "$folder/test_*.py" >/dev/null; then
-    folders+=("$folder")
-  fi
-done
+while read -r folder; do
+  [[ " ${folders[*]} tests/slurm " == *" $folder "* ]] || folders+=("$folder")
+done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)
 FAST="not torchrun and not slurm and not browser and not slow"
 python=.venv/bin/python
 if (($# == 0)); then

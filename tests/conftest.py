@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ _FLAGS = [
 ]
 
 
+_COLLECTION = Path(__file__).parents[2] / "shared"
 _OF_FOLDERS = {
     "functional": pytest.mark.torchrun,
     "toy_trainings": pytest.mark.torchrun,
@@ -37,8 +39,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in _OF_FOLDERS:
             item.add_marker(_OF_FOLDERS[folder])
+        if _reads_the_larger_collection(item):
+            item.add_marker(pytest.mark.slow)
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+
+
+def _reads_the_larger_collection(item: pytest.Item) -> bool:
+    """Recordings beside the checkout; of the samples within it there is one of each kind."""
+    if "shared" in getattr(item, "fixturenames", ()):
+        return True
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(one, Path) and one.is_relative_to(_COLLECTION) for one in given)
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for seldom, and never in what the imports made: a sixth of the time."""
+    gc.freeze()
+    gc.set_threshold(100_000, 10, 10)
 
 
 @pytest.fixture(scope="module")

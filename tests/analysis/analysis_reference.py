@@ -6,7 +6,6 @@ Everything is read with `json`, times are integers from text, sets of time are s
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import re
@@ -109,12 +108,7 @@ def _parts(
 def _events(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    # Events have no cycles: looking for some takes as long as reading.
-    gc.disable()
-    try:
-        trace = json.loads(text, parse_float=Decimal, strict=False)
-    finally:
-        gc.enable()
+    trace = json.loads(text, parse_float=Decimal, strict=False)
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
     found = []
     for event in events:

@@ -20,6 +20,7 @@ import pytest
 from trace_builder import read
 
 ROOT = Path(__file__).parents[2]
+STARTUP = ROOT / "tests" / "startup"
 WHEELS = ("0.17.0", "0.18.2", "0.19.2")
 
 MODEL = (
@@ -98,7 +99,7 @@ def launch(wheel_path: Callable[[str], str]) -> Launch:
             **os.environ,
             "WANDB_MODE": "offline",
             **(variables or {}),
-            "PYTHONPATH": path or f"{ROOT}:{wheel_path(version)}",
+            "PYTHONPATH": f"{path or f'{ROOT}:{wheel_path(version)}'}:{STARTUP}",
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
         }

@@ -27,7 +27,7 @@ TINY = {
     "TP": "2",
     "GPUS_PER_NODE": "0",
     "PYTHON": sys.executable,
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'startup'}",
     "PYTHONWARNINGS": "ignore",
     "TORCHDYNAMO_DISABLE": "1",  # the CPU compiles nothing; this spares its import
     "TORCH_COMPILE_DISABLE": "1",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 TOY = str(Path(__file__).with_name("toy_training.py"))
 ENVIRONMENT = {
     **os.environ,
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'startup'}",
     "OMP_NUM_THREADS": "1",
     "PYTHONWARNINGS": "ignore",
     "KINETO_LOG_LEVEL": "99",

@@ -78,7 +78,7 @@ def _behind(tail: bytes, at: int) -> int:
 def _is_strict(members: bytes) -> bool:
     try:
         msgspec.json.decode(b"{%b}" % members.strip(b" \t\r\n,"), type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

@@ -89,6 +89,13 @@ def test_a_second_trace_events_of_nothing_is_nothing(tmp_path: Path) -> None:
     assert (list(trace.blocks()) != [], bool(trace.damage)) == (True, False)
 
 
+def test_a_key_behind_the_events_that_is_not_utf_8_costs_no_event(tmp_path: Path) -> None:
+    data = text(event("a"), tail=TAIL).replace(b'"traceName"', b'"\x80traceName"')
+    path = write(tmp_path / "t.json", data)
+    found, faults, _ = read(path)
+    assert (found, faults) == (["a"], {"not_utf8": 1})
+
+
 def test_a_document_behind_events_without_a_frame_is_said(tmp_path: Path) -> None:
     data = f"[{event('a')}, {event('b')}]".encode()
     found, faults, _ = read(write(tmp_path / "t.json", data + SECOND))
