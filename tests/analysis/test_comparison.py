@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from compared_windows import HOSTILE, MS, comparison, run, window
 from recorded_traces import SAMPLES
-from trace_builder import GEMM, NCCL
+from trace_builder import GEMM, NCCL, TraceBuilder
 
 from megatron.torch_trace.analysis.compare.configuration import Change, flags_of
+from megatron.torch_trace.analysis.compare.different_work import WorkAmount
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.report.comparison.sections import sections
 
@@ -56,6 +57,27 @@ def test_a_kernel_that_only_one_side_has_has_appeared_or_vanished(tmp_path: Path
     assert times["old_kernel"] == (4 * MS, None)
     assert times["new_kernel"] == (None, 4 * MS)
     assert found.kernels[-1].name == NCCL
+
+
+def test_a_run_that_does_less_work_is_named_before_its_times(tmp_path: Path) -> None:
+    a, b = window(tmp_path / "a", (4, 4)), window(tmp_path / "b", (3, 3), extra=f"{GEMM}_again")
+    assert comparison(a, b).different_work == (WorkAmount("kernels", "gemm", 1, 2),)
+    assert comparison(a, a).different_work == ()
+    lines = run(a, b).output.replace("\n  ", " ").splitlines()
+    assert (
+        "A and B do not do the same work in an iteration: a rank runs 1 -> 2 gemm kernels. "
+        "A difference in time may come from that alone."
+    ) in lines
+    found = json.loads(run(a, b, "--json").output)["different_work"]
+    assert found == [{"kind": "kernels", "of": "gemm", "before": 1.0, "after": 2.0}]
+
+
+def test_a_side_that_knows_nothing_of_its_gpu_does_no_other_work(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    TraceBuilder(0, 1).step(1, 0, 10 * MS).op("aten::mm", MS, 2 * MS).write(
+        tmp_path / "b" / "rank-0.json"
+    )
+    assert comparison(window(tmp_path / "a"), tmp_path / "b").different_work == ()
 
 
 def test_flags_that_differ_are_named_first(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.compare.breakdown import (
     parts_of_rank,
 )
 from megatron.torch_trace.analysis.compare.configuration import Configuration, compare_configuration
+from megatron.torch_trace.analysis.compare.different_work import WorkAmount, different_work
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import (
     CommunicationDifference,
@@ -60,6 +61,7 @@ class Comparison:
 
     Args:
         configuration: what was different to begin with.
+        different_work: what shows that A and B do not do the same work.
         iteration: length of an iteration (of the window, where no steps are marked).
         breakdown: name -> difference; the four parts, `communication`, `overlapped_communication`,
             causes of idle time as `idle: cpu`, ...; what is unknown on a side has None there.
@@ -76,6 +78,7 @@ class Comparison:
     """
 
     configuration: Configuration
+    different_work: tuple[WorkAmount, ...]
     iteration: Difference
     breakdown: Mapping[str, Difference]
     dimensions: Mapping[str, Difference]
@@ -109,9 +112,12 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
         print(comparison.iteration.relative, comparison.iteration.significant)
     """
     parts = compare_parts(a, b)
+    communication = communication_rows(a, b)
+    families = work_rows(a, b, "families")
     findings = [{_key(one): one for one in side.findings} for side in (a, b)]
     return Comparison(
         configuration=compare_configuration(a, b),
+        different_work=different_work(a, b, families, communication),
         iteration=parts.pop("iteration"),
         breakdown=parts,
         dimensions=compare_dimensions(a, b),
@@ -121,9 +127,9 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
         slowdown=Difference(a.summary.slowdown, b.summary.slowdown),
         mfu=Difference(a.mfu.value, b.mfu.value),
         ranks=_ranks(a, b),
-        communication=communication_rows(a, b),
+        communication=communication,
         kernels=work_rows(a, b, "kernels"),
-        families=work_rows(a, b, "families"),
+        families=families,
         shapes=work_rows(a, b, "shapes"),
         modules=module_rows(a, b, "modules"),
         module_classes=module_rows(a, b, "module_classes"),

@@ -3,19 +3,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from megatron.torch_trace.analysis.compare.comparison import Comparison, Lateness
+from megatron.torch_trace.analysis.compare.different_work import (
+    BYTES,
+    FLOPS,
+    KERNELS,
+    WorkAmount,
+)
 from megatron.torch_trace.analysis.compare.statistics import STEPS, Difference
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.report.comparison.words import pair, part_name, relative, signed
-from megatron.torch_trace.wording import duration, percent
+from megatron.torch_trace.wording import count, counted, duration, number, percent, size
 
 _LEAST_SHARE = 0.001
+_MOST_AMOUNTS = 3
 
 
 def answer(comparison: Comparison) -> list[str]:
     """One sentence or two for each thing worth knowing, the most important first."""
     return [
         _iteration(comparison.iteration),
+        *_work(comparison.different_work),
         _undisturbed(comparison.undisturbed),
         *_straggler(comparison),
         *_parts(comparison),
@@ -31,6 +41,38 @@ def _iteration(one: Difference) -> str:
     moved = f"{_times(one)}, {relative(one)}"
     word = "longer" if change > 0 else "less"
     return f"An iteration takes {duration(abs(change))} {word} in B ({moved}); {_noise(one)}."
+
+
+def _work(amounts: Sequence[WorkAmount]) -> list[str]:
+    """What is compared is not the same, so a difference in time may be no gain."""
+    if not amounts:
+        return []
+    told = [_AMOUNTS[one.kind](one) for one in amounts[:_MOST_AMOUNTS]]
+    more = len(amounts) - len(told)
+    others = f", and {counted(more, 'other amount')} differ" if more else ""
+    return [
+        f"A and B do not do the same work in an iteration: {'; '.join(told)}{others}. A difference "
+        "in time may come from that alone."
+    ]
+
+
+def _flops(one: WorkAmount) -> str:
+    return f"the model computes {pair(*map(_tera, (one.before, one.after)))} TFLOP"
+
+
+def _kernels(one: WorkAmount) -> str:
+    return f"a rank runs {pair(count(one.before), count(one.after))} {one.of} kernels"
+
+
+def _bytes(one: WorkAmount) -> str:
+    return f"a rank sends {pair(size(one.before), size(one.after))} in {one.of}"
+
+
+def _tera(flops: float) -> str:
+    return number(flops / 1e12)
+
+
+_AMOUNTS = {FLOPS: _flops, KERNELS: _kernels, BYTES: _bytes}
 
 
 def _undisturbed(one: Difference) -> str:

@@ -29,6 +29,7 @@ def comparison_document(
         "a": _side(names[0], a),
         "b": _side(names[1], b),
         "configuration": asdict(comparison.configuration),
+        "different_work": [asdict(one) for one in comparison.different_work],
         "iteration": _difference(comparison.iteration),
         "breakdown": {name: _difference(one) for name, one in comparison.breakdown.items()},
         "dimensions": {name: _difference(one) for name, one in comparison.dimensions.items()},
