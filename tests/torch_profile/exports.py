@@ -51,10 +51,6 @@ def hand_over(exporter: Exporter, where: Export, ending: Ending = Ending.FORK) -
     exporter.hand_over(profiled(), where, ending, stop_seconds=0.0, expected_mb=0.0, writers=1)
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
 def steps(path: Path) -> int:
     return sum(event.get("name") == "ProfilerStep#3" for event in read(path)["traceEvents"])
 

@@ -61,10 +61,6 @@ def end(recorder: Recorder) -> None:
     recorder.exporter.wait()
 
 
-def traces(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
 def spans(path: Path, *prefixes: str) -> list[str]:
     events = [e for e in read(path)["traceEvents"] if e.get("cat") == "user_annotation"]
     events.sort(key=lambda e: float(e["ts"]))

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from toy_runs import ENVIRONMENT, TOY, ended, losses, start, steps, traces, until
+from toy_runs import ENVIRONMENT, TOY, ended, losses, start, steps, until
+from written_files import files_below
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_signal_in_the_middle_of_a_window_leaves_a_partial_trace(
     assert status == -number, "it died of the signal, as it would have without us"
     assert time.monotonic() - began < 30
     assert f"rank 0 received {number.name}: saving what is recorded, then ending" in output
-    assert traces(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
+    assert files_below(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
     assert steps(tmp_path) == ["ProfilerStep#3", "ProfilerStep#4"]
 
 
@@ -50,7 +51,7 @@ def test_a_signal_that_somebody_handles_is_passed_on_and_training_ends_its_own_w
     assert status == 0, output
     assert "own handler called" in output
     assert "end of training" in output
-    assert traces(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
+    assert files_below(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
 
 
 def test_a_signal_while_the_child_still_writes_waits_for_it(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_a_signal_while_the_child_still_writes_waits_for_it(tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     status, _ = ended(process)
     assert status == -signal.SIGTERM
-    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    assert files_below(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
 def test_a_signal_while_the_end_of_the_process_waits_for_a_trace_waits_too(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_signal_while_the_end_of_the_process_waits_for_a_trace_waits_too(tmp_p
     until(process, "for 1 trace to be written")
     process.send_signal(signal.SIGTERM)
     status = process.wait(timeout=60)
-    left = traces(tmp_path)  # what SLURM would leave: it kills what outlives its parent
+    left = files_below(tmp_path)  # what SLURM would leave: it kills what outlives its parent
     ended(process)
     assert (status, left) == (-signal.SIGTERM, ["iter-0000003/rank-0.pt.trace.json.gz"])
 
@@ -84,7 +85,7 @@ def test_an_exception_leaves_the_window_it_ended(tmp_path: Path) -> None:
     status, output = ended(start(tmp_path, "--active", "3", "--raise-at", "4"))
     assert status == 1
     assert output.count("RuntimeError: the model exploded") == 1, "and its own traceback only"
-    assert traces(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
+    assert files_below(tmp_path) == ["iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"]
 
 
 def test_peers_do_not_wait_for_an_export_longer_than_their_timeout(
@@ -102,7 +103,7 @@ def test_peers_do_not_wait_for_an_export_longer_than_their_timeout(
     )
     assert run.returncode == 0, run.stdout
     assert run.stdout.count("end of training") == 2
-    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    assert files_below(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
 def test_windows_back_to_back_while_the_first_is_still_being_written(
@@ -111,7 +112,7 @@ def test_windows_back_to_back_while_the_first_is_still_being_written(
     status, output = ended(start(tmp_path, "--repeat", "3", "--slow-save", "2"))
     assert status == 0, output
     assert losses(output) == plain
-    assert traces(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
+    assert files_below(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
 
 
 def test_a_window_that_outgrows_its_bound_ends_early(tmp_path: Path, plain: list[str]) -> None:
@@ -148,8 +149,8 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
     assert losses(head + tail) == plain
     assert "the process that wrote it was killed by SIGKILL" in head + tail
     assert "could not write the trace of iteration 5" in head + tail
-    assert "iter-0000003/rank-0.pt.trace.json.gz" in traces(folder)
-    assert "iter-0000007/rank-0.pt.trace.json.gz" in traces(folder)
+    assert "iter-0000003/rank-0.pt.trace.json.gz" in files_below(folder)
+    assert "iter-0000007/rank-0.pt.trace.json.gz" in files_below(folder)
 
 
 def test_training_that_is_killed_while_a_thread_saves_leaves_what_can_be_completed(
@@ -159,7 +160,7 @@ def test_training_that_is_killed_while_a_thread_saves_leaves_what_can_be_complet
     until(process, "step 5 ")
     process.kill()
     ended(process)
-    assert traces(tmp_path) == [], "nothing has the name of a finished trace"
+    assert files_below(tmp_path) == [], "nothing has the name of a finished trace"
 
 
 def test_a_folder_that_vanishes_while_a_thread_stops_the_profiler_costs_its_trace_only(
@@ -175,4 +176,4 @@ def test_a_folder_that_vanishes_while_a_thread_stops_the_profiler_costs_its_trac
     assert status == 0, head + tail
     assert losses(head + tail) == plain
     assert "could not write the trace of iteration 3" in head + tail
-    assert traces(folder) == ["iter-0000005/rank-0.pt.trace.json.gz"]
+    assert files_below(folder) == ["iter-0000005/rank-0.pt.trace.json.gz"]

@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from toy_runs import ended, losses, run, start, traces, until
+from toy_runs import ended, losses, run, start, until
 from trace_builder import read
+from written_files import files_below
 
 WINDOW = "iter-0000003-0000005"
 WHOLE = f"{WINDOW}/rank-0.pt.trace.json.gz"
@@ -52,7 +53,7 @@ def survives(folder: Path, plain: list[str], *options: str) -> tuple[str, list[s
     assert "Traceback" not in output, output
     assert losses(output) == plain
     assert outlives(str(folder)) == []
-    whole = [name for name in traces(folder) if name.endswith(".json.gz")]
+    whole = [name for name in files_below(folder) if name.endswith(".json.gz")]
     for name in whole:
         assert read(folder / name)["traceEvents"]
     return output, whole
@@ -181,7 +182,7 @@ def test_two_jobs_in_one_folder_at_once(tmp_path: Path, plain: list[str]) -> Non
     assert "Traceback" not in said
     assert said.count("rank 0 wrote ") == 1
     assert said.count("exists, and traces are never overwritten") == 1
-    assert [name for name in traces(tmp_path) if name.endswith(".gz")] == [WHOLE]
+    assert [name for name in files_below(tmp_path) if name.endswith(".gz")] == [WHOLE]
     assert read(tmp_path / WHOLE)["traceEvents"]
 
 
@@ -197,7 +198,7 @@ def test_training_that_is_ended_while_its_trace_is_written_leaves_nothing_runnin
     while outlives(str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert outlives(str(tmp_path)) == []
-    for name in traces(tmp_path):
+    for name in files_below(tmp_path):
         if name.endswith(".json.gz"):
             assert read(tmp_path / name)["traceEvents"]
 

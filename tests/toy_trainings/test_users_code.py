@@ -6,8 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_runs import losses, run, steps, traces
+from toy_runs import losses, run, steps
 from trace_builder import read
+from written_files import files_below
 
 WHOLE = "iter-0000003-0000005/rank-0.pt.trace.json.gz"
 
@@ -28,7 +29,7 @@ print("the child's status:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert status == 0, output
     assert "the child's status: 7" in output
     assert losses(output) == plain
-    assert traces(tmp_path) == [WHOLE], "the child has written nothing"
+    assert files_below(tmp_path) == [WHOLE], "the child has written nothing"
     assert steps(tmp_path) == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
 
 
@@ -38,7 +39,7 @@ print("the child's status:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def test_a_folder_of_any_name_holds_a_trace_that_is_whole(tmp_path: Path, name: str) -> None:
     status, output = run(tmp_path / name, "--active", "3")
     assert status == 0, output
-    assert traces(tmp_path / name) == [WHOLE]
+    assert files_below(tmp_path / name) == [WHOLE]
     assert steps(tmp_path / name) == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
 
 
@@ -52,7 +53,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1 + {spare},) * 2)
     status, output = run(tmp_path, "--active", "3", "--at", "4", few)
     assert (status, losses(output)) == (0, plain), output
     assert "Traceback" not in output
-    assert traces(tmp_path) == [WHOLE]
+    assert files_below(tmp_path) == [WHOLE]
     assert steps(tmp_path) == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
 
 
@@ -63,6 +64,6 @@ def test_a_limit_on_the_size_of_files_leaves_the_events_that_are_whole(
     status, output = run(tmp_path, "--active", "3", "--at", "4", small)
     assert (status, losses(output)) == (0, plain), output
     assert "could not write the trace of iterations 3-5: the trace is cut short; the" in output
-    (kept,) = traces(tmp_path)
+    (kept,) = files_below(tmp_path)
     assert kept == "iter-0000003-0000005/rank-0.partial.pt.trace.json.gz"
     assert read(tmp_path / kept)["traceEvents"]

@@ -58,10 +58,6 @@ def losses(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("step ")]
 
 
-def traces(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
 def steps(folder: Path) -> list[str]:
     (path,) = folder.rglob("*.json.gz")
     events = read(path)["traceEvents"]

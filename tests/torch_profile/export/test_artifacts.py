@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from exports import WITHOUT_THREAD, hand_over, names, what
+from exports import WITHOUT_THREAD, hand_over, what
 from exports import no_process_left as no_process_left
+from written_files import files_below
 
 from megatron.torch_profile.export import artifacts, follow_ups
 from megatron.torch_profile.export.artifacts import KEY_AVERAGES, STACKS
@@ -132,7 +133,7 @@ def test_they_are_written_when_the_trace_is_there(tmp_path: Path, ending: Ending
     exporter.wait()
     assert exporter.at_work, "whoever measures iterations knows"
     exporter._follow_ups.wait()
-    assert names(tmp_path) == [TABLE, TRACE]
+    assert files_below(tmp_path) == [TABLE, TRACE]
     assert "aten::ones" in (tmp_path / TABLE).read_text()
 
 
@@ -151,7 +152,7 @@ def test_artifacts_that_fail_cost_only_themselves(
     hand_over(exporter, what(tmp_path, **flags))
     exporter.wait()
     exporter._follow_ups.wait()
-    assert names(tmp_path) == left
+    assert files_below(tmp_path) == left
     assert said[-1].startswith(f"rank 0 could not write the artifacts of iterations 3-4: {why}")
 
 
@@ -180,7 +181,7 @@ def test_the_end_of_training_does_not_wait_for_ever(
     hand_over(exporter, what(tmp_path, key_averages=True))
     exporter.wait()
     exporter._follow_ups.wait()
-    assert names(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     assert said[-2:] == [
         "rank 0 waits up to 200 ms for the artifacts of its trace of iterations 3-4",
         "rank 0 could not write the artifacts of iterations 3-4: training ended before they were "
@@ -195,7 +196,7 @@ def test_without_memory_there_are_none(
     exporter = Exporter(60)
     hand_over(exporter, what(tmp_path, key_averages=True))
     exporter.wait()
-    assert names(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     assert said[-1].endswith("artifacts of iterations 3-4: the host has too little free memory")
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import LAUNCH, TARGET, WITHOUT_THREAD, hand_over, names, raw_trace, steps, what
+from exports import LAUNCH, TARGET, WITHOUT_THREAD, hand_over, raw_trace, steps, what
 from exports import no_process_left as no_process_left
+from written_files import files_below
 
 from megatron.torch_profile.export import background, trace_export, writers
 from megatron.torch_profile.export.background import Exporter
@@ -39,7 +40,7 @@ def test_a_trace_arrives_whole_and_alone(tmp_path: Path, ending: Ending, said: l
     exporter = Exporter(60)
     hand_over(exporter, what(tmp_path), ending)
     exporter.wait()
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
     assert steps(tmp_path / TARGET) == 1
     assert said[0].startswith(
         "rank 0 writes the trace of iterations 3-4; the profiler's stop held training for 0 s"
@@ -54,9 +55,9 @@ def test_training_is_not_held_while_the_child_writes(
     exporter = Exporter(60)
     hand_over(exporter, what(tmp_path))
     exporter.poll()
-    assert names(tmp_path) == [], "the child still sleeps, and we are here"
+    assert files_below(tmp_path) == [], "the child still sleeps, and we are here"
     exporter.wait()
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
 
 
 def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
@@ -78,7 +79,7 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
     os.kill(pids[0], signal.SIGKILL)
     exporter.wait()
     assert steps(tmp_path / TARGET) == 1
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
     assert (
         "rank 0: training itself saves the trace of iterations 3-4: the process that wrote it was "
         "killed by SIGKILL"
@@ -114,7 +115,7 @@ def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
         time.sleep(0.05)
     assert any("has not moved" in line for line in said)
     assert any("is still writing the trace of iterations 3-4" in line for line in said)
-    assert names(tmp_path) == []
+    assert files_below(tmp_path) == []
     # A busy machine may need longer than that for the second try.
     monkeypatch.setattr(background, "_STUCK_SECONDS", 60.0)
     exporter.wait()
@@ -158,7 +159,7 @@ def test_cycles_back_to_back_while_the_first_child_still_writes(
     for cycle in range(3):
         hand_over(exporter, what(tmp_path / str(cycle)))
     exporter.wait()
-    assert names(tmp_path) == [f"{cycle}/{TARGET}" for cycle in range(3)]
+    assert files_below(tmp_path) == [f"{cycle}/{TARGET}" for cycle in range(3)]
 
 
 def test_a_window_that_is_called_off_waits_for_no_memory(
@@ -202,14 +203,14 @@ def test_a_child_that_somebody_else_reaped_has_ended(
         exporter.wait()
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
 
 
 def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -> None:
     exporter = Exporter(60)
     hand_over(exporter, what(tmp_path, key_averages=True, urgent=True))
     exporter.wait()
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
 
 
 def test_launches_without_any_kernel_are_reported_at_once(
@@ -238,7 +239,7 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
     )
     assert exporter.in_flight == 1
     exporter.wait()
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
 
 
 def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
@@ -262,4 +263,4 @@ def test_a_fork_of_training_that_ends_does_not_wait_for_what_training_writes(
         os._exit(exporter.in_flight)
     assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 1, "it left it in flight"
     exporter.wait()
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]

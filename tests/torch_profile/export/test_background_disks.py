@@ -19,13 +19,13 @@ from exports import (
     TARGET,
     WITHOUT_THREAD,
     hand_over,
-    names,
     profiled,
     raw_trace,
     steps,
     what,
 )
 from exports import no_process_left as no_process_left
+from written_files import files_below
 
 from megatron.torch_profile.export import background, disk, trace_export
 from megatron.torch_profile.export.background import Exporter
@@ -42,7 +42,7 @@ def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
     where = what(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
     hand_over(exporter, where)
     exporter.wait()
-    assert names(tmp_path) == [f"shared/iter-0000003-0000004/{where.name}"]
+    assert files_below(tmp_path) == [f"shared/iter-0000003-0000004/{where.name}"]
 
 
 def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
@@ -59,7 +59,7 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
     hand_over(exporter, what(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
-    assert names(tmp_path) == []
+    assert files_below(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, said: list[str]) -> None:
@@ -113,7 +113,7 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
     hand_over(exporter, what(tiny_disk), ending)
     exporter.wait()
     assert said[-1].startswith(f"rank 0 could not write the trace of iterations 3-4: {sentence}")
-    (kept,) = (name for name in names(tiny_disk) if name != "ballast")
+    (kept,) = (name for name in files_below(tiny_disk) if name != "ballast")
     assert kept.endswith(left)
 
 
@@ -130,7 +130,7 @@ def test_what_a_file_system_refuses_is_one_line_in_its_words(
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
     assert os.strerror(number) in said[-1]
-    assert names(tmp_path) == []
+    assert files_below(tmp_path) == []
 
 
 def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
@@ -171,7 +171,7 @@ def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -
     exporter.hand_over(
         profiled(), what(tmp_path), Ending.FORK, stop_seconds=0, expected_mb=1e9, writers=8
     )
-    assert names(tmp_path) == []
+    assert files_below(tmp_path) == []
     assert said[0].startswith(
         "rank 0 drops the trace of iterations 3-4: 8 traces of about 1,000 TB raw would take"
     )
@@ -185,7 +185,7 @@ def test_no_trace_passes_through_the_temporary_folder(
         exporter = Exporter(60)
         hand_over(exporter, what(tmp_path / ending.name), ending)
         exporter.wait()
-    assert names(tmp_path) == [f"FORK/{TARGET}", f"TRAINING/{TARGET}"]
+    assert files_below(tmp_path) == [f"FORK/{TARGET}", f"TRAINING/{TARGET}"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     hand_over(exporter, what(tmp_path), ending)
     assert time.monotonic() - began < 1.5
     exporter.wait()
-    assert names(tmp_path) == left
+    assert files_below(tmp_path) == left
     assert said[0] == (
         f"rank 0: {what(tmp_path).folder} has not answered for 0 s; the trace of iterations 3-4 is "
         + ("written when the folder answers" if left else "dropped")

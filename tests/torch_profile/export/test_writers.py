@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import TARGET, hand_over, names, what
+from exports import TARGET, hand_over, what
 from exports import no_process_left as no_process_left
+from written_files import files_below
 
 from megatron.torch_profile.export import trace_export, writers
 from megatron.torch_profile.export.background import Exporter
@@ -96,7 +97,7 @@ def test_a_stdout_that_is_no_more_costs_no_trace(
         hand_over(exporter, what(tmp_path))
     assert exporter._flights[0].profiler is not None, "in a child, as always"
     exporter.wait()
-    assert names(tmp_path) == [TARGET]
+    assert files_below(tmp_path) == [TARGET]
 
 
 @pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="of Linux")

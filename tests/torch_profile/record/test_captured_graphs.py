@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from recordings import end, make, traces, train
+from recordings import end, make, train
 from recordings import signals as signals
 from slow_stop import TRACE, slowly
+from written_files import files_below
 
 from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
@@ -42,7 +43,7 @@ def test_beside_cuda_graphs_training_stops_it_itself(tmp_path: Path, said: list[
     recorder = make(tmp_path)
     train(recorder, range(1, 6))
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     assert any("CUDA graphs are replayed" in line for line in said)
 
 
@@ -56,7 +57,7 @@ def test_a_graph_that_is_captured_inside_a_window_is_noticed_at_its_end(
     torch.cuda.graphs.CUDAGraph.capture_begin(None)
     train(recorder, range(4, 6))
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     assert sum("CUDA graphs are replayed" in line for line in said) == 1
     assert any("the profiler's stop held training" in line for line in said)
     assert not hasattr(torch.cuda.graphs.CUDAGraph.capture_begin, "__wrapped__"), "taken back"
@@ -87,7 +88,7 @@ def test_a_capture_waits_for_the_stop_but_not_for_the_save(
     assert at_capture == [1]
     assert recorder.exporter.in_flight == 1
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
@@ -108,5 +109,5 @@ def test_training_that_replays_a_graph_from_before_lives_on(
         torch.cuda.synchronize()
     end(recorder)
     assert outputs.sum().item() == 64**3
-    assert len(traces(tmp_path)) == 2
+    assert len(files_below(tmp_path)) == 2
     assert sum("CUDA graphs are replayed" in line for line in said) == 1

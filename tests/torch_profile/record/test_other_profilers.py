@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from recordings import end, make, spans, traces
+from recordings import end, make, spans
 from recordings import signals as signals
 from torch.autograd import profiler as autograd_profiler
 from torch.autograd import profiler_legacy
 from torch.profiler import ProfilerActivity, profile, schedule
+from written_files import files_below
 
 from megatron.torch_profile.record import other_profilers
 from megatron.torch_profile.record.recorder import Recorder
@@ -117,7 +118,7 @@ def test_a_profiler_of_the_users_is_whole_and_ours_keeps_what_it_can(
     within = range(max(1, opens), min(8, closes) + 1)
     first = 1 if opens == 0 else 0  # of training's own products, that of the first iteration too
     assert products_in(theirs, tmp_path) == 11 * len(within) - 1 + first
-    assert traces(tmp_path / "traces") == ours
+    assert files_below(tmp_path / "traces") == ours
     said = {(): "leaves out", (PART,): "ends the window of", (WHOLE,): None}[tuple(ours)]
     gives_way = [f"rank 0 {said} iterations 3-5: {GIVES_WAY}"] if said else []
     assert [line for line in warned if GIVES_WAY in line] == gives_way
@@ -172,7 +173,7 @@ def test_every_kind_of_profiler_ends_our_window_and_later_windows_come(
                 products(3)
 
     assert Training(recorder).run(user) == UNDISTURBED
-    assert traces(tmp_path / "traces") == [
+    assert files_below(tmp_path / "traces") == [
         "iter-0000003-0000004/rank-0.partial.pt.trace.json.gz",
         "iter-0000006-0000007/rank-0.pt.trace.json.gz",
     ]
@@ -226,7 +227,7 @@ def test_a_thread_that_training_waits_for_profiles_and_ours_loses_that_window_on
     recorder = make(tmp_path / "traces", active=2, repeat=2)
     assert Training(recorder).run(user) == UNDISTURBED
     assert products_in(theirs, tmp_path) == 5
-    assert traces(tmp_path / "traces") == ["iter-0000006-0000007/rank-0.pt.trace.json.gz"]
+    assert files_below(tmp_path / "traces") == ["iter-0000006-0000007/rank-0.pt.trace.json.gz"]
     assert warned[-1] == (
         "rank 0 loses the window of iterations 3-4: another profiler began before ours could be "
         "stopped"
@@ -244,7 +245,7 @@ def test_a_failure_inside_the_users_profiler_is_the_users(tmp_path: Path) -> Non
     with pytest.raises(ZeroDivisionError, match="the user's own"):
         Training(recorder).run(user)
     end(recorder)
-    assert traces(tmp_path / "traces") == [PART]
+    assert files_below(tmp_path / "traces") == [PART]
 
 
 def test_a_result_that_was_cancelled_is_not_saved(tmp_path: Path, warned: list[str]) -> None:
@@ -257,7 +258,7 @@ def test_a_result_that_was_cancelled_is_not_saved(tmp_path: Path, warned: list[s
             enable(own.config(create_trace_id=True), own.kineto_activities)
 
     Training(recorder).run(user)
-    assert traces(tmp_path) == []
+    assert files_below(tmp_path) == []
     assert warned[-1].startswith("rank 0 ")
     assert warned[-1].endswith(
         "iterations 3-5: something else in this process has ended torch's profiler"

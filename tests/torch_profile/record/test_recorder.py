@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from recordings import end, make, spans, traces, train
+from recordings import end, make, spans, train
 from recordings import signals as signals
 from recordings import training_stops as training_stops
 from trace_builder import read
+from written_files import files_below
 
 from megatron.torch_profile.export import background
 from megatron.torch_profile.export.native_profiler import Result
@@ -31,8 +32,8 @@ def test_a_window_is_one_trace_with_a_mark_for_each_iteration(tmp_path: Path) ->
     recorder = make(tmp_path, active=2)
     train(recorder, range(1, 8))
     end(recorder)
-    assert traces(tmp_path) == ["iter-0000003-0000004/rank-0.pt.trace.json.gz"]
-    assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep", "work") == [
+    assert files_below(tmp_path) == ["iter-0000003-0000004/rank-0.pt.trace.json.gz"]
+    assert spans(tmp_path / files_below(tmp_path)[0], "ProfilerStep", "work") == [
         "ProfilerStep#3",
         "work of 3",
         "ProfilerStep#4",
@@ -56,7 +57,7 @@ def test_every_cycle_is_a_trace_of_its_own(tmp_path: Path) -> None:
     recorder = make(tmp_path, repeat=3)
     train(recorder, range(1, 10))
     end(recorder)
-    assert traces(tmp_path) == [
+    assert files_below(tmp_path) == [
         f"iter-{iteration:07d}/rank-0.pt.trace.json.gz" for iteration in (3, 5, 7)
     ]
 
@@ -65,7 +66,7 @@ def test_windows_that_touch_lose_no_iteration(tmp_path: Path) -> None:
     recorder = make(tmp_path, iterations=["2-3", "4-5"])
     train(recorder, range(1, 7))
     end(recorder)
-    assert [spans(tmp_path / trace, "ProfilerStep") for trace in traces(tmp_path)] == [
+    assert [spans(tmp_path / trace, "ProfilerStep") for trace in files_below(tmp_path)] == [
         ["ProfilerStep#2", "ProfilerStep#3"],
         ["ProfilerStep#4", "ProfilerStep#5"],
     ]
@@ -99,8 +100,8 @@ def test_compression(tmp_path: Path, compression: str, suffix: str) -> None:
     recorder = make(tmp_path, compression=compression)
     train(recorder, range(1, 5))
     end(recorder)
-    assert traces(tmp_path) == [f"iter-0000003/rank-0.pt.trace.json{suffix}"]
-    assert spans(tmp_path / traces(tmp_path)[0], "ProfilerStep") == ["ProfilerStep#3"]
+    assert files_below(tmp_path) == [f"iter-0000003/rank-0.pt.trace.json{suffix}"]
+    assert spans(tmp_path / files_below(tmp_path)[0], "ProfilerStep") == ["ProfilerStep#3"]
 
 
 def test_artifacts_lie_beside_the_traces_folder_not_in_it(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_spans_are_there_inside_the_window_only(tmp_path: Path) -> None:
     recorder = make(tmp_path, with_modules=True, model=[model])
     train(recorder, range(1, 5), model=model)
     end(recorder)
-    assert spans(tmp_path / traces(tmp_path)[0], "model: ", "0: ") == [
+    assert spans(tmp_path / files_below(tmp_path)[0], "model: ", "0: ") == [
         "model: Sequential",
         "0: Linear",
     ]
@@ -230,4 +231,4 @@ def test_a_clock_that_is_set_in_a_window_is_said(
         if way
         else []
     )
-    assert traces(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    assert files_below(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]

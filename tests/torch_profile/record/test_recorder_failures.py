@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recordings import end, make, traces, train
+from recordings import end, make, train
 from recordings import signals as signals
+from written_files import files_below
 
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.record import kineto
@@ -35,7 +36,7 @@ def test_a_failure_is_said_once_and_ends_profiling_only(
     after = make(tmp_path)
     train(after, range(1, 5))
     end(after)
-    assert len(traces(tmp_path)) == 1
+    assert len(files_below(tmp_path)) == 1
 
 
 def test_after_a_failure_earlier_traces_are_still_looked_after(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from recordings import end, make, spans, traces, train
+from recordings import end, make, spans, train
 from recordings import signals as signals
 from slow_stop import TRACE, slowly
 from trace_builder import read
+from written_files import files_below
 
 from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
@@ -39,7 +40,7 @@ def test_training_goes_on_while_the_profiler_stops_and_what_it_does_is_not_in_th
     train(recorder, range(1, 10))
     assert recorder.exporter.in_flight == 1, "the profiler still runs, and training is here"
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     path = tmp_path / TRACE
     assert spans(path, "ProfilerStep", "work of", WINDOW_END) == ["ProfilerStep#3", "work of 3"]
     assert any("the profiler stops beside training" in line for line in said)
@@ -89,7 +90,7 @@ def test_the_next_window_waits_for_the_stop_of_the_last(
     recorder = make(tmp_path, repeat=3)
     train(recorder, range(1, 10))
     end(recorder)
-    assert traces(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
+    assert files_below(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
     for number in (3, 5, 7):
         path = tmp_path / f"iter-000000{number}/rank-0.pt.trace.json.gz"
         assert spans(path, "ProfilerStep") == [f"ProfilerStep#{number}"]
@@ -108,7 +109,7 @@ def test_a_window_with_a_long_warm_up_takes_its_place_without_a_wait(
         train(recorder, range(iteration, iteration + 1))
         time.sleep(0.2)
     end(recorder)
-    assert len(traces(tmp_path)) == 2
+    assert len(files_below(tmp_path)) == 2
     assert not any("still stops" in line for line in said)
 
 
@@ -137,7 +138,7 @@ def test_a_users_profiler_after_the_end_of_training_waits_too(
         torch.ones(3).cumsum(0)
     assert any(event.key == "aten::cumsum" for event in own.key_averages())
     recorder.exporter.wait()
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     assert torch.autograd.profiler._prepare_profiler is before
 
 
@@ -153,7 +154,7 @@ def test_a_fork_while_the_profiler_stops_ends_as_it_would_without_us(
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
 
 
 def test_the_end_waits_for_the_stop_however_short_its_bound(
@@ -198,7 +199,7 @@ def test_a_process_that_compresses_and_is_killed_is_started_again(
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
     assert (
         "rank 0: the process that compressed the trace of iteration 3 ended with status -9; "
         "another one does it"
@@ -218,7 +219,7 @@ def test_without_another_thread_training_stops_it_itself(
         limited.setattr(threading.Thread, "start", no_thread)
         recorder.begin_step(4)
     end(recorder)
-    assert traces(tmp_path) == [TRACE]
+    assert files_below(tmp_path) == [TRACE]
 
 
 def test_memory_events_are_recorded_as_before(tmp_path: Path, said: list[str]) -> None:
@@ -256,5 +257,5 @@ def test_the_next_window_waits_until_the_trace_of_the_last_is_saved(
     train(recorder, range(1, 9))
     end(recorder)
     assert prepared == [0, 1]
-    assert len(traces(tmp_path)) == 2
+    assert len(files_below(tmp_path)) == 2
     assert any("waits for the last window" in line for line in said)

@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from command_line import invoked
 from trace_builder import event, read, text
+from written_files import files_below
 
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
@@ -38,10 +39,6 @@ def events(path: Path) -> int:
     return len(read(path)["traceEvents"])
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
 @pytest.mark.parametrize("compression", ["gz", "zst"])
 def test_whole_text_on_scratch_goes_where_it_belongs(
     scratch: Path, tmp_path: Path, compression: str
@@ -51,14 +48,14 @@ def test_whole_text_on_scratch_goes_where_it_belongs(
     (scratch / f"{trace}.4243.tmp").write_bytes(b"begun")
     result = run(tmp_path / "node")
     assert result.exit_code == 0, result.output
-    assert files(tmp_path) == [f"traces/{WINDOW}/{trace}"]
+    assert files_below(tmp_path) == [f"traces/{WINDOW}/{trace}"]
     assert not (tmp_path / "node").exists(), "scratch in which nothing is left is removed"
 
 
 def test_a_compressed_trace_that_was_not_copied_back_is(scratch: Path, tmp_path: Path) -> None:
     (scratch / f"{TRACE}.4243.tmp").write_bytes(gzip.compress(WHOLE))
     assert run(tmp_path / "node").exit_code == 0
-    assert files(tmp_path) == [f"traces/{WINDOW}/{TRACE}"]
+    assert files_below(tmp_path) == [f"traces/{WINDOW}/{TRACE}"]
     assert events(tmp_path / "traces" / WINDOW / TRACE) == 3
 
 
@@ -83,7 +80,7 @@ def test_a_compressed_file_that_was_cut_becomes_a_partial_trace(
     assert isinstance(result.exception, DamagedTraceError)
     partial = tmp_path / "traces" / WINDOW / "rank-3.partial.pt.trace.json.gz"
     assert 3 < events(partial) < 3003
-    assert files(tmp_path / "traces") == [f"{WINDOW}/{partial.name}"]
+    assert files_below(tmp_path / "traces") == [f"{WINDOW}/{partial.name}"]
 
 
 def test_a_trace_that_is_there_is_never_overwritten(scratch: Path, tmp_path: Path) -> None:
@@ -100,13 +97,13 @@ def test_what_somebody_still_writes_to_is_left_alone(scratch: Path, tmp_path: Pa
     (scratch / RAW).write_bytes(WHOLE)
     with (scratch / RAW).open("ab"):
         assert "a process still writes to this file" in run(tmp_path / "node").output
-    assert files(scratch) == [DESTINATION_FILE, RAW]
+    assert files_below(scratch) == [DESTINATION_FILE, RAW]
 
 
 def test_another_folder_of_runs_can_be_named(scratch: Path, tmp_path: Path) -> None:
     (scratch / RAW).write_bytes(WHOLE)
     assert run(tmp_path / "node", "-o", tmp_path / "elsewhere").exit_code == 0
-    assert files(tmp_path) == [f"elsewhere/{WINDOW}/{TRACE}"]
+    assert files_below(tmp_path) == [f"elsewhere/{WINDOW}/{TRACE}"]
 
 
 def test_in_a_run_itself_only_what_is_old_is_completed(tmp_path: Path) -> None:
@@ -118,14 +115,17 @@ def test_in_a_run_itself_only_what_is_old_is_completed(tmp_path: Path) -> None:
     os.utime(window / "rank-0.pt.trace.json.gz.4242.json.tmp", (0, 0))
     result = run(tmp_path)
     assert "rank-1.pt.trace.json.gz.4242.json.tmp: left as it is: a process" in result.output
-    assert files(window) == ["rank-0.pt.trace.json.gz", "rank-1.pt.trace.json.gz.4242.json.tmp"]
+    assert files_below(window) == [
+        "rank-0.pt.trace.json.gz",
+        "rank-1.pt.trace.json.gz.4242.json.tmp",
+    ]
 
 
 def test_a_dry_run_says_and_does_nothing(scratch: Path, tmp_path: Path) -> None:
     (scratch / RAW).write_bytes(WHOLE)
-    before = files(tmp_path)
+    before = files_below(tmp_path)
     assert f"would be saved as {tmp_path / 'traces' / WINDOW / TRACE}" in run("-n", tmp_path).output
-    assert files(tmp_path) == before
+    assert files_below(tmp_path) == before
 
 
 def test_nothing_unfinished_is_said(tmp_path: Path) -> None:
