@@ -24,7 +24,7 @@ fi
 .venv/bin/lint-imports
 
 # What takes longest begins first; other folders are found. SLURM's jobs have time limits: alone.
-folders=(tests/{functional,toy_trainings,torch_trace,analysis,torch_profile})
+folders=(tests/{functional,toy_trainings,torch_profile,torch_trace,analysis})
 while read -r folder; do
   [[ " ${folders[*]} tests/slurm " == *" $folder "* ]] || folders+=("$folder")
 done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)

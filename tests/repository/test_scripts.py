@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/quickstart.sh and the environment it makes: what a newcomer meets first."""
+"""scripts/quickstart.sh, scripts/test.sh and the environment they make: what a newcomer meets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "setup.py"):
         (tmp_path / name).write_text("")
     (tmp_path / "bin").mkdir()
-    for name in ("cat", "sha256sum", "readlink"):
+    for name in ("cat", "cut", "dirname", "find", "readlink", "sha256sum", "sort"):
         program = shutil.which(name)
         assert program
         (tmp_path / "bin" / name).symlink_to(program)
@@ -65,3 +65,46 @@ def test_quickstart_says_how_it_is_called() -> None:
     first, *_, last = done.stdout.strip().splitlines()
     assert first.startswith("Install, train a small GPT")
     assert last == "Everything it makes lies in .venv/ and quickstart/."
+
+
+FAST = "not torchrun and not slurm and not browser and not slow"
+LONGEST = [
+    f"tests/{name}"
+    for name in ("functional", "toy_trainings", "torch_profile", "torch_trace", "analysis")
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ([], ["scripts/side_by_side.py", *LONGEST, "tests/new", "--alone", "tests/slurm"]),
+        (["fast"], ["scripts/side_by_side.py", *LONGEST, "tests/new", "--", "-m", FAST]),
+        (["fast", "-k", "a b"], ["-m", "pytest", "-m", FAST, "-k", "a b"]),
+        (["tests/new", "-x"], ["-m", "pytest", "tests/new", "-x"]),
+    ],
+    ids=["everything", "fast", "fast with arguments", "arguments"],
+)
+def test_all_tests_run_side_by_side_and_some_in_a_plain_pytest(
+    checkout: Path, given: list[str], command: list[str]
+) -> None:
+    (checkout / "scripts").mkdir()
+    for name in ("environment.sh", "test.sh"):
+        shutil.copy(SCRIPTS / name, checkout / "scripts")
+    for file in ("slurm/test_a.py", "new/room/test_b.py", "analysis/test_c.py", "data/d.json"):
+        (checkout / "tests" / file).parent.mkdir(parents=True)
+        (checkout / "tests" / file).touch()
+    programs = checkout / "other" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("ruff", "mypy", "lint-imports", "python"):
+        says = 'printf "%s\\n" "$@"\nexit 7' if name == "python" else "exit 0"
+        (programs / name).write_text(f"#!/bin/bash\n{says}\n")
+        (programs / name).chmod(0o755)
+    (checkout / ".venv").symlink_to(programs.parent)
+    done = subprocess.run(
+        ["/bin/bash", checkout / "scripts" / "test.sh", *given],
+        env={"PATH": str(checkout / "bin"), "HOME": str(checkout)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (7, command)
