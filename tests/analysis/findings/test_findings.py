@@ -222,9 +222,8 @@ def test_waiting_beside_compute_loses_nothing(tmp_path: Path) -> None:
         trace.write(tmp_path / f"rank-{rank}.json")
     finding = found(analyze(tmp_path))["straggler"]
     assert finding.title == (
-        "Rank 1 arrives last in 100 % of the data-parallel all-reduces. Each of the other ranks "
-        "waits 3.2 ms for rank 1; for at most 0.4 ms of that, 10 % of the window, it computes "
-        "nothing."
+        "Rank 1 arrives last in 100 % of the data-parallel all-reduces. Rank 0 waits 3.2 ms for "
+        "rank 1; for at most 0.4 ms of that, 10 % of the window, it computes nothing."
     )
     assert (finding.severity, finding.evidence["lost_ns"]) == ("medium", 400_000)
 

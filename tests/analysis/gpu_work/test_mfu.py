@@ -42,7 +42,7 @@ def test_mfu_is_flops_over_what_all_gpus_could_do() -> None:
     ("missing", "reason"),
     [
         ({"model_flops": None}, "give them with --model-flops"),
-        ({"iteration_ns": None}, "no ProfilerStep marks"),
+        ({"iteration_ns": None}, "no ProfilerStep"),
         ({"gpus": None}, "number of GPUs"),
         ({"device": "Tesla V100"}, "dense peak of the GPU Tesla V100 is unknown"),
     ],

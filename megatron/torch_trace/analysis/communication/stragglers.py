@@ -65,6 +65,7 @@ class Straggler:
         calls_there, share_there: calls of that dimension and collective, and how much of them this
             rank was last in.
         by_collective: the same by dimension and collective, where it has matched calls.
+        peers: the other ranks in the first of these calls: who waits for it.
     """
 
     rank: int
@@ -78,6 +79,7 @@ class Straggler:
     calls_there: int
     share_there: float | None
     by_collective: tuple[Lateness, ...] = field(default=(), compare=False)
+    peers: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,20 @@ def _stragglers(
                 calls_there=len(there) if has_worst else 0,
                 share_there=float(last[there].sum() / len(there)) if has_worst else None,
                 by_collective=lateness,
+                peers=_peers(matched, first, there, rank) if has_worst else (),
             )
         )
     return tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
+
+
+def _peers(matched: MatchedCalls, first: Ints, rows: Ints, rank: int) -> tuple[int, ...]:
+    """The other ranks in the first of these calls, of which all are of one group."""
+    if not len(rows):
+        return ()
+    call = int(matched.call[rows[0]])
+    end = first[call + 1] if call + 1 < len(first) else len(matched)
+    here = (matched.ranks[position] for position in matched.rank[first[call] : end])
+    return tuple(one for one in here if one != rank)
 
 
 def _lateness(

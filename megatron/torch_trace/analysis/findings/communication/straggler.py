@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
+from megatron.torch_trace.analysis.findings.communication.late_cause import LateCause, late_cause
 from megatron.torch_trace.analysis.findings.examples import largest
-from megatron.torch_trace.analysis.findings.megatron_flags import flags
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
-from megatron.torch_trace.wording import percent
+from megatron.torch_trace.wording import percent, ranks
 
 SLUG = "straggler"
 _LEAST_SHARE = 0.02
@@ -22,8 +21,8 @@ _LEAST_SHARE = 0.02
 _LEAST_CALLS = 3
 _MOSTLY = 0.6
 """Of these calls; by chance one of two ranks is last in half of them."""
-_DIFFERENT = 0.02
-"""Of the window, more than the median of the others: enough to explain such a wait."""
+_MANY = 3
+"""From so many on, ranks that are late in the same calls for the same reason are told together."""
 
 _NOUNS = {
     "allreduce": "all-reduces",
@@ -35,7 +34,41 @@ _NOUNS = {
 
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
-    """One finding for each rank that delays the others."""
+    """One finding for each rank that delays the others; many that are alike are one together."""
+    alike: dict[tuple[str | None, str | None, str], list[_Late]] = {}
+    for late in _late_ranks(analysis):
+        one = late.straggler
+        alike.setdefault((one.dimension, one.collective, late.cause.kind), []).append(late)
+    for found in alike.values():
+        if len(found) < _MANY:
+            yield from (_finding(late) for late in found)
+        else:
+            yield _together(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A rank that is late often enough.
+
+    Args:
+        straggler, result: its lateness and its analysis.
+        others: who waits for it.
+        cause: why it is late.
+        lost: ns that its delay may cost.
+        share: of the window.
+        remaining: of that, what the profiler's slowdown does not explain.
+    """
+
+    straggler: Straggler
+    result: RankResult
+    others: _Others
+    cause: LateCause
+    lost: int
+    share: float
+    remaining: float
+
+
+def _late_ranks(analysis: Analysis) -> Iterator[_Late]:
     results = {rank.rank: rank for rank in analysis.ranks}
     for one in analysis.stragglers:
         result = results[one.rank]
@@ -48,23 +81,77 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
             or one.share_there < _MOSTLY
         ):
             continue
-        cause = _cause(result, list(analysis.ranks))
-        explained = cause.explained_ns
+        others = _Others.of(one, results)
+        cause = late_cause(result, analysis.ranks, one.peers, others.words)
         remaining = share
-        if explained:
-            remaining = max(0, lost - explained) / (result.window_ns - result.slowed_ns)
+        if cause.explained_ns:
+            remaining = max(0, lost - cause.explained_ns) / (result.window_ns - result.slowed_ns)
             if remaining < _LEAST_SHARE:
                 continue
-        yield Finding(
-            SLUG,
-            severity(remaining),
-            f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {_calls(one)}. "
-            f"{_delay(one, lost, share)}.{cause.text}{_remains(explained, remaining)}",
-            {**_evidence(one, lost, share, cause.difference), "explained_ns": explained},
-            cause.advice,
-            remaining,
-            _example(one),
-        )
+        yield _Late(one, result, others, cause, lost, share, remaining)
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Who waits for a late rank: `rank 0`, `the other ranks`, or those of its group alone."""
+
+    words: str
+    single: bool
+
+    @classmethod
+    def of(cls, one: Straggler, results: Mapping[int, RankResult]) -> _Others:
+        waiting = one.peers or tuple(rank for rank in results if rank != one.rank)
+        if len(waiting) == 1:
+            return cls(f"rank {waiting[0]}", True)
+        if len(waiting) + 1 >= len(results):
+            return cls("the other ranks", False)
+        kind = ADJECTIVES.get(one.dimension or "", "")
+        return cls(f"the other ranks of its {kind} group".replace("  ", " "), False)
+
+    @property
+    def subject(self) -> str:
+        return self.words.capitalize() if self.single else f"Each of {self.words}"
+
+
+def _finding(late: _Late) -> Finding:
+    one, cause = late.straggler, late.cause
+    return Finding(
+        SLUG,
+        severity(late.remaining),
+        f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {_calls(one)}. "
+        f"{_delay(late)}.{cause.text}{_remains(cause.explained_ns, late.remaining)}",
+        _evidence(late),
+        cause.advice,
+        late.remaining,
+        _example(one),
+    )
+
+
+def _together(found: list[_Late]) -> Finding:
+    """Ranks that are late in the same calls for the same reason, by the worst of them."""
+    worst = max(found, key=lambda late: (late.remaining, -late.straggler.rank))
+    one = worst.straggler
+    numbers = tuple(sorted(late.straggler.rank for late in found))
+    shares = [late.straggler.share_there or 0.0 for late in found]
+    hosts = {late.result.host_name for late in found}
+    host = f", all on host {hosts.pop()}," if len(hosts) == 1 and None not in hosts else ""
+    return replace(
+        _finding(worst),
+        title=f"Ranks {ranks(numbers)}{host} arrive last in {_span(shares)} of the {_calls(one)} "
+        f"of their groups. The worst is rank {one.rank}: {_lower(_delay(worst))}.{worst.cause.text}"
+        f"{_remains(worst.cause.explained_ns, worst.remaining)}",
+        evidence={**_evidence(worst), "ranks": list(numbers)},
+    )
+
+
+def _span(shares: list[float]) -> str:
+    """`92 % to 100 %`, or the one share of all."""
+    least, most = percent(min(shares)), percent(max(shares))
+    return least if least == most else f"{least} to {most}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
 def _calls(one: Straggler) -> str:
@@ -72,13 +159,14 @@ def _calls(one: Straggler) -> str:
     return f"{kind} {_NOUNS.get(one.collective or '', f'{one.collective} calls')}".strip()
 
 
-def _delay(one: Straggler, lost: int, share: float) -> str:
-    waits = f"Each of the other ranks waits {milliseconds(one.delay_ns)} for rank {one.rank}"
-    if lost == one.delay_ns:
-        return f"{waits}, {percent(share)} of the window"
+def _delay(late: _Late) -> str:
+    one = late.straggler
+    waits = f"{late.others.subject} waits {milliseconds(one.delay_ns)} for rank {one.rank}"
+    if late.lost == one.delay_ns:
+        return f"{waits}, {percent(late.share)} of the window"
     return (
-        f"{waits}; for at most {milliseconds(lost)} of that, {percent(share)} of the window, it "
-        "computes nothing"
+        f"{waits}; for at most {milliseconds(late.lost)} of that, {percent(late.share)} of the "
+        "window, it computes nothing"
     )
 
 
@@ -99,9 +187,8 @@ def _lost(one: Straggler, ranks: list[RankResult]) -> int:
     return min(one.delay_ns, max(exposed, default=one.delay_ns))
 
 
-def _evidence(
-    one: Straggler, lost: int, share: float, difference: dict[str, float]
-) -> dict[str, object]:
+def _evidence(late: _Late) -> dict[str, object]:
+    one = late.straggler
     return {
         "rank": one.rank,
         "last_arrivals": one.last_arrivals,
@@ -112,20 +199,12 @@ def _evidence(
         "share_of_these": one.share_there,
         "imposed_wait_ns": one.imposed_wait_ns,
         "delay_ns": one.delay_ns,
-        "lost_ns": lost,
-        "share": share,
-        "more_than_median_of_others": difference,
+        "lost_ns": late.lost,
+        "share": late.share,
+        "waiting_ranks": list(one.peers),
+        "more_than_median_of_others": late.cause.difference,
+        "explained_ns": late.cause.explained_ns,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """Why a rank is late: a sentence, the numbers, the advice, and what the profiler explains."""
-
-    text: str
-    difference: dict[str, float]
-    advice: str
-    explained_ns: int = 0
 
 
 def _remains(explained_ns: int, remaining: float) -> str:
@@ -136,60 +215,3 @@ def _remains(explained_ns: int, remaining: float) -> str:
         "launches "
         f"more than the others; {percent(remaining)} of the undisturbed iteration remains."
     )
-
-
-def _explained(late: RankResult, others: list[RankResult]) -> int:
-    """What of a late CPU the slowdown explains: it slows all ranks, and one that launches more the
-    more; so what is the same everywhere explains no lateness."""
-    own = late.launches.launches
-    more = own - median(rank.launches.launches for rank in others)
-    return round(late.slowed_ns * more / own) if own and more > 0 else 0
-
-
-def _cause(late: RankResult, ranks: list[RankResult]) -> _Cause:
-    """What the late rank does more than the others: its own time, not its waiting."""
-    others = [rank for rank in ranks if rank.rank != late.rank and rank.breakdown is not None]
-    general = (
-        f"Compare the host of rank {late.rank} with the others (CPU frequency, other processes, "
-        "NUMA binding), and compare the ranks on one timeline with `torch-trace merge --align`."
-    )
-    if late.breakdown is None or not others:
-        return _Cause("", {}, general)
-    compute = late.breakdown.compute - median(
-        rank.breakdown.compute for rank in others if rank.breakdown
-    )
-    # Idle while the next work is launched already is waiting for others; this is not.
-    idle = _own_idle(late) - median(_own_idle(rank) for rank in others)
-    data = late.host.idle.data_ns - median(rank.host.idle.data_ns for rank in others)
-    difference = {"compute_ns": compute, "cpu_idle_ns": idle, "data_ns": data}
-    least = _DIFFERENT * late.window_ns
-    if data >= least and data >= idle / 2:
-        return _Cause(
-            f" On rank {late.rank} the GPU waits {milliseconds(data)} longer for the data loader "
-            "than on the other ranks.",
-            difference,
-            f"Check the storage of rank {late.rank}'s host, and give the data loader more workers "
-            f"{flags(ranks, '`--num-workers`')}.",
-        )
-    if idle >= least and idle >= compute:
-        return _Cause(
-            f" On rank {late.rank} the GPU waits {milliseconds(idle)} longer for the CPU than on "
-            "the other ranks.",
-            difference,
-            f"Look at the CPU of rank {late.rank}: it does something between launches (Python, "
-            "data, another process, a slow host) that the CPUs of the other ranks do not do.",
-            _explained(late, others),
-        )
-    if compute >= least:
-        return _Cause(
-            f" Rank {late.rank} computes {milliseconds(compute)} longer than the other ranks.",
-            difference,
-            f"Look for more work on rank {late.rank} (uneven layers, experts or sequence lengths), "
-            "or for a slower GPU (clock, temperature, power limit).",
-        )
-    return _Cause("", difference, general)
-
-
-def _own_idle(rank: RankResult) -> int:
-    idle = rank.host.idle
-    return idle.cpu_ns + idle.data_ns + idle.sync_ns
