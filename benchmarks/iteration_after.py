@@ -68,19 +68,17 @@ class Loop:
         return time.perf_counter() - began
 
 
-def profiler(stacks: bool, beside: bool) -> Any:
+def profiler(stacks: bool, beside: bool, ours: bool) -> Any:
     """Not prepared yet."""
     options: dict[str, Any] = {"with_stack": stacks}
-    if beside:
-        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(
-            profile_all_threads=True
-        )
+    if ours and (experimental := kineto.experimental_config(beside=beside, stacks=stacks)):
+        options["experimental_config"] = experimental
     return torch.profiler.profile(**options)
 
 
-def recorded(loop: Loop, stacks: bool, beside: bool) -> tuple[Any, float]:
+def recorded(loop: Loop, stacks: bool, beside: bool, ours: bool) -> tuple[Any, float]:
     """A profiler that records and has recorded one step, and the seconds of that."""
-    made = profiler(stacks, beside)
+    made = profiler(stacks, beside, ours)
     made.prepare_trace()
     loop.step()
     made.start_trace()
@@ -93,7 +91,7 @@ def window(mode: str, loop: Loop, stacks: bool, folder: Path) -> dict[str, Any]:
     """One window, its end, and what follows."""
     before = [loop.step() for _ in range(UNDISTURBED)]
     resident = resident_bytes()
-    made, step = recorded(loop, stacks, mode == "thread")
+    made, step = recorded(loop, stacks, mode == "thread", mode != "torch")
     exporter = Exporter(600)
     what = Export(0, Window(1, 1, 1), (1,), folder, TraceName(0, 1))
     loop.wait()

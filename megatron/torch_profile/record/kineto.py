@@ -47,7 +47,7 @@ def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
         and not python_stacks.crash(sys.version_info[:3], torch.__version__),
         "with_flops": config.with_flops,
     }
-    if experimental := _experimental_config(beside=beside, stacks=options["with_stack"]):
+    if experimental := experimental_config(beside=beside, stacks=options["with_stack"]):
         options["experimental_config"] = experimental
     if config.execution_trace:
         path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
@@ -62,7 +62,7 @@ def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
     return profiler
 
 
-def _experimental_config(*, beside: bool, stacks: bool) -> Any:
+def experimental_config(*, beside: bool, stacks: bool) -> Any:
     """What torch offers beyond its profiler's arguments; None where nothing of it is wanted."""
     wanted = {}
     if beside:
