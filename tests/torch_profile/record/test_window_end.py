@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from slow_stop import TRACE, slowly
 from trace_builder import read
 from written_files import files_below
 
-from megatron.torch_profile.export import native_profiler
+from megatron.torch_profile.export import ending_thread, native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 from megatron.torch_profile.record import kineto
@@ -183,8 +184,6 @@ def test_the_end_waits_for_the_stop_however_short_its_bound(
 def test_a_process_that_compresses_and_is_killed_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    from megatron.torch_profile.export import ending_thread
-
     compressing = ending_thread.compressing
     killed: list[int] = []
 
@@ -204,6 +203,32 @@ def test_a_process_that_compresses_and_is_killed_is_started_again(
         "rank 0: the process that compressed the trace of iteration 3 ended with status -9; "
         "another one does it"
     ) in said
+
+
+def test_a_trace_that_nobody_can_compress_stays_raw_and_recover_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    compressing = ending_thread.compressing
+
+    def kill_all(what: Any, *, drop_late: bool) -> Any:
+        program = compressing(what, drop_late=drop_late)
+        program._process.kill()
+        return program
+
+    monkeypatch.setattr(ending_thread, "compressing", kill_all)
+    recorder = make(tmp_path)
+    train(recorder, range(1, 5))
+    end(recorder)
+    (raw,) = files_below(tmp_path)
+    assert said[-1] == (
+        "rank 0: the process that compressed the trace of iteration 3 ended with status -9; the "
+        f"raw trace is {tmp_path / raw}"
+    )
+    os.utime(tmp_path / raw, (0, 0))  # what grew a moment ago is left alone: somebody may write it
+    command = [sys.executable, "-m", "megatron.torch_trace", "recover", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert files_below(tmp_path) == [TRACE]
+    assert spans(tmp_path / TRACE, "ProfilerStep") == ["ProfilerStep#3"]
 
 
 def test_without_another_thread_training_stops_it_itself(
