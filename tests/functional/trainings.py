@@ -144,8 +144,11 @@ class Trainings:
         )
 
 
-LATE = 1.0
-"""Seconds that rank 1 is late, once in each log interval; an iteration has 4 micro-batches."""
+LATE = 3.0
+"""Seconds that rank 1 is late, once in each log interval; an iteration has 4 micro-batches.
+
+More than a rank ever waits for a core where other tests run beside.
+"""
 
 SLOW_RANK_1 = f"""
 import itertools, os, runpy, sys, time
