@@ -94,7 +94,7 @@ def test_a_finding_is_one_module_that_bears_its_slug() -> None:
 @pytest.mark.parametrize(
     ("document", "first", "behind", "sample"),
     [
-        ("README.md", "4 ranks; NVIDIA H200", "...", "analysis/dp4-rank2-slow"),
+        ("README.md", "457 ms an iteration: compute", "...", "analysis/dp4-rank2-slow"),
         ("docs/analyze.md", "MODULES (ms and share", "The products run", "pp2-recompute-spans"),
     ],
 )

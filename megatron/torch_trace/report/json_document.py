@@ -56,6 +56,9 @@ def _of_all(analysis: Analysis) -> dict[str, Any]:
                 "title": one.title,
                 "evidence": dict(one.evidence),
                 "advice": one.advice,
+                "gain_ns": one.gain_ns,
+                "gain_error_ns": one.gain_error_ns,
+                "change": one.change,
             }
             for one in analysis.findings
         ],

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from megatron.torch_trace.analysis.findings.undisturbed_idle import UndisturbedIdle
 from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
-from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES
 from megatron.torch_trace.format.undisturbed_iterations import LEAST, slowdown_sentence
@@ -36,6 +36,9 @@ _UNDISTURBED_UNKNOWN = (
 )
 _LEAST_SHARE = 0.0005
 _LEAST_TWICE = 0.005
+_MOST_GAINS = 3
+_LEAST_GAIN = 0.01
+"""Of the iteration."""
 _MOST_NOTES = 8
 _MOST_OPERATORS = 4
 
@@ -63,6 +66,36 @@ def head(analysis: Analysis) -> str:
         of = " of the undisturbed iteration" if _is_of_undisturbed(analysis) else ""
         parts.append(f"MFU {percent(analysis.mfu.value)}{of}")
     return "; ".join(parts) + "."
+
+
+def to_be_had(analysis: Analysis) -> list[str]:
+    """Where the time went and what could be had, in one line; none where nothing worth it could."""
+    shares, iteration = analysis.summary.shares, analysis.summary.iteration_ns
+    if shares is None or iteration is None:
+        return []
+    least = _LEAST_GAIN * iteration
+    sure = [one for one in analysis.findings if one.sure_gain_ns >= max(1, least)]
+    if not sure:
+        return []
+    parts = {
+        "compute": shares.compute,
+        "exposed communication": shares.exposed_communication,
+        "exposed copies": shares.exposed_memory,
+        "idle": shares.idle,
+    }
+    went = ", ".join(f"{part} {percent(share)}" for part, share in parts.items() if share)
+    had = [f"{duration(one.gain_ns)} without `{one.code}`" for one in sure[:_MOST_GAINS]]
+    return [f"{duration(iteration)} an iteration: {went}; to be had: {', '.join(had)}."]
+
+
+def gain(finding: Finding) -> str:
+    """How much shorter the iteration would be, with a blank before it; nothing if unknown."""
+    if finding.gain_ns is None:
+        return ""
+    error = f"(error {duration(finding.gain_error_ns)})"
+    if not finding.sure_gain_ns:
+        return f" The iteration would not be shorter without it {error}."
+    return f" The iteration would be {duration(finding.gain_ns)} shorter without it {error}."
 
 
 def first_lines(analysis: Analysis) -> str:

@@ -41,7 +41,11 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
 
 
 def _first_lines(analysis: Analysis, width: int) -> list[str]:
-    lines = [sentences.head(analysis), *sentences.undisturbed(analysis)]
+    lines = [
+        *sentences.to_be_had(analysis),
+        sentences.head(analysis),
+        *sentences.undisturbed(analysis),
+    ]
     return [part for line in lines for part in paragraph(line, width, "", "  ")]
 
 
@@ -64,7 +68,7 @@ def _findings(findings: tuple[Finding, ...], width: int) -> list[str]:
                 lines.append(f"      ... and {more:,} more findings `{finding.code}`: --json.")
             continue
         mark = _MARKS[finding.severity]
-        title = f"finding {finding.code}: {finding.title}"
+        title = f"finding {finding.code}: {finding.title}{sentences.gain(finding)}"
         lines += paragraph(title, width, f"  {mark} ", "      ")
         lines += paragraph(finding.advice, width, "      > ", "        ")
     return lines

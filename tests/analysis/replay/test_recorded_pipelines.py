@@ -15,7 +15,7 @@ from megatron import torch_trace
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.replay.spans.orders import Shape
 from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
-from megatron.torch_trace.analysis.run.analyse import recorded
+from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 
 KEYS = {"recorded_ns", "simulated_ns", "undisturbed_ns", "inferred_edges", "candidates"}

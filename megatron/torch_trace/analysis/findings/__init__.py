@@ -33,6 +33,20 @@ def modules() -> tuple[ModuleType, ...]:
     return tuple(one for one in map(import_module, found) if hasattr(one, "SLUG"))
 
 
+def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The largest gain first, then those without a known one as they are, then those for nothing.
+
+    What a graph says would gain nothing costs nothing, however much time it takes.
+    """
+
+    def order(one: Finding) -> tuple[int, int]:
+        if one.sure_gain_ns:
+            return 0, -one.sure_gain_ns
+        return (1, 0) if one.gain_ns is None else (2, 0)
+
+    return tuple(sorted(findings, key=order))
+
+
 def find(analysis: Analysis) -> tuple[Finding, ...]:
     """Every finding, the most severe first, of equal severity the one that concerns most time."""
     rules: list[Rule] = [module.rule for module in modules()]

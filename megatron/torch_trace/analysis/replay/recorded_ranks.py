@@ -90,7 +90,11 @@ def _read(path: Path) -> Timeline | str:
     activity = read_activity(path, workers=available_cores())
     if activity.metadata.merged is not None:
         raise MergedTraceError(activity.path)
-    timeline = timeline_of(activity)
+    return replayable(timeline_of(activity), path)
+
+
+def replayable(timeline: Timeline | None, path: Path) -> Timeline | str:
+    """The timeline, or a sentence that says why it cannot be replayed."""
     shown = path_text(path)
     if timeline is None or not len(timeline.activity.gpu):
         return f"{shown}: holds no GPU work; record with --torch-profile-activities cpu cuda."

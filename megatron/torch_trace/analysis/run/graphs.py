@@ -3,15 +3,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
-from megatron.torch_trace.analysis.replay.answers import Graph, UnreplayableError
-from megatron.torch_trace.analysis.replay.change import Change, StagesBalanced, VirtualStages
+from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
+from megatron.torch_trace.analysis.replay.change import (
+    Change,
+    RankAsMedian,
+    StagesBalanced,
+    VirtualStages,
+)
+from megatron.torch_trace.analysis.replay.recorded_ranks import MOST_RANKS, replayable
+from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
-from megatron.torch_trace.analysis.run.analyse import Recorded
+from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
+from megatron.torch_trace.analysis.run.recorded import Recorded
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
+from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.files.selection import listed
+from megatron.torch_trace.system.memory import host_memory
 
+_KEPT_PER_RAW_BYTE = 0.5
 KERNELS, SPANS = "kernels", "spans"
+
+
+class KernelAnswers:
+    """The graph of kernels, which tells a change's error apart from its own.
+
+    Args:
+        replay: the graph.
+    """
+
+    takes_recording_cost = True
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+        self.recorded_ns = replay.recorded_ns
+        self.simulated_ns = replay.simulated_ns
+        self.error_ns = replay.error_ns
+
+    def simulate(self, changes: Sequence[Change], *, with_path: bool = True) -> Simulated:
+        """The iteration after changes; see `Replay`."""
+        return self.replay.simulate(changes, with_path=with_path)
 
 
 class Graphs:
@@ -19,12 +53,14 @@ class Graphs:
 
     Args:
         known: the ranks.
+        on_read: called with each trace that the graph of kernels has read.
     """
 
-    def __init__(self, known: Recorded) -> None:
+    def __init__(self, known: Recorded, on_read: Callable[[Path], None] | None = None) -> None:
         self._known = known
-        self._spans: SpanReplay | UnreplayableError | None = None
-        self.notes: list[str] = []
+        self._on_read = on_read
+        self._spans: SpanReplay | TorchTraceError | None = None
+        self._kernels: KernelAnswers | TorchTraceError | None = None
 
     def spans(self) -> SpanReplay:
         """The graph of spans.
@@ -38,43 +74,123 @@ class Graphs:
                 self._spans = SpanReplay.of([(one.result, one.calls) for one in outcomes])
             except UnreplayableError as error:
                 self._spans = error
-        if isinstance(self._spans, UnreplayableError):
+        if isinstance(self._spans, TorchTraceError):
             raise self._spans
         return self._spans
 
-    def for_changes(self, changes: Sequence[Change]) -> tuple[str, Graph]:
-        """Name and graph that answer these changes.
+    def kernels(self, changes: Sequence[Change] = ()) -> KernelAnswers:
+        """The graph of kernels.
+
+        Args:
+            changes: what it is wanted for: of many ranks it has those that are named there.
 
         Raises:
             UnreplayableError: the traces do not hold what it needs.
         """
-        if any(not one.of_spans for one in changes):
+        if self._kernels is None:
+            try:
+                self._kernels = self._read(changes)
+            except (UsageError, UnreplayableError) as error:
+                self._kernels = UnreplayableError(str(error))
+        if isinstance(self._kernels, TorchTraceError):
+            raise self._kernels
+        return self._kernels
+
+    def _read(self, changes: Sequence[Change]) -> KernelAnswers:
+        files = [Path(one.result.file) for one in self._known.by_rank.values()]
+        there = [file for file in files if file.is_file()]
+        if not there:
             raise UnreplayableError(
-                f"{changes[0].text}: the graph of kernels cannot be made of these traces."
+                "the graph of kernels needs the traces themselves, and only kept analyses are here."
             )
-        return SPANS, self.spans()
+        if len(there) <= MOST_RANKS and all(file in self._known.timelines for file in there):
+            return KernelAnswers(self._of_timelines(there))
+        wanted = [one.rank for one in changes if isinstance(one, RankAsMedian)]
+        return KernelAnswers(Replay.of(there, progress=self._on_read, ranks=wanted))
+
+    def _of_timelines(self, files: Sequence[Path]) -> Replay:
+        found: dict[int, Timeline] = {}
+        reasons = []
+        for rank, file in zip(self._known.by_rank, files, strict=True):
+            timeline = replayable(self._known.timelines[file], file)
+            if isinstance(timeline, str):
+                reasons.append(timeline)
+            else:
+                found[rank] = timeline
+        if not found:
+            raise UnreplayableError(f"nothing can be replayed: {listed(reasons, '; ', most=3)}")
+        return Replay(found)
+
+    def best(self) -> tuple[str, Graph]:
+        """The graph that shows most of the recorded iteration.
+
+        Raises:
+            UnreplayableError: neither can be made; the sentence is the graph of kernels'.
+        """
+        try:
+            return KERNELS, self.kernels()
+        except UnreplayableError as error:
+            try:
+                return SPANS, self.spans()
+            except UnreplayableError:
+                raise error from None
+
+    def for_changes(self, changes: Sequence[Change]) -> tuple[str, Graph]:
+        """Name and graph that answer these changes; without changes the best one.
+
+        Raises:
+            UnreplayableError: the traces do not hold what it needs.
+        """
+        if not changes:
+            return self.best()
+        if any(one.of_spans for one in changes):
+            return SPANS, self.spans()
+        return KERNELS, self.kernels(changes)
 
     def proposals(self) -> list[tuple[Change, str | None]]:
         """Changes that may be worth it, with the finding that each is about."""
-        found: list[tuple[Change, str | None]] = []
+        found: list[Change] = []
         with suppress(UnreplayableError):
-            found += [(one, _finding(one)) for one in self.spans().candidates()]
-        return found
+            found += self.kernels().replay.candidates()
+        with suppress(UnreplayableError):
+            found += self.spans().candidates()
+        return [(one, _finding(one)) for one in found]
 
     def ranks_of(self, name: str) -> Sequence[int]:
         """The ranks in a graph."""
-        return list(self._known.by_rank)
+        return self.kernels().replay.ranks if name == KERNELS else list(self._known.by_rank)
 
     def inferred_edges(self, name: str) -> int:
         """Dependencies of a graph that the traces do not tell."""
-        return 0
+        return sum(self.kernels().replay.inferred_edges.values()) if name == KERNELS else 0
 
     def slack(self, name: str) -> list[tuple[int, int]]:
         """By rank, ns; see `WhatIf`."""
-        return self.spans().slack()
+        if name == SPANS:
+            return self.spans().slack()
+        return [(one.rank, one.slack_ns) for one in self.kernels().replay.slack()]
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know of the graphs that were made, in sentences."""
+        if not isinstance(self._kernels, KernelAnswers):
+            return []
+        shown, there = len(self._kernels.replay.ranks), len(self._known.by_rank)
+        if shown == there or there <= MOST_RANKS:
+            return []
+        return [
+            f"The graph of kernels has {shown} of the {there:,} ranks; what the others delay is "
+            "not in it."
+        ]
 
 
 def _finding(change: Change) -> str | None:
     if isinstance(change, VirtualStages):
         return "pipeline_bubble"
     return "uneven_stages" if isinstance(change, StagesBalanced) else None
+
+
+def are_few(traces: Sequence[Path]) -> bool:
+    """Whether what is read of these traces may lie in memory all at once."""
+    raw = sum(map(raw_bytes, traces))
+    return 0 < len(traces) <= MOST_RANKS and raw * _KEPT_PER_RAW_BYTE < host_memory().free / 2

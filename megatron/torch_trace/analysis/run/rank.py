@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def analyse_rank(
     workers: int = 1,
     strict: bool = False,
     step: int | None = None,
+    on_timeline: Callable[[Timeline], None] | None = None,
 ) -> RankOutcome:
     """Analyse the trace of one rank.
 
@@ -89,6 +91,7 @@ def analyse_rank(
         workers: processes to decode with.
         strict: raise at the first fault.
         step: only this step, by its number in the trace.
+        on_timeline: gets what was read of the trace, which is large, for more than the analysis.
 
     Raises:
         NotATraceError, StrictError: see `read_activity`.
@@ -108,7 +111,10 @@ def analyse_rank(
         raise EmptyTraceError(f"{path}: {reason}")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)
-    return _analyse(timeline, rank_of(activity.metadata, activity.path))
+    outcome = _analyse(timeline, rank_of(activity.metadata, activity.path))
+    if on_timeline:
+        on_timeline(timeline)
+    return outcome
 
 
 def _only(window: Window, number: int, path: Path | str) -> Window:

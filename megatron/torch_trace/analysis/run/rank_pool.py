@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from megatron.torch_trace.analysis.run.rank import RankOutcome, StepError, analyse_rank
+from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import ReaderDiedError, StrictError, TorchTraceError
 from megatron.torch_trace.reader.workers import Workers, are_small
 from megatron.torch_trace.system.cores import MOST_FOR_RANKS, available_cores
@@ -28,6 +29,7 @@ def analyse_ranks(
     strict: bool = False,
     step: int | None = None,
     on_done: Callable[[Path], None] | None = None,
+    on_timeline: Callable[[Path, Timeline], None] | None = None,
 ) -> Iterator[Outcome]:
     """Analyse each trace; yields (path, outcome or the error that says why not), in order.
 
@@ -36,6 +38,7 @@ def analyse_ranks(
         jobs: processes; default what cores and memory allow, and one for small traces.
         strict, step: see `analyse_rank`.
         on_done: called with each path once it is through.
+        on_timeline: gets what was read of each; then all are read by this process.
 
     Raises:
         StrictError: under `strict`, of the first damaged trace.
@@ -44,11 +47,21 @@ def analyse_ranks(
     one = partial(_attempt, strict=strict, step=step)
     count = jobs or (1 if are_small(paths) else _jobs(paths))
     results: Iterator[Outcome]
-    if len(paths) < 2 or count < 2:
+    if len(paths) < 2 or count < 2 or on_timeline:
         # Not several ranks, but perhaps several cores: let them share the blocks of a file.
         cores = jobs or available_cores()
         results = (
-            (path, _attempt(path, strict=strict, step=step, workers=cores)) for path in paths
+            (
+                path,
+                _attempt(
+                    path,
+                    strict=strict,
+                    step=step,
+                    workers=cores,
+                    on_timeline=partial(on_timeline, path) if on_timeline else None,
+                ),
+            )
+            for path in paths
         )
     else:
         results = _side_by_side(paths, one, min(count, len(paths)))
@@ -61,10 +74,17 @@ def analyse_ranks(
 
 
 def _attempt(
-    path: Path, *, strict: bool, step: int | None, workers: int = 1
+    path: Path,
+    *,
+    strict: bool,
+    step: int | None,
+    workers: int = 1,
+    on_timeline: Callable[[Timeline], None] | None = None,
 ) -> RankOutcome | TorchTraceError:
     try:
-        return analyse_rank(path, strict=strict, step=step, workers=workers)
+        return analyse_rank(
+            path, strict=strict, step=step, workers=workers, on_timeline=on_timeline
+        )
     except TorchTraceError as error:
         # Errors with arguments of their own do not survive the pipe between processes.
         return _plain(error)
@@ -106,13 +126,14 @@ def _side_by_side(
 
 def _jobs(paths: Sequence[Path]) -> int:
     """Bounded by the cores of this process, and by memory for the largest of the traces."""
-    largest = max((_raw_bytes(path) for path in paths), default=0)
+    largest = max((raw_bytes(path) for path in paths), default=0)
     each = _BASE_BYTES + _BYTES_PER_RAW_BYTE * largest
     fitting = int(0.8 * host_memory().free / each)
     return max(1, min(available_cores(most=MOST_FOR_RANKS), fitting))
 
 
-def _raw_bytes(path: Path) -> int:
+def raw_bytes(path: Path) -> int:
+    """About how large a trace is uncompressed; 0 where that cannot be told."""
     try:
         size = path.stat().st_size
     except OSError:

@@ -14,8 +14,9 @@ from megatron.torch_trace.analysis.replay.answers import Graph
 from megatron.torch_trace.analysis.replay.change import Change, RecordingCost
 
 _MOST_COST_NS = 1_000_000.0
-_ROUNDS = 40
-_CLOSE = 0.0005
+_FIRST_NS = 4_000.0
+_ROUNDS = 12
+_CLOSE = 0.002
 _FITS = 0.01
 
 
@@ -40,19 +41,26 @@ def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | 
 
     if undisturbed_ns >= simulated(0.0):
         return Calibration(RecordingCost(0.0)) if _near(simulated(0.0), undisturbed_ns) else None
-    low, high = 0.0, 1_000.0
-    while simulated(high) > undisturbed_ns:
-        low, high = high, 2 * high
+    low, high = 0.0, _FIRST_NS
+    above, below = simulated(low), simulated(high)
+    while below > undisturbed_ns:
+        low, high, above = high, 2 * high, below
         if high > _MOST_COST_NS:
             return None
+        below = simulated(high)
     for _ in range(_ROUNDS):
-        middle = (low + high) / 2
-        found = simulated(middle)
+        if above - below <= 0:
+            break
+        # Between two costs the iteration is nearly a straight line.
+        cost = low + (high - low) * (above - undisturbed_ns) / (above - below)
+        found = simulated(cost)
         if abs(found - undisturbed_ns) <= _CLOSE * undisturbed_ns:
-            return Calibration(RecordingCost(middle))
-        low, high = (middle, high) if found > undisturbed_ns else (low, middle)
-    cost = (low + high) / 2
-    return Calibration(RecordingCost(cost)) if _near(simulated(cost), undisturbed_ns) else None
+            return Calibration(RecordingCost(cost))
+        if found > undisturbed_ns:
+            low, above = cost, found
+        else:
+            high, below = cost, found
+    return None
 
 
 def _near(simulated: float, undisturbed_ns: float) -> bool:

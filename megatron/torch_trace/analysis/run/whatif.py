@@ -8,43 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
-from megatron.torch_trace.analysis.replay.answers import Graph, PathPiece, UnreplayableError
-from megatron.torch_trace.analysis.replay.change import Change, MicroBatches
+from megatron.torch_trace.analysis.replay.answers import (
+    PathPiece,
+)
+from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.change_parser import read, read_text
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.analysis.run.analyse import Recorded, recorded
-from megatron.torch_trace.analysis.run.graphs import Graphs
+from megatron.torch_trace.analysis.run.candidates import (
+    Candidate,
+    candidate_of,
+    candidates_of,
+    check,
+    missed_ns,
+    times_the_tokens,
+)
+from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
+from megatron.torch_trace.analysis.run.recorded import Recorded, recorded
+from megatron.torch_trace.analysis.run.together import together
 from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration, calibration_of
 from megatron.torch_trace.errors import UsageError
-
-MOST_ERROR = 0.02
-"""A graph that misses the recorded iteration by more predicts nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A change and what it would give, ns an iteration.
-
-    Args:
-        change: as a user writes it: `--rank 2=median`.
-        finding: code of the finding whose cause it takes away; None if there is none.
-        iteration_ns: after it.
-        gain_ns: by how much shorter; with more micro-batches, by how much for as many tokens.
-        error_ns: of the gain.
-    """
-
-    change: str
-    finding: str | None
-    iteration_ns: int
-    gain_ns: int
-    error_ns: int
-
-    @property
-    def is_distinguishable(self) -> bool:
-        """Whether the gain, or loss, is larger than its error."""
-        return abs(self.gain_ns) > self.error_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +106,40 @@ def whatif(
     wanted = [one if isinstance(one, Change) else read_text(one) for one in changes]
     wanted += _of_flags(flags)
     _answerable(wanted)
-    known = recorded(path, jobs=jobs, on_start=on_start, on_done=on_done)
-    return answer(known, known.together(model_flops), wanted)
+    needs_kernels = not any(one.of_spans for one in wanted)
+    known = recorded(
+        path,
+        jobs=jobs,
+        on_start=on_start,
+        on_done=on_done,
+        keeps=are_few if needs_kernels else None,
+    )
+    return answer(known, together(known, model_flops), wanted, on_done)
 
 
-def answer(known: Recorded, analysis: Analysis, changes: Sequence[Change]) -> WhatIf:
-    """The answer from ranks that are analysed; see `whatif`."""
+def answer(
+    known: Recorded,
+    analysis: Analysis,
+    changes: Sequence[Change],
+    on_read: Callable[[Path], None] | None = None,
+) -> WhatIf:
+    """The answer from ranks that are analysed; see `whatif`.
+
+    Args:
+        known, analysis: of the ranks.
+        changes: what was asked for.
+        on_read: called with each trace that is read once more, for the graph of kernels.
+    """
     _answerable(changes)
-    graphs = Graphs(known)
+    graphs = Graphs(known, on_read)
     name, graph = graphs.for_changes(changes)
-    _accurate(graph, changes)
+    check(graph, changes)
     simulated = graph.simulate(changes)
     calibration = calibration_of(graph, analysis.summary.undisturbed_iteration_ns)
     undisturbed = calibration.iteration_ns(graph, changes) if calibration else None
-    notes = list(graphs.notes)
-    candidates = [_candidate(graph, changes, None)] if changes else _candidates(graphs, analysis)
-    more = _times_the_tokens(graphs, changes)
+    candidates = (
+        [candidate_of(graph, changes, None)] if changes else candidates_of(graphs, analysis)
+    )
     return WhatIf(
         changes=tuple(one.text for one in changes),
         graph=name,
@@ -146,21 +147,18 @@ def answer(known: Recorded, analysis: Analysis, changes: Sequence[Change]) -> Wh
         recorded_ns=graph.recorded_ns,
         replayed_ns=graph.simulated_ns,
         simulated_ns=simulated.iteration_ns,
-        error_ns=simulated.error_ns,
+        error_ns=max(simulated.error_ns, missed_ns(graph)),
         undisturbed_ns=undisturbed,
         inferred_edges=graphs.inferred_edges(name),
         candidates=tuple(candidates),
         critical_path=tuple(simulated.critical_path),
         slack=tuple(graphs.slack(name)),
         before=_speed(analysis.mfu, _usual(analysis, calibration, graph.recorded_ns), 1.0),
-        after=_speed(analysis.mfu, undisturbed or simulated.iteration_ns, more),
-        notes=tuple(notes),
+        after=_speed(
+            analysis.mfu, undisturbed or simulated.iteration_ns, times_the_tokens(graph, changes)
+        ),
+        notes=tuple(graphs.notes),
     )
-
-
-def gains(graphs: Graphs, analysis: Analysis) -> dict[str, Candidate]:
-    """Text of a change -> what it would give, for every finding that has a remedy."""
-    return {one.change: one for one in _candidates(graphs, analysis)}
 
 
 def _of_flags(flags: dict[str, Any]) -> list[Change]:
@@ -180,58 +178,6 @@ def _answerable(changes: Sequence[Change]) -> None:
             f"{others[0].text} and {of_spans[0].text}: the first needs single kernels and the "
             "second whole pipelines, which are simulated apart; ask for one of them at a time."
         )
-
-
-def _accurate(graph: Graph, changes: Sequence[Change]) -> None:
-    missed = abs(graph.simulated_ns - graph.recorded_ns) / max(1, graph.recorded_ns)
-    if changes and missed > MOST_ERROR:
-        raise UnreplayableError(
-            f"{changes[0].text}: the graph misses the recorded iteration by {100 * missed:.1f} %, "
-            f"more than {MOST_ERROR:.0%}, so it predicts nothing."
-        )
-
-
-def _candidates(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
-    """Remedies of findings, and what the graphs propose; the largest gain first."""
-    asked: dict[Change, str | None] = {}
-    for finding in analysis.findings:
-        change = remedy_of(finding)
-        if change is not None:
-            asked.setdefault(change, finding.code)
-    for change, code in graphs.proposals():
-        asked.setdefault(change, code)
-    found = []
-    for change, code in asked.items():
-        try:
-            _, graph = graphs.for_changes([change])
-            _accurate(graph, [change])
-            found.append(_candidate(graph, [change], code))
-        except (UsageError, UnreplayableError):
-            # Of another change than the recording can tell nothing is asked here.
-            continue
-    return sorted(found, key=lambda one: (-one.gain_ns, one.change))
-
-
-def _candidate(graph: Graph, changes: Sequence[Change], finding: str | None) -> Candidate:
-    simulated = graph.simulate(changes)
-    fewer = 1.0 / _more_microbatches(graph, changes)
-    return Candidate(
-        change=" ".join(one.text for one in changes),
-        finding=finding,
-        iteration_ns=simulated.iteration_ns,
-        gain_ns=round(graph.simulated_ns - simulated.iteration_ns * fewer),
-        error_ns=round(simulated.error_ns * fewer),
-    )
-
-
-def _more_microbatches(graph: Graph, changes: Sequence[Change]) -> float:
-    counts = [one.count for one in changes if isinstance(one, MicroBatches)]
-    recorded_count = getattr(graph, "recorded_microbatches", None)
-    return counts[-1] / recorded_count if counts and recorded_count else 1.0
-
-
-def _times_the_tokens(graphs: Graphs, changes: Sequence[Change]) -> float:
-    return _more_microbatches(graphs.for_changes(changes)[1], changes)
 
 
 def _usual(analysis: Analysis, calibration: Calibration | None, recorded_ns: int) -> float:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.replay.answers import PathPiece
-from megatron.torch_trace.analysis.run.whatif import MOST_ERROR, Candidate, WhatIf
+from megatron.torch_trace.analysis.run.candidates import MOST_ERROR, Candidate
+from megatron.torch_trace.analysis.run.whatif import WhatIf
 from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.report.text import LEAST_WIDTH, MOST_WIDTH
 from megatron.torch_trace.wording import count, counted, duration, number, percent, ranks
@@ -96,13 +96,19 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
             quoted(one.change),
             one.finding or "",
             duration(one.iteration_ns),
-            duration(one.gain_ns) if one.is_distinguishable else "not distinguishable",
+            duration(one.gain_ns),
             duration(one.error_ns),
         )
         for one in answer.candidates
+        if one.is_distinguishable
     ]
-    heads = ("<change", "<~finding", "iteration", "gain", "error")
-    return ["GAINS AN ITERATION", *table(heads, rows, width)]
+    heads = ("<~change", "<finding", "iteration", "gain", "error")
+    lines = ["GAINS AN ITERATION", *(table(heads, rows, width) if rows else [])]
+    others = [quoted(one.change) for one in answer.candidates if not one.is_distinguishable]
+    if others:
+        said = f"Not distinguishable from no gain: {'; '.join(others)}."
+        lines += paragraph(said, width, "  ", "    ")
+    return lines
 
 
 @dataclass(slots=True)
@@ -172,5 +178,6 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
 
 
 def quoted(change: str) -> str:
-    """As a shell takes it: `--move-layers '3>2'`."""
-    return re.sub(r"(?<=\s)(?!--)\S+", lambda match: shlex.quote(match[0]), change)
+    """One change as a shell takes it: `--move-layers '3>2'`."""
+    flag, _, value = change.partition(" ")
+    return f"{flag} {shlex.quote(value)}"

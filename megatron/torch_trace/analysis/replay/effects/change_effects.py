@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.replay.change import (
     OperatorsScaled,
     Overlapped,
     RankAsMedian,
+    RecordingCost,
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.effects import cpu_changes, gpu_changes
@@ -43,6 +44,7 @@ _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     RankAsMedian: cpu_changes.rank_as_median,
     LaunchScaled: cpu_changes.launch,
     OperatorsScaled: cpu_changes.operators,
+    RecordingCost: cpu_changes.recording_cost,
     WithoutSynchronisation: cpu_changes.without_waits,
     CommunicationScaled: gpu_changes.communication,
     Overlapped: gpu_changes.overlap,

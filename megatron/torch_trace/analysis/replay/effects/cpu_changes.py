@@ -9,6 +9,7 @@ from megatron.torch_trace.analysis.replay.change import (
     LaunchScaled,
     OperatorsScaled,
     RankAsMedian,
+    RecordingCost,
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.effects import cpu_segments
@@ -82,6 +83,15 @@ def operators(found: KernelGraph, result: Adjustment, change: OperatorsScaled) -
         here = segments_of(rank)
         parts = cpu_segments.operator_parts(rank, result.duration[here])
         result.duration[here] -= scaled(parts, 1 - change.factor)
+
+
+def recording_cost(found: KernelGraph, result: Adjustment, change: RecordingCost) -> None:
+    """Every recorded operator takes so much less; none of them less than nothing."""
+    for rank in found.ranks:
+        here = segments_of(rank)
+        count, inside = cpu_segments.recorded_operators(rank, result.duration[here])
+        cost = scaled(count, change.ns)
+        result.duration[here] -= np.minimum(cost, inside)
 
 
 def without_waits(found: KernelGraph, result: Adjustment, change: WithoutSynchronisation) -> None:

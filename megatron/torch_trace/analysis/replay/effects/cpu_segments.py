@@ -56,6 +56,19 @@ def operator_parts(rank: RankGraph, duration: Ints) -> Ints:
     return ints(np.maximum(inside - launch_parts(rank, duration), 0))
 
 
+def recorded_operators(rank: RankGraph, duration: Ints) -> tuple[Ints, Ints]:
+    """Of each segment how many operators begin in it, and how much of it is in operators, ns."""
+    points, ops = rank.points, rank.timeline.activity.ops
+    count = np.zeros(len(points), dtype=np.int64)
+    for track in present(points.track):
+        mine = np.flatnonzero(points.track == track)
+        starts = np.sort(ops.start[~ops.annotation & (ops.track == track)])
+        begin = points.time[mine]
+        ends = np.searchsorted(starts, begin + duration[mine])
+        count[mine] = ends - np.searchsorted(starts, begin)
+    return ints(np.maximum(count, 0)), parts_in(rank, duration, ops, ~ops.annotation)
+
+
 def segment_ids(ranks: Sequence[RankGraph]) -> list[Ints]:
     """For each rank a number for each segment; the same number on several ranks: the same work."""
     names: dict[tuple[object, ...], int] = {}

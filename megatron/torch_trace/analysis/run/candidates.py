@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes that may be worth it, each with what it would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.findings.remedies import remedy_of
+from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
+from megatron.torch_trace.analysis.replay.change import Change, MicroBatches
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.run.graphs import Graphs, KernelAnswers
+from megatron.torch_trace.errors import UsageError
+
+MOST_ERROR = 0.02
+"""A graph that misses the recorded iteration by more predicts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change and what it would give, ns an iteration.
+
+    Args:
+        change: as a user writes it: `--rank 2=median`.
+        finding: code of the finding whose cause it takes away; None if there is none.
+        iteration_ns: after it.
+        gain_ns: by how much shorter; with more micro-batches, by how much for as many tokens.
+        error_ns: of the gain.
+    """
+
+    change: str
+    finding: str | None
+    iteration_ns: int
+    gain_ns: int
+    error_ns: int
+
+    @property
+    def is_distinguishable(self) -> bool:
+        """Whether the gain, or loss, is larger than its error."""
+        return abs(self.gain_ns) > self.error_ns
+
+
+def check(graph: Graph, changes: Sequence[Change]) -> None:
+    missed = max(graph.error_ns, missed_ns(graph)) / max(1, graph.recorded_ns)
+    if changes and missed > MOST_ERROR:
+        raise UnreplayableError(
+            f"{changes[0].text}: the graph misses the recorded iteration by {100 * missed:.1f} %, "
+            f"more than {MOST_ERROR:.0%}, so it predicts nothing."
+        )
+
+
+def candidates_of(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
+    """Remedies of findings, and what the graphs propose; the largest gain first."""
+    asked: dict[Change, str | None] = {}
+    for finding in analysis.findings:
+        change = remedy_of(finding)
+        if change is not None:
+            asked.setdefault(change, finding.code)
+    for change, code in graphs.proposals():
+        asked.setdefault(change, code)
+    found = []
+    for change, code in asked.items():
+        try:
+            _, graph = graphs.for_changes([change])
+            check(graph, [change])
+            found.append(candidate_of(graph, [change], code))
+        except (UsageError, UnreplayableError):
+            # Of another change than the recording can tell nothing is asked here.
+            continue
+    return sorted(found, key=lambda one: (-one.gain_ns, one.change))
+
+
+def candidate_of(graph: Graph, changes: Sequence[Change], finding: str | None) -> Candidate:
+    simulated = _without_path(graph, changes)
+    fewer = 1.0 / times_the_tokens(graph, changes)
+    return Candidate(
+        change=" ".join(one.text for one in changes),
+        finding=finding,
+        iteration_ns=simulated.iteration_ns,
+        gain_ns=round(graph.simulated_ns - simulated.iteration_ns * fewer),
+        error_ns=round(max(simulated.error_ns, missed_ns(graph)) * fewer),
+    )
+
+
+def _without_path(graph: Graph, changes: Sequence[Change]) -> Simulated:
+    """The path takes longer than the time, and of a candidate nobody looks at it."""
+    if isinstance(graph, KernelAnswers):
+        return graph.simulate(changes, with_path=False)
+    return graph.simulate(changes)
+
+
+def missed_ns(graph: Graph) -> int:
+    return abs(graph.simulated_ns - graph.recorded_ns)
+
+
+def times_the_tokens(graph: Graph, changes: Sequence[Change]) -> float:
+    counts = [one.count for one in changes if isinstance(one, MicroBatches)]
+    recorded_count = getattr(graph, "recorded_microbatches", None)
+    return counts[-1] / recorded_count if counts and recorded_count else 1.0

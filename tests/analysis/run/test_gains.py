@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What findings would gain: from a graph over ranks, in the order of the gains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from recorded_traces import SAMPLES
+
+from megatron import torch_trace
+from megatron.torch_trace.analysis.findings import by_gain
+from megatron.torch_trace.analysis.findings.remedies import remedy_of
+from megatron.torch_trace.analysis.replay.change import CommunicationScaled, RankAsMedian
+from megatron.torch_trace.analysis.results.analysis import Finding
+from megatron.torch_trace.commands import analyze, whatif
+
+SLEEPER = SAMPLES / "analysis" / "dp4-rank2-slow"
+SLEPT_NS = 48_000_000
+
+
+def finding(code: str, gain_ns: int | None = None, error_ns: int = 0) -> Finding:
+    return Finding(code, "low", "", {}, "", gain_ns=gain_ns, gain_error_ns=error_ns)
+
+
+def test_the_sleep_of_a_rank_is_what_its_finding_gains_and_a_faster_network_gains_nothing() -> None:
+    analysis = torch_trace.analyze(SLEEPER, gains=True)
+    straggler = analysis.findings[0]
+    assert (straggler.code, straggler.change) == ("straggler", "--rank 2=median")
+    assert straggler.gain_ns == pytest.approx(SLEPT_NS, rel=0.1)
+    (network,) = (one for one in analysis.findings if one.code == "exposed_communication_dp")
+    assert network.change == "--comm dp*0"
+    assert not network.sure_gain_ns
+    assert analysis.findings[-1] == network
+
+
+def test_the_first_line_says_where_the_time_went_and_what_could_be_had() -> None:
+    printed = CliRunner().invoke(analyze.command, [str(SLEEPER)]).output.splitlines()
+    assert printed[0].startswith("457 ms an iteration: compute 23 %, exposed communication 27 %")
+    assert "without `straggler`" in printed[1]
+    plain = CliRunner().invoke(analyze.command, [str(SLEEPER), "--no-gains"]).output
+    assert plain.startswith("4 ranks; NVIDIA H200; step 6, 457 ms an iteration")
+
+
+def test_gains_are_keys_of_every_finding() -> None:
+    for flag, is_known in (("--gains", True), ("--no-gains", False)):
+        printed = CliRunner().invoke(analyze.command, [str(SLEEPER), "--json", flag]).output
+        findings = json.loads(printed)["findings"]
+        gains = [one["gain_ns"] is not None for one in findings if one["code"] == "straggler"]
+        assert gains == [is_known]
+        assert all({"gain_ns", "gain_error_ns"} <= one.keys() for one in findings)
+
+
+def test_one_step_alone_has_no_gains() -> None:
+    analysis = torch_trace.analyze(SLEEPER, gains=True, step=6)
+    assert [one.gain_ns for one in analysis.findings] == [None] * len(analysis.findings)
+
+
+def test_findings_with_the_largest_gain_come_first_and_those_for_nothing_last() -> None:
+    nothing, little = finding("nothing", 0, 5), finding("little", 10, 5)
+    much, unsure, unknown = finding("much", 90, 5), finding("unsure", 4, 5), finding("unknown")
+    ordered = by_gain([nothing, little, unknown, much, unsure])
+    assert [one.code for one in ordered] == ["much", "little", "unknown", "nothing", "unsure"]
+
+
+def test_a_finding_names_the_change_that_takes_its_cause_away() -> None:
+    late = Finding("straggler", "high", "", {"rank": 3}, "")
+    exposed = Finding("exposed_communication_tp-cp", "high", "", {"dimension": "tp-cp"}, "")
+    assert remedy_of(late) == RankAsMedian(3)
+    assert remedy_of(exposed) == CommunicationScaled("tp-cp", 0.0)
+    assert remedy_of(finding("profiler_overhead")) is None
+
+
+def test_whatif_asks_the_graph_of_kernels_for_every_candidate() -> None:
+    found = json.loads(CliRunner().invoke(whatif.command, [str(SLEEPER), "--json"]).output)
+    assert found["graph"] == "kernels"
+    assert found["inferred_edges"] > 0
+    assert abs(found["simulated_ns"] - found["recorded_ns"]) < 0.005 * found["recorded_ns"]
+    gains = [one["gain_ns"] for one in found["candidates"]]
+    assert gains == sorted(gains, reverse=True)
+    (late,) = (one for one in found["candidates"] if one["change"] == "--rank 2=median")
+    assert late["finding"] == "straggler"
+    assert late["gain_ns"] == pytest.approx(SLEPT_NS, rel=0.1)
+    on_path = {one["rank"]: 0 for one in found["critical_path"]}
+    for one in found["critical_path"]:
+        on_path[one["rank"]] += one["time_ns"]
+    assert max(on_path, key=on_path.__getitem__) == 2
+    assert {one["rank"]: one["slack_ns"] for one in found["slack"]}[2] == 0
+
+
+def test_kept_analyses_alone_have_no_graph_of_kernels(tmp_path: Path) -> None:
+    for trace in SLEEPER.glob("*.gz"):
+        (tmp_path / trace.name).write_bytes(trace.read_bytes())
+    CliRunner().invoke(analyze.command, [str(tmp_path), "--partials"])
+    for trace in tmp_path.glob("*.gz"):
+        trace.unlink()
+    error = CliRunner().invoke(whatif.command, [str(tmp_path), "--rank", "2=median"]).exception
+    assert str(error) == (
+        "the graph of kernels needs the traces themselves, and only kept analyses are here."
+    )
