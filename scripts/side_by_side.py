@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run pytest on folders side by side, each in a process of its own; print what it says of each.
 
-    python scripts/side_by_side.py FOLDER... [--alone FOLDER] [--at-once N] [--seconds N]
-                                   [-- ARGUMENTS OF PYTEST]
+    python scripts/side_by_side.py FOLDER... [--at-once N] [--seconds N] [-- ARGUMENTS OF PYTEST]
 
-Folders begin in the order in which they are named; `--alone` when all others have ended. A process
-that dies or takes too long makes its folder fail, and never keeps the others from their end.
+Folders begin in the order in which they are named. A process that dies or takes too long makes its
+folder fail, and never keeps the others from their end.
 """
 
 from __future__ import annotations
@@ -134,7 +133,6 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
-    parser.add_argument("--alone", action="append", default=[], metavar="FOLDER")
     parser.add_argument("--at-once", type=int, default=min(cores or 1, 4), metavar="N")
     parser.add_argument("--seconds", type=float, default=1800, metavar="N", help="for a folder")
     given = parser.parse_args(words[:at])
@@ -143,7 +141,6 @@ def main() -> int:
     work = Folders(words[at + 1 :], given.seconds)
     try:
         ended = side_by_side(given.folders, given.at_once, work)
-        ended += side_by_side(given.alone, 1, work)
     except KeyboardInterrupt:
         return 130
     print(*sorted(ended, key=lambda one: bool(one.failure)), sep="\n")

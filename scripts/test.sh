@@ -23,15 +23,16 @@ fi
 .venv/bin/mypy
 .venv/bin/lint-imports
 
-# What takes longest begins first; other folders are found. SLURM's jobs have time limits: alone.
-folders=(tests/{functional,toy_trainings,torch_profile,torch_trace,analysis})
+# What takes longest begins first, but SLURM when torchrun's jobs are about to be done; other folders
+# are found.
+folders=(tests/{functional,toy_trainings,torch_profile,torch_trace,analysis,slurm})
 while read -r folder; do
-  [[ " ${folders[*]} tests/slurm " == *" $folder "* ]] || folders+=("$folder")
+  [[ " ${folders[*]} " == *" $folder "* ]] || folders+=("$folder")
 done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)
 FAST="not torchrun and not slurm and not browser and not slow"
 python=.venv/bin/python
 if (($# == 0)); then
-  $python scripts/side_by_side.py "${folders[@]}" --alone tests/slurm
+  $python scripts/side_by_side.py "${folders[@]}"
 elif [[ $* == fast ]]; then
   $python scripts/side_by_side.py "${folders[@]}" -- -m "$FAST"
 elif [[ $1 == fast ]]; then

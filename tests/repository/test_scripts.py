@@ -70,14 +70,14 @@ def test_quickstart_says_how_it_is_called() -> None:
 FAST = "not torchrun and not slurm and not browser and not slow"
 LONGEST = [
     f"tests/{name}"
-    for name in ("functional", "toy_trainings", "torch_profile", "torch_trace", "analysis")
+    for name in ("functional", "toy_trainings", "torch_profile", "torch_trace", "analysis", "slurm")
 ]
 
 
 @pytest.mark.parametrize(
     ("given", "command"),
     [
-        ([], ["scripts/side_by_side.py", *LONGEST, "tests/new", "--alone", "tests/slurm"]),
+        ([], ["scripts/side_by_side.py", *LONGEST, "tests/new"]),
         (["fast"], ["scripts/side_by_side.py", *LONGEST, "tests/new", "--", "-m", FAST]),
         (["fast", "-k", "a b"], ["-m", "pytest", "-m", FAST, "-k", "a b"]),
         (["tests/new", "-x"], ["-m", "pytest", "tests/new", "-x"]),

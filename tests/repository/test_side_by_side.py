@@ -65,15 +65,6 @@ def test_all_folders_passed_is_status_0_and_so_is_a_folder_without_tests_of_this
     assert (status, summary(output)) == (0, said)
 
 
-def test_a_folder_that_wants_to_be_alone_begins_when_all_others_have_ended(tmp_path: Path) -> None:
-    folder(tmp_path, "others", "time.sleep(1); open('done', 'w')")
-    folder(tmp_path, "alone", "assert os.path.exists('done')")
-    status, output = run(tmp_path, "--alone", "alone", "others", "--at-once", "2")
-    assert (status, summary(output)) == (
-        0, [["others", "1 passed in s"], ["alone", "1 passed in s"]],
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("does", "said"),
     [
