@@ -88,6 +88,7 @@ class _Ran:
     launch: int
     start: int
     end: int
+    waited: int
 
 
 class Machine:
@@ -95,10 +96,12 @@ class Machine:
 
     Args:
         programs: what each rank does in its one step.
+        room: of so many launches the first has to be through before the next one returns.
     """
 
-    def __init__(self, programs: Mapping[int, Sequence[Act]]) -> None:
+    def __init__(self, programs: Mapping[int, Sequence[Act]], room: int = 1 << 30) -> None:
         self.programs = dict(programs)
+        self.room = room
         # When the n-th collective, or message from one rank to another, has all who take part.
         self.met: dict[tuple[Any, ...], dict[int, int]] = {}
         self.ran: dict[int, list[_Ran]] = {}
@@ -142,13 +145,16 @@ class Machine:
                     waits.append(("wait", now, now + CALL))
                     after[SIDE] = free[MAIN]
                     now += CALL
+                begin = now
+                if len(ran) >= self.room:
+                    now = max(now, ran[-self.room].end + RETURN)
                 start = max(
                     now + LATENCY,
                     free.get(act.stream, -GAP) + GAP,
                     after.pop(act.stream, -GAP) + GAP,
                 )
                 end = self._end(rank, act, start, counts)
-                ran.append(_Ran(act, now, start, end))
+                ran.append(_Ran(act, now, start, end, now - begin))
                 free[act.stream] = end
                 now += CALL
         self.ran[rank], self.waits[rank], self.ends[rank] = ran, waits, now
@@ -190,10 +196,9 @@ class Machine:
                 name = SENDRECV
                 args = collective_args(act.what, "pp", size=size)
                 args["Dst Rank" if act.what == "send" else "Src Rank"] = act.peer
-            trace.gpu(
-                name, one.start, one.end, launch=one.launch, stream=act.stream, args=args,
-                tid=act.thread,
-            )  # fmt: skip
+            trace.gpu(name, one.start, one.end, stream=act.stream, args=args)
+            begin, number = one.launch - one.waited, {"correlation": trace.correlation}
+            trace.call("cudaLaunchKernel", begin, one.launch + CALL, args=number, tid=act.thread)
             if act.thread == BACKWARD:
                 engine = "autograd::engine::evaluate_function: MmBackward0"
                 trace.op(engine, one.launch, one.launch + CALL, tid=BACKWARD)

@@ -254,3 +254,30 @@ def test_waits_that_the_trace_tells_are_not_inferred(tmp_path: Path) -> None:
     halved = replay.simulate([KernelsScaled("short", 0.5)])
     # The call returns 20 us earlier, and so does the step's end.
     assert halved.iteration_ns == replay.recorded_ns - 20_000
+
+
+def test_a_launch_that_waits_for_room_in_the_queue_is_no_work_of_the_cpu(tmp_path: Path) -> None:
+    def programs(gemm: int) -> Programs:
+        return {0: [act for _ in range(900) for act in (cpu(8_000), run("gemm", gemm))]}
+
+    recorded = Machine(programs(90_000), room=300)
+    changed = Machine(programs(60_000), room=300)
+    replay = Replay.of(recorded.record(tmp_path))
+    assert replay.simulated_ns == recorded.iteration_ns
+    assert replay.inferred_edges["synchronisation"] > 500
+    result = replay.simulate([KernelsScaled("gemm", 2 / 3)])
+    assert result.iteration_ns == changed.iteration_ns
+
+
+def test_of_ranks_that_are_absent_only_the_best_transfer_by_size_can_be_shorter(
+    tmp_path: Path,
+) -> None:
+    """Calls of 30 and 80 us move as much: 50 us of the second are a wait for the other rank."""
+    trace = TraceBuilder(0, 2).step(1, 0, 300_000)
+    trace.collective(10_000, 40_000, nelems=1000, launch=5_000)
+    trace.collective(110_000, 190_000, nelems=1000, launch=105_000)
+    trace.call("cudaDeviceSynchronize", 106_000, 194_000)
+    trace.write(tmp_path / "rank-0.json")
+    replay = Replay.of(tmp_path)
+    result = replay.simulate([CommunicationScaled("dp", 0.5)])
+    assert replay.recorded_ns - result.iteration_ns == 15_000

@@ -25,7 +25,7 @@ def launch_parts(rank: RankGraph, duration: Ints) -> Ints:
     found = np.zeros(len(points), dtype=np.int64)
     at = points.at(LAUNCH)
     call = points.call[at]
-    found[at] = np.minimum(calls.end[call] - calls.start[call], duration[at])
+    found[at] = np.minimum(calls.end[call] - points.time[at], duration[at])
     return found
 
 

@@ -75,7 +75,7 @@ def communication(found: KernelGraph, result: Adjustment, change: CommunicationS
 
 
 def _transfer_of(found: KernelGraph, edges: Ints) -> Ints:
-    """Of communication joined with nobody, what is transfer: the shortest call of its kind."""
+    """Of communication joined with nobody, what is transfer: the best of its kind, by size."""
     target = found.graph.edges.target[edges]
     took = found.graph.edges.lag[edges]
     result = np.zeros(len(edges), dtype=np.int64)
@@ -89,11 +89,14 @@ def _transfer_of(found: KernelGraph, edges: Ints) -> Ints:
         mine = np.flatnonzero(call != NONE)
         if not len(mine):
             continue
-        same = np.stack((calls.kind[call[mine]], calls.bytes[call[mine]]))
-        _, code = np.unique(same, axis=1, return_inverse=True)
-        shortest = np.full(int(code.max()) + 1, 1 << 62)
-        np.minimum.at(shortest, code.ravel(), took[mine])
-        result[mine] = shortest[code.ravel()]
+        kind, size = calls.kind[call[mine]], np.maximum(calls.bytes[call[mine]], 0)
+        shortest = np.full(len(calls.kinds), 1 << 62)
+        np.minimum.at(shortest, kind, took[mine])
+        # Of two sizes the larger takes as much longer, at the best rate that its kind reached.
+        rate = np.full(len(calls.kinds), np.inf)
+        np.minimum.at(rate, kind, took[mine] / np.maximum(size, 1))
+        least = np.where(size > 0, size * rate[kind], shortest[kind])
+        result[mine] = np.minimum(took[mine], np.maximum(least, shortest[kind]))
     return result
 
 

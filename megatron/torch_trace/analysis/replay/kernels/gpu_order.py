@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import CONTENTION, STREAM_WAIT, Bools
+from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
 from megatron.torch_trace.analysis.replay.kernels.recorded_waits import RecordedWaits
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present
@@ -122,8 +123,13 @@ def _launches(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints]:
     """When each was launched, and how long that call took; a launch that is unknown was at once."""
     call, time = timeline.launches.call[rows], timeline.launches.time[rows]
     calls = timeline.activity.calls
-    took = np.where(call == NONE, 0, (calls.end - calls.start)[call] if len(calls) else 0)
-    return np.where(time == NONE, timeline.activity.gpu.start[rows], time), ints(took)
+    start = timeline.activity.gpu.start[rows]
+    if not len(calls):
+        return np.where(time == NONE, start, time), np.zeros(len(rows), dtype=np.int64)
+    begin = launch_times(timeline).begin
+    took = np.where(call == NONE, 0, (calls.end - begin)[call])
+    time = np.where(call == NONE, time, begin[call])
+    return np.where(time == NONE, start, time), ints(took)
 
 
 def _before(stream: Ints) -> Ints:

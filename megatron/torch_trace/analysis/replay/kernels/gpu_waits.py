@@ -72,7 +72,7 @@ def gpu_waits(timeline: Timeline, points: ThreadPoints, rows: Ints) -> GpuWaits:
     returns = points.at(RETURN)
     for at in returns.tolist():
         call = int(points.call[at])
-        begin, end = int(calls.start[call]), int(calls.end[call])
+        begin, end = int(calls.start[call]), int(points.time[at])
         track = int(calls.track[call])
         known = recorded.get(int(calls.correlation[call]))
         if known is not None:

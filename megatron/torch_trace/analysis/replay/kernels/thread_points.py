@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.autograd import runs_backward
 from megatron.torch_trace.analysis.timeline.code_columns import present
@@ -58,8 +59,10 @@ class ThreadPoints:
     def of_calls(self, calls: int) -> Ints:
         """For each row of `activity.calls`, its LAUNCH or WAIT here; NONE where there is none."""
         found = np.full(calls + 1, NONE, dtype=np.int64)
-        begins = np.flatnonzero((self.role == LAUNCH) | (self.role == WAIT))
-        found[self.call[begins]] = begins
+        for role in (WAIT, LAUNCH):
+            # A call that waits for room launches after that.
+            begins = self.at(role)
+            found[self.call[begins]] = begins
         found[-1] = NONE
         return found
 
@@ -83,9 +86,13 @@ def thread_points(timeline: Timeline) -> ThreadPoints:
     waits = waits[calls.end[waits] <= until]
     launching = np.unique(timeline.launches.call[timeline.launches.call != NONE])
     launching = launching[inside[launching]]
+    times = launch_times(timeline)
+    full = launching[times.waited[launching]]
     marks = ints([*(step.start for step in window.steps), until] if window.steps else [])
     parts = [
-        _part(calls.start[launching], ints(calls.track[launching]), LAUNCH, ints(launching)),
+        _part(times.begin[launching], ints(calls.track[launching]), LAUNCH, ints(launching)),
+        _part(calls.start[full], ints(calls.track[full]), WAIT, ints(full)),
+        _part(times.begin[full], ints(calls.track[full]), RETURN, ints(full)),
         _part(calls.start[waits], ints(calls.track[waits]), WAIT, ints(waits)),
         _part(calls.end[waits], ints(calls.track[waits]), RETURN, ints(waits)),
         _part(marks, np.full(len(marks), main), MARK, np.full(len(marks), NONE)),
