@@ -15,7 +15,11 @@ from megatron.torch_trace.analysis.findings import by_gain
 from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.replay.change import CommunicationScaled, RankAsMedian
 from megatron.torch_trace.analysis.results.analysis import Finding
+from megatron.torch_trace.analysis.run.graphs import Graphs
+from megatron.torch_trace.analysis.run.recorded import recorded
+from megatron.torch_trace.analysis.run.undisturbed_cost import calibration_of
 from megatron.torch_trace.commands import analyze, whatif
+from megatron.torch_trace.report.prediction.text import quoted
 
 SLEEPER = SAMPLES / "analysis" / "dp4-rank2-slow"
 SLEPT_NS = 48_000_000
@@ -68,9 +72,27 @@ def test_findings_with_the_largest_gain_come_first_and_those_for_nothing_last() 
 def test_a_finding_names_the_change_that_takes_its_cause_away() -> None:
     late = Finding("straggler", "high", "", {"rank": 3}, "")
     exposed = Finding("exposed_communication_tp-cp", "high", "", {"dimension": "tp-cp"}, "")
-    assert remedy_of(late) == RankAsMedian(3)
-    assert remedy_of(exposed) == CommunicationScaled("tp-cp", 0.0)
-    assert remedy_of(finding("profiler_overhead")) is None
+    assert remedy_of(late) == (RankAsMedian(3),)
+    assert remedy_of(exposed) == (CommunicationScaled("tp-cp", 0.0),)
+    assert remedy_of(finding("profiler_overhead")) == ()
+
+
+def test_ranks_that_are_late_together_are_mended_together() -> None:
+    late = Finding("straggler", "high", "", {"rank": 3, "ranks": [2, 3]}, "")
+    assert remedy_of(late) == (RankAsMedian(2), RankAsMedian(3))
+    assert quoted("--rank 2=median --kernel a b*0.5") == "--rank 2=median --kernel 'a b*0.5'"
+
+
+def test_the_profiler_s_cost_is_fitted_to_the_undisturbed_iteration() -> None:
+    graph = Graphs(recorded(SAMPLES / "tp2pp2")).kernels()
+    undisturbed = 0.8 * graph.recorded_ns
+    calibration = calibration_of(graph, undisturbed)
+    assert calibration is not None
+    assert calibration.iteration_ns(graph, []) == pytest.approx(undisturbed, rel=0.005)
+    assert calibration.iteration_ns(graph, [RankAsMedian(3)]) < undisturbed
+    assert calibration_of(graph, None) is None
+    assert calibration_of(graph, 1.5 * graph.recorded_ns) is None
+    assert calibration_of(graph, 0.01 * graph.recorded_ns) is None
 
 
 def test_whatif_asks_the_graph_of_kernels_for_every_candidate() -> None:

@@ -42,6 +42,11 @@ class Candidate:
 
 
 def check(graph: Graph, changes: Sequence[Change]) -> None:
+    """Refuse to predict by a graph that misses the recorded iteration.
+
+    Raises:
+        UnreplayableError: it does.
+    """
     missed = max(graph.error_ns, missed_ns(graph)) / max(1, graph.recorded_ns)
     if changes and missed > MOST_ERROR:
         raise UnreplayableError(
@@ -52,19 +57,19 @@ def check(graph: Graph, changes: Sequence[Change]) -> None:
 
 def candidates_of(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
     """Remedies of findings, and what the graphs propose; the largest gain first."""
-    asked: dict[Change, str | None] = {}
+    asked: dict[tuple[Change, ...], str | None] = {}
     for finding in analysis.findings:
-        change = remedy_of(finding)
-        if change is not None:
-            asked.setdefault(change, finding.code)
+        changes = remedy_of(finding)
+        if changes:
+            asked.setdefault(changes, finding.code)
     for change, code in graphs.proposals():
-        asked.setdefault(change, code)
+        asked.setdefault((change,), code)
     found = []
-    for change, code in asked.items():
+    for changes, code in asked.items():
         try:
-            _, graph = graphs.for_changes([change])
-            check(graph, [change])
-            found.append(candidate_of(graph, [change], code))
+            _, graph = graphs.for_changes(changes)
+            check(graph, changes)
+            found.append(candidate_of(graph, changes, code))
         except (UsageError, UnreplayableError):
             # Of another change than the recording can tell nothing is asked here.
             continue
@@ -72,6 +77,7 @@ def candidates_of(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
 
 
 def candidate_of(graph: Graph, changes: Sequence[Change], finding: str | None) -> Candidate:
+    """Changes, and what all of them together would give."""
     simulated = _without_path(graph, changes)
     fewer = 1.0 / times_the_tokens(graph, changes)
     return Candidate(
@@ -91,10 +97,12 @@ def _without_path(graph: Graph, changes: Sequence[Change]) -> Simulated:
 
 
 def missed_ns(graph: Graph) -> int:
+    """By how much the graph misses the recorded iteration."""
     return abs(graph.simulated_ns - graph.recorded_ns)
 
 
 def times_the_tokens(graph: Graph, changes: Sequence[Change]) -> float:
+    """How many times as many tokens an iteration has after changes."""
     counts = [one.count for one in changes if isinstance(one, MicroBatches)]
     recorded_count = getattr(graph, "recorded_microbatches", None)
     return counts[-1] / recorded_count if counts and recorded_count else 1.0

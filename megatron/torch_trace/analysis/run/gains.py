@@ -39,13 +39,13 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
 
 
 def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
-    change = remedy_of(finding)
-    if change is None:
+    changes = remedy_of(finding)
+    if not changes:
         return finding
     try:
-        _, graph = graphs.for_changes([change])
-        check(graph, [change])
-        found = candidate_of(graph, [change], finding.code)
+        _, graph = graphs.for_changes(changes)
+        check(graph, changes)
+        found = candidate_of(graph, changes, finding.code)
     except (UsageError, UnreplayableError):
         # What graphs cannot tell has no gain; the finding is none the worse.
         return finding

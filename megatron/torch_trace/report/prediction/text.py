@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -178,6 +179,6 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
 
 
 def quoted(change: str) -> str:
-    """One change as a shell takes it: `--move-layers '3>2'`."""
-    flag, _, value = change.partition(" ")
-    return f"{flag} {shlex.quote(value)}"
+    """Changes as a shell takes them: `--move-layers '3>2'`."""
+    each = (one.partition(" ") for one in re.split(r" (?=--[a-z])", change))
+    return " ".join(f"{flag} {shlex.quote(value)}" for flag, _, value in each)
