@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 NOTHING_TO_DO = 5
 """pytest's status where no test of a folder is asked for."""
@@ -64,6 +65,7 @@ class Folders:
         with tempfile.TemporaryFile() as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", folder, *self.arguments],
+                env={**os.environ, "PYTEST_DEBUG_TEMPROOT": _temporary(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -98,6 +100,13 @@ class Folders:
         self.stopped = True
         for process in tuple(self.running):
             _signal(process, signal.SIGKILL)
+
+
+def _temporary(folder: str) -> str:
+    """Where pytest makes `tmp_path`: in one place, processes fail as they remove old ones."""
+    path = Path(tempfile.gettempdir(), f"pytest-{os.getuid()}-{Path(folder).name}")
+    path.mkdir(exist_ok=True)
+    return str(path)
 
 
 def _failure(status: int) -> str:
