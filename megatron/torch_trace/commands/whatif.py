@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from megatron.torch_trace.commands import options
-from megatron.torch_trace.commands.terminal.analysis_progress import Progress
+from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_lost
 from megatron.torch_trace.wording import visible
 
 _CHANGES = {
@@ -50,7 +50,7 @@ def _changes(function: Any) -> Any:
     return function
 
 
-@click.command("whatif", cls=_Changes, epilog=options.exit_status(s3="", s4=""))
+@click.command("whatif", cls=_Changes, epilog=options.exit_status(s4=""))
 @options.paths
 @_changes
 @options.as_json
@@ -90,6 +90,7 @@ def command(
         )
     if as_json:
         click.echo(json.dumps(document(answer)))
-        return
-    width = shutil.get_terminal_size((100, 24)).columns
-    click.echo(visible(render(answer, width=width), lines=True), nl=False)
+    else:
+        width = shutil.get_terminal_size((100, 24)).columns
+        click.echo(visible(render(answer, width=width), lines=True), nl=False)
+    raise_if_lost(answer.damaged_files, answer.skipped_files)

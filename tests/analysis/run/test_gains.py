@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.run.graphs import Graphs
 from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.analysis.run.undisturbed_cost import calibration_of
 from megatron.torch_trace.commands import analyze, whatif
+from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.report.prediction.text import quoted
 
 SLEEPER = SAMPLES / "analysis" / "dp4-rank2-slow"
@@ -122,3 +123,14 @@ def test_kept_analyses_alone_have_no_graph_of_kernels(tmp_path: Path) -> None:
     assert str(error) == (
         "the graph of kernels needs the traces themselves, and only kept analyses are here."
     )
+
+
+def test_a_damaged_trace_is_answered_for_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    for trace in (SAMPLES / "tp2pp2-spans").glob("*.gz"):
+        (tmp_path / trace.name).write_bytes(trace.read_bytes())
+    hurt = tmp_path / "rank-1.pt.trace.json.gz"
+    hurt.write_bytes(hurt.read_bytes()[:-400])
+    done = CliRunner().invoke(whatif.command, [str(tmp_path), "--stages", "balanced", "--json"])
+    assert isinstance(done.exception, DamagedTraceError)
+    assert str(done.exception) == f"damaged: {hurt}."
+    assert json.loads(done.output)["ranks"] == 4

@@ -58,6 +58,7 @@ class WhatIf:
         slack: by rank, how much longer one of its spans may take before the iteration does.
         before, after: speed as recorded and as simulated, undisturbed where that is known.
         notes: what to know about it, in sentences.
+        damaged_files, skipped_files: traces that the answer has only in part, or not at all.
     """
 
     changes: tuple[str, ...]
@@ -75,6 +76,8 @@ class WhatIf:
     before: Speed
     after: Speed
     notes: tuple[str, ...] = ()
+    damaged_files: tuple[str, ...] = ()
+    skipped_files: tuple[str, ...] = ()
 
 
 def whatif(
@@ -158,6 +161,8 @@ def answer(
             analysis.mfu, undisturbed or simulated.iteration_ns, times_the_tokens(graph, changes)
         ),
         notes=tuple(graphs.notes),
+        damaged_files=tuple(one.file for one in analysis.ranks if one.damage),
+        skipped_files=tuple(one.file for one in analysis.skipped_files),
     )
 
 

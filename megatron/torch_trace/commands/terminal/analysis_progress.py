@@ -53,10 +53,19 @@ def raise_if_damaged(*analyses: Analysis) -> None:
     Raises:
         DamagedTraceError: a trace was damaged or could not be analysed.
     """
-    from megatron.torch_trace.files.selection import listed
-
     damaged = [rank.file for analysis in analyses for rank in analysis.ranks if rank.damage]
     skipped = [one.file for analysis in analyses for one in analysis.skipped_files]
+    raise_if_lost(damaged, skipped)
+
+
+def raise_if_lost(damaged: Sequence[str], skipped: Sequence[str]) -> None:
+    """The same from the names of the files.
+
+    Raises:
+        DamagedTraceError: there is one.
+    """
+    from megatron.torch_trace.files.selection import listed
+
     parts = [f"damaged: {listed(damaged)}"] if damaged else []
     parts += [f"skipped: {listed(skipped)}"] if skipped else []
     if parts:
