@@ -134,3 +134,16 @@ def test_a_damaged_trace_is_answered_for_as_far_as_it_is_whole(tmp_path: Path) -
     assert isinstance(done.exception, DamagedTraceError)
     assert str(done.exception) == f"damaged: {hurt}."
     assert json.loads(done.output)["ranks"] == 4
+
+
+def test_an_analysis_is_there_though_the_graph_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise IndexError("a case that nobody thought of")
+
+    monkeypatch.setattr(Graphs, "for_changes", fails)
+    analysis = torch_trace.analyze(SLEEPER, gains=True)
+    assert [one.code for one in analysis.findings][:1] == ["straggler"]
+    assert analysis.findings[0].gain_ns is None
+    assert "gains are unknown, since the graph failed (IndexError" in caplog.text

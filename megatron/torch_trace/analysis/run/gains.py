@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
 from megatron.torch_trace.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 _CHEAP_BYTES = 512 << 20
 """Traces of so many bytes, uncompressed, are replayed without being asked to."""
@@ -34,7 +37,16 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
         known: the ranks.
     """
     graphs = Graphs(known)
-    findings = [_with_gain(one, graphs) for one in analysis.findings]
+    try:
+        findings = [_with_gain(one, graphs) for one in analysis.findings]
+    except Exception as error:
+        # Whatever is in the traces, the analysis is the same without gains.
+        logger.warning(
+            "torch-trace: gains are unknown, since the graph failed (%s: %s).",
+            type(error).__name__,
+            error,
+        )
+        return analysis
     return replace(analysis, findings=by_gain(findings))
 
 
