@@ -51,7 +51,7 @@ class BlockLook:
         part = SurveyPart()
         ts, dur = block_times(block)
         kinds = BlockKinds(block.events, self.table)
-        kinds.add_to(part.account, block.places.sizes)
+        kinds.add_to(part.account, block.event_texts.sizes)
         events = block.events
         on_cpu = kinds.where("is_on_cpu")
         for index in np.flatnonzero(on_cpu).tolist():

@@ -79,7 +79,7 @@ class EventBlock(Generic[EventT]):
         return [decode_loosely(text, kind) for text in saved.texts]
 
     @cached_property
-    def places(self) -> Texts:
+    def event_texts(self) -> Texts:
         """The text of each event as strict JSON; as in the file unless it had to be repaired."""
         from megatron.torch_trace.reader.texts import Texts
 
@@ -90,9 +90,9 @@ class EventBlock(Generic[EventT]):
     @cached_property
     def texts(self) -> list[bytes]:
         """Each event as strict JSON; as it stands in the file unless it had to be repaired."""
-        places = self.places
-        bounds = zip((places.starts - 1).tolist(), (places.ends + 1).tolist(), strict=True)
-        return [places.text[start:end] for start, end in bounds]
+        texts = self.event_texts
+        bounds = zip((texts.starts - 1).tolist(), (texts.ends + 1).tolist(), strict=True)
+        return [texts.text[start:end] for start, end in bounds]
 
     @property
     def text(self) -> bytes | None:

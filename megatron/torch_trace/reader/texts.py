@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]
+Offsets = NDArray[np.int64]
 
 BETWEEN = b",\n  "
 """Between two events, as Kineto writes it."""
@@ -23,18 +23,18 @@ class Texts:
         starts, ends: of each event without its braces, as positions in `text`.
     """
 
-    def __init__(self, text: bytes, starts: Places, ends: Places) -> None:
+    def __init__(self, text: bytes, starts: Offsets, ends: Offsets) -> None:
         self.text, self.starts, self.ends = text, starts, ends
 
     @classmethod
     def of(cls, text: bytes, count: int, separator: bytes | None) -> Texts:
-        """The places of `count` events in strict JSON.
+        """The offsets of `count` events in strict JSON.
 
         Args:
             separator: what stands between all neighbours, if it is known.
         """
         if count and separator:
-            inside = places_of(text, b"}" + separator + b"{")
+            inside = offsets_of(text, b"}" + separator + b"{")
             if len(inside) == count - 1:
                 starts, ends = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
                 starts[0], starts[1:] = text.index(b"{") + 1, inside + len(separator) + 2
@@ -57,19 +57,19 @@ class Texts:
         """One event without its braces."""
         return self.text[self.starts[index] : self.ends[index]]
 
-    def each(self, indices: Places, changed: Mapping[int, bytes]) -> list[bytes]:
+    def each(self, indices: Offsets, changed: Mapping[int, bytes]) -> list[bytes]:
         """Some events with their braces; `changed` has other texts for some, without braces."""
         text = self.text
         starts, ends = (self.starts[indices] - 1).tolist(), (self.ends[indices] + 1).tolist()
         texts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
         if changed:
-            for place, index in enumerate(indices.tolist()):
+            for number, index in enumerate(indices.tolist()):
                 if index in changed:
-                    texts[place] = b"{%b}" % changed[index]
+                    texts[number] = b"{%b}" % changed[index]
         return texts
 
     @property
-    def sizes(self) -> Places:
+    def sizes(self) -> Offsets:
         """Bytes of each event, its braces included."""
         return self.ends - self.starts + 2
 
@@ -86,10 +86,10 @@ class Texts:
         edges = np.flatnonzero(np.diff(as_written, prepend=False, append=False))
         begins, last = edges[::2], edges[1::2] - 1
         text = self.text
-        places = zip(
+        offsets = zip(
             (self.starts[begins] - 1).tolist(), (self.ends[last] + 1).tolist(), strict=True
         )
-        pieces = [text[start:end] for start, end in places]
+        pieces = [text[start:end] for start, end in offsets]
         if here:
             numbered = dict(zip(begins.tolist(), pieces, strict=True))
             numbered |= {index: b"{%b}" % changed[index] for index in here}
@@ -97,7 +97,7 @@ class Texts:
         return BETWEEN.join(pieces)
 
 
-def places_of(text: bytes, wanted: bytes) -> Places:
+def offsets_of(text: bytes, wanted: bytes) -> Offsets:
     """Where `wanted` stands in `text`; its first byte is searched for all at once.
 
     That is several times as fast as bytes.split or bytes.replace, if that byte is rare.
@@ -105,7 +105,7 @@ def places_of(text: bytes, wanted: bytes) -> Places:
     letters = np.frombuffer(text, dtype=np.uint8)
     if len(letters) < len(wanted):
         return np.empty(0, dtype=np.int64)
-    places = np.flatnonzero(letters[: len(letters) - len(wanted) + 1] == wanted[0])
+    offsets = np.flatnonzero(letters[: len(letters) - len(wanted) + 1] == wanted[0])
     for shift in range(1, len(wanted)):
-        places = places[letters[places + shift] == wanted[shift]]
-    return places
+        offsets = offsets[letters[offsets + shift] == wanted[shift]]
+    return offsets

@@ -20,7 +20,7 @@ from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.event_kinds import coded
 
 Ids = NDArray[np.uint64]
-Places = NDArray[np.int32]
+Indices = NDArray[np.int32]
 
 
 class ArrowEnds(NamedTuple):
@@ -30,30 +30,30 @@ class ArrowEnds(NamedTuple):
         category: of these arrows; kind: their category and name.
         phase: `s` where they start, `f` where they finish, `t` between.
         ids: of each end.
-        places: of each end in the block.
+        indices: of each end in the block.
     """
 
     category: str
     kind: str
     phase: str
     ids: Ids
-    places: Places
+    indices: Indices
 
 
-def ends_of(events: Sequence[Any], places: Places) -> list[ArrowEnds]:
+def ends_of(events: Sequence[Any], indices: Indices) -> list[ArrowEnds]:
     """Some ends of arrows by kind and phase.
 
     Args:
-        events: of a block; those at `places` are ends of arrows.
+        events: of a block; those at `indices` are ends of arrows.
     """
-    ends = [events[place] for place in places.tolist()]
+    ends = [events[index] for index in indices.tolist()]
     ids = flow_numbers([end.id for end in ends])
     keys, code = coded([f"{end.ph}\0{end.cat}\0{end.name}" for end in ends])
     found = []
     for number, key in enumerate(keys):
         phase, written, name = key.split("\0", 2)
         mine, present = code == number, category(written)
-        found.append(ArrowEnds(present, f"{present}\0{name}", phase, ids[mine], places[mine]))
+        found.append(ArrowEnds(present, f"{present}\0{name}", phase, ids[mine], indices[mine]))
     return found
 
 

@@ -22,7 +22,7 @@ from megatron.torch_trace.format.categories import FLOW_PHASES
 from megatron.torch_trace.format.times import ns_of_text, text_of_ns
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity, ProcessEvent, decode_loosely
-from megatron.torch_trace.reader.texts import Places, places_of
+from megatron.torch_trace.reader.texts import Offsets, offsets_of
 from megatron.torch_trace.rewrite.merge.rank_numbers import LARGEST_ID, RankPlan
 from megatron.torch_trace.rewrite.selection import join_object
 from megatron.torch_trace.rewrite.tracks.arrows import arrows_beside
@@ -44,19 +44,19 @@ class BlockMerger:
     def __call__(self, block: EventBlock[ProcessEvent]) -> tuple[bytes, int]:
         tracks = self.plan.tracks
         moved = tracks.moves.of(block.offset)
-        moved |= arrows_beside(block.places, moved)
+        moved |= arrows_beside(block.event_texts, moved)
         mask = np.ones(len(block.events), dtype=bool)
         # `merge` names processes itself; what it leaves out is in the metadata.
         mask[tracks.replaced.get(block.offset, [])] = False
         alone = np.flatnonzero(mask).tolist()
         mask[list(moved)] = False
         together = [block.events[index] for index in np.flatnonzero(mask).tolist()]
-        text = self._rewrite_together(block.places.chosen(mask), together)
+        text = self._rewrite_together(block.event_texts.chosen(mask), together)
         if text is None:
             together = []
         else:
             alone = sorted(moved)
-        texts = [self._rewrite(block.places[index], moved.get(index)) for index in alone]
+        texts = [self._rewrite(block.event_texts[index], moved.get(index)) for index in alone]
         joined = join([part for part in (text, join(texts)) if part])
         return joined, len(together) + len(texts)
 
@@ -67,7 +67,7 @@ class BlockMerger:
             return None
         letters = np.frombuffer(text, dtype=np.uint8)
         changes = _Changes(text)
-        ids = places_of(text, b'id": ')
+        ids = offsets_of(text, b'id": ')
         own = [event.pid for event in events]
         new: dict[Identity, tuple[int, bytes]] = {}
         for pid in set(own):
@@ -85,13 +85,13 @@ class BlockMerger:
         changes.insert(numbers, self._prefix)
         links = (
             _behind(letters, ids, b'"External id": ', b'id": '),
-            _behind(letters, places_of(text, b'on": '), b'"correlation": ', b'on": '),
+            _behind(letters, offsets_of(text, b'on": '), b'"correlation": ', b'on": '),
         )
-        for places in links:
+        for offsets in links:
             # What is no number, or a negative one, links nothing.
-            changes.insert(places[_is_digit(letters[places])], self._prefix)
+            changes.insert(offsets[_is_digit(letters[offsets])], self._prefix)
         if self.plan.shift_ns:
-            starts = places_of(text, b'"ts": ') + 6
+            starts = offsets_of(text, b'"ts": ') + 6
             found = _times(letters, starts)
             if found is None or len(starts) != len(events):
                 return None
@@ -147,12 +147,12 @@ class _Changes:
     sizes: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
 
-    def replace(self, starts: Places, sizes: Sequence[int], pieces: Sequence[bytes]) -> None:
+    def replace(self, starts: Offsets, sizes: Sequence[int], pieces: Sequence[bytes]) -> None:
         self.starts += starts.tolist()
         self.sizes += sizes
         self.pieces += pieces
 
-    def insert(self, starts: Places, piece: bytes) -> None:
+    def insert(self, starts: Offsets, piece: bytes) -> None:
         self.replace(starts, [0] * len(starts), [piece] * len(starts))
 
     def made(self) -> bytes:
@@ -167,16 +167,16 @@ class _Changes:
         return b"".join(parts)
 
 
-def _behind(letters: NDArray[np.uint8], places: Places, key: bytes, end: bytes) -> Places:
+def _behind(letters: NDArray[np.uint8], offsets: Offsets, key: bytes, end: bytes) -> Offsets:
     """Where the values begin whose keys are `key`.
 
     Args:
-        places: where `end`, with which the key ends, stands.
+        offsets: where `end`, with which the key ends, stands.
     """
     rest = key.removesuffix(end)
     for back, letter in enumerate(reversed(rest), 1):
-        places = places[letters[places - back] == letter]
-    return places + len(end)
+        offsets = offsets[letters[offsets - back] == letter]
+    return offsets + len(end)
 
 
 def _is_digit(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -184,7 +184,7 @@ def _is_digit(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return found
 
 
-def _times(letters: NDArray[np.uint8], starts: Places) -> tuple[Places, Places] | None:
+def _times(letters: NDArray[np.uint8], starts: Offsets) -> tuple[Offsets, Offsets] | None:
     """Nanoseconds, and where their text ends; None if not all are written as `123.456`."""
     ns, ends = np.zeros(len(starts), dtype=np.int64), starts.copy()
     point = np.zeros(len(starts), dtype=np.int64)

@@ -90,7 +90,7 @@ class _BlockPass:
         self.selection = slimmer.selection
         self.block = block
         self.events = block.events
-        self.texts = block.places
+        self.texts = block.event_texts
         self.part = SlimPart()
         self.moved = slimmer.plan.moves.of(block.offset) if slimmer.plan else {}
         self.clipped = slimmer.plan.clipped.get(block.offset, {}) if slimmer.plan else {}
@@ -198,13 +198,13 @@ class _BlockPass:
         self, kept: NDArray[np.bool_], flows: NDArray[np.bool_], new: dict[int, bytes]
     ) -> list[int]:
         """Ends of arrows whose slices stay; those that depend on a launch are put to wait."""
-        places = np.flatnonzero(flows)
+        indices = np.flatnonzero(flows)
         anchors = Anchors(self.block, self.kinds.where("is_slice"))
         if self.slimmer.ranges or self.slimmer.steps:
-            stay, unclear = [], places.tolist()
+            stay, unclear = [], indices.tolist()
         else:
-            look = anchors.unclear(places, kept, self.moved)
-            stay, unclear = places[~look].tolist(), places[look].tolist()
+            look = anchors.unclear(indices, kept, self.moved)
+            stay, unclear = indices[~look].tolist(), indices[look].tolist()
         for index in unclear:
             event = self.events[index]
             anchor = anchors.of(index)
@@ -224,13 +224,13 @@ class _BlockPass:
                 stay.append(index)
         return sorted(stay)
 
-    def _pack_arrows(self, places: list[int], new: dict[int, bytes]) -> None:
+    def _pack_arrows(self, indices: list[int], new: dict[int, bytes]) -> None:
         """Note which ends of arrows stay, and pickle their texts: they are unpickled at the end."""
         found: dict[str, Arrows] = {}
-        for ends in ends_of(self.events, np.array(places, dtype=np.int32)):
+        for ends in ends_of(self.events, np.array(indices, dtype=np.int32)):
             self.part.arrow_ends.append((ends.kind, ends.phase, ends.ids))
             arrows = found.setdefault(ends.kind, Arrows(ends.category))
-            arrows.add(ends.ids, self.texts.each(ends.places.astype(np.int64), new))
+            arrows.add(ends.ids, self.texts.each(ends.indices.astype(np.int64), new))
         if found:
             self.part.arrows = pickle.dumps(found, protocol=5)
 

@@ -2,7 +2,7 @@
 """What `slim` need not decode twice, where it keeps everything but moves some of it.
 
 A first reading decides which events move, and sees which arrows have both their ends. After it the
-places of all that changes are known, and in most blocks of most traces that is little.
+indices of all that changes are known, and in most blocks of most traces that is little.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from megatron.torch_trace.reader import EventBlock, Trace
 from megatron.torch_trace.reader.cutter import RawBlock
 from megatron.torch_trace.reader.event import PlainEvent
 from megatron.torch_trace.reader.texts import Texts
-from megatron.torch_trace.rewrite.arrow_ends import ArrowEnds, ArrowIds, Places, among, ends_of
+from megatron.torch_trace.rewrite.arrow_ends import ArrowEnds, ArrowIds, Indices, among, ends_of
 from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.event_kinds import KindTable
 from megatron.torch_trace.rewrite.selection import Selection
@@ -99,16 +99,16 @@ def read_first(trace: Trace, *, workers: int, folder: Path | None) -> FirstReadi
 
 
 class UndecodedBlocks:
-    """Blocks of which only places are needed: the text that stays of each, without decoding it.
+    """Blocks of which only indices are needed: the text that stays of each, without decoding it.
 
     Args:
         plan: which events move.
         events: offset of a block that is strict JSON -> how many events it holds.
-        lost: (block, category, places) of events that go.
+        lost: (block, category, indices) of events that go.
     """
 
     def __init__(
-        self, plan: TrackPlan, events: dict[int, int], lost: Iterable[tuple[int, str, Places]]
+        self, plan: TrackPlan, events: dict[int, int], lost: Iterable[tuple[int, str, Indices]]
     ) -> None:
         self._plan = plan
         self._events = {
@@ -116,10 +116,10 @@ class UndecodedBlocks:
             for block, number in events.items()
             if plan.changes_in(block) <= _FEW_CHANGES
         }
-        self._lost: dict[int, list[tuple[str, Places]]] = {}
-        for block, name, places in lost:
+        self._lost: dict[int, list[tuple[str, Indices]]] = {}
+        for block, name, indices in lost:
             if block in self._events:
-                self._lost.setdefault(block, []).append((name, places))
+                self._lost.setdefault(block, []).append((name, indices))
 
     def __len__(self) -> int:
         return len(self._events)
@@ -134,17 +134,17 @@ class UndecodedBlocks:
             return SlimPart(raw.text.strip())
         texts = Texts.of(raw.text, number, raw.separator)
         part, kept, sizes = SlimPart(), np.ones(number, dtype=bool), texts.sizes
-        for name, places in lost:
-            kept[places] = False
-            count(part.after, name, -int(sizes[places].sum()), -len(places))
+        for name, indices in lost:
+            kept[indices] = False
+            count(part.after, name, -int(sizes[indices].sum()), -len(indices))
         moved = self._plan.moves.of(raw.offset)
         moved |= arrows_beside(texts, moved)
         new = self._plan.changed(raw.offset, texts, moved)
-        for place, text in new.items():
-            if kept[place]:
-                event = track_event(texts, place)
+        for index, text in new.items():
+            if kept[index]:
+                event = track_event(texts, index)
                 name = _KINDS.kind(f"{event.ph}\0{event.cat}").name
-                count(part.after, name, len(text) + 2 - int(sizes[place]), 0)
+                count(part.after, name, len(text) + 2 - int(sizes[index]), 0)
         part.text = texts.chosen(kept, new)
         return part
 
@@ -165,7 +165,7 @@ def _account_of(block: EventBlock[PlainEvent], events: Keyed) -> Account:
     keys, code = events
     account: Account = {}
     numbers = np.bincount(code, minlength=len(keys)).tolist()
-    sizes = np.bincount(code, weights=block.places.sizes, minlength=len(keys)).tolist()
+    sizes = np.bincount(code, weights=block.event_texts.sizes, minlength=len(keys)).tolist()
     for (phase, written, _, _), number, size in zip(keys, numbers, sizes, strict=True):
         count(account, _KINDS.kind(f"{phase}\0{written}").name, int(size), number)
     return account
@@ -179,11 +179,11 @@ def _arrows_of(block: EventBlock[PlainEvent], events: Keyed) -> list[ArrowEnds]:
 
 def _lost(
     arrows: NamelessFile[tuple[int, list[ArrowEnds]]], ids: ArrowIds
-) -> Iterator[tuple[int, str, Places]]:
-    """(block, category, places) of the ends whose arrow has no other end."""
+) -> Iterator[tuple[int, str, Indices]]:
+    """(block, category, indices) of the ends whose arrow has no other end."""
     whole = ids.whole()
     for block, all_ends in arrows:
         for ends in all_ends:
             stays = among(ends.ids, whole[ends.kind])
             if not stays.all():
-                yield block, ends.category, ends.places[~stays]
+                yield block, ends.category, ends.indices[~stays]

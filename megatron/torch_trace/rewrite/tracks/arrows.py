@@ -39,9 +39,9 @@ class Anchors:
         none. That is so for almost all, and there are many.
 
         Args:
-            arrows: their places.
+            arrows: their indices.
             settled: of each event, whether it stays.
-            moved: places of those that stay on another track.
+            moved: indices of those that stay on another track.
         """
         clear = np.append(settled & self.is_slice, True)
         clear[list(moved)] = False
@@ -50,7 +50,7 @@ class Anchors:
         return unclear
 
     def of(self, arrow: int) -> int | None:
-        """The slice before an end, if place and time agree."""
+        """The slice before an end, if track and time agree."""
         for before in range(arrow - 1, max(-1, arrow - FARTHEST - 1), -1):
             if self.is_slice[before]:
                 same = where_and_when(self._event(before)) == where_and_when(self._event(arrow))
@@ -59,24 +59,24 @@ class Anchors:
 
     def _event(self, index: int) -> Any:
         event = self.block.events[index]
-        return event if hasattr(event, "ts") else track_event(self.block.places, index)
+        return event if hasattr(event, "ts") else track_event(self.block.event_texts, index)
 
 
 def arrows_beside(texts: Texts, moved: Mapping[int, Track]) -> dict[int, Track]:
-    """Ends of arrows that go with slices which leave their track: place -> the new track.
+    """Ends of arrows that go with slices which leave their track: index -> the new track.
 
     As `Anchors.of` finds them, but from the slice on: only what stands beside it is decoded.
 
     Args:
         texts: of a block's events.
-        moved: place of a slice, or of another event -> its new track.
+        moved: index of a slice, or of another event -> its new track.
     """
     found: dict[int, Track] = {}
-    for place, track in moved.items():
-        anchor = track_event(texts, place)
+    for index, track in moved.items():
+        anchor = track_event(texts, index)
         if anchor.ph != "X":
             continue
-        for behind in range(place + 1, min(place + 1 + FARTHEST, len(texts))):
+        for behind in range(index + 1, min(index + 1 + FARTHEST, len(texts))):
             event = track_event(texts, behind)
             if event.ph == "X":
                 break
@@ -85,9 +85,9 @@ def arrows_beside(texts: Texts, moved: Mapping[int, Track]) -> dict[int, Track]:
     return found
 
 
-def track_event(texts: Texts, place: int) -> TrackEvent:
+def track_event(texts: Texts, index: int) -> TrackEvent:
     """One event, decoded."""
-    return decode_loosely(b"{%b}" % texts[place], TrackEvent)
+    return decode_loosely(b"{%b}" % texts[index], TrackEvent)
 
 
 def where_and_when(event: Any) -> tuple[object, object, object]:

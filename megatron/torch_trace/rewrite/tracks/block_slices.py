@@ -36,10 +36,10 @@ class BlockSlices:
     Attributes:
         block: its offset.
         tracks: (track, whether it is that track's annotations), which `codes` count.
-        codes, ts, dur, index: of each slice; times in ns, and its place in the block.
-        unfinished: places of slices with a negative duration.
-        unfit: track whose ids Perfetto cannot take -> places of its events.
-        replaced: places of the metadata that `process_events` holds as text.
+        codes, ts, dur, index: of each slice; times in ns, and its index in the block.
+        unfinished: indices of slices with a negative duration.
+        unfit: track whose ids Perfetto cannot take -> indices of its events.
+        replaced: indices of the metadata that `process_events` holds as text.
     """
 
     block: int
@@ -62,7 +62,7 @@ class BlockSlices:
 
 
 def keyed(block: EventBlock[Any]) -> Keyed:
-    """The different (phase, category, pid, tid), and for each event its place among them."""
+    """The different (phase, category, pid, tid), and for each event its index among them."""
     events = block.events
     # Column by column: three quarters of the time of asking each event for all four.
     columns = (
@@ -118,7 +118,7 @@ def slices_of(
 
 
 def _note_name(block: EventBlock[Any], index: int, found: BlockSlices) -> None:
-    text = b"{%b}" % block.places[index]
+    text = b"{%b}" % block.event_texts[index]
     event = json.loads(text)
     kind, args = event.get("name"), event.get("args")
     pid, tid = block.events[index].pid, block.events[index].tid

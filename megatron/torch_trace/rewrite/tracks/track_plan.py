@@ -53,9 +53,9 @@ class TrackPlan:
         labels: process -> what Kineto calls it: `CPU`, `GPU 0`.
         gpus: processes that are GPUs.
         first_ns: start of the earliest slice, as in the file; 0 without slices.
-        unfinished: offset of a block -> places of slices in it that have a negative duration.
+        unfinished: offset of a block -> indices of slices in it that have a negative duration.
         process_events: metadata events of processes and of tracks that Perfetto cannot take.
-        replaced: offset of a block -> places of these events in it.
+        replaced: offset of a block -> indices of these events in it.
         active: tracks that have events other than metadata.
     """
 
@@ -84,17 +84,17 @@ class TrackPlan:
         )
 
     def changed(self, block: int, texts: Texts, moved: Mapping[int, Track]) -> dict[int, bytes]:
-        """Place in a block -> new text without braces, of the events that change.
+        """Index in a block -> new text without braces, of the events that change.
 
         Args:
             block: its offset.
-            moved: places of those that leave their track; arrows that go with them may be added.
+            moved: indices of those that leave their track; arrows that go with them may be added.
         """
-        new = {place: placed(texts[place], track) for place, track in moved.items()}
-        for place in self.unfinished.get(block, ()):
-            new[place] = replaced(new.get(place, texts[place]), {"dur": b"0"})
-        for place, ns in self.clipped.get(block, {}).items():
-            new[place] = clipped(new.get(place, texts[place]), ns)
+        new = {index: placed(texts[index], track) for index, track in moved.items()}
+        for index in self.unfinished.get(block, ()):
+            new[index] = replaced(new.get(index, texts[index]), {"dur": b"0"})
+        for index, ns in self.clipped.get(block, {}).items():
+            new[index] = clipped(new.get(index, texts[index]), ns)
         return new
 
     def process_kind(self, pid: Identity) -> str:
@@ -173,8 +173,8 @@ class TrackPlanner:
             self.replaced[part.block] = part.replaced
         if part.unfinished:
             self.unfinished[part.block] = part.unfinished
-        for track, places in part.unfit.items():
-            entry = (part.block, np.array(places, dtype=np.int32))
+        for track, indices in part.unfit.items():
+            entry = (part.block, np.array(indices, dtype=np.int32))
             self.unfit.setdefault(track, []).append(entry)
         self.named |= part.named
         self.labels.update(part.labels)
@@ -256,8 +256,8 @@ class TrackPlanner:
             new_pid = processes.get(pid, pid)
             new = (new_pid, self._free())
             plan.renamed[track] = new
-            for block, places in self.unfit.get(track, ()):
-                plan.moves.add(new, np.full(len(places), block), places.astype(np.int64))
+            for block, indices in self.unfit.get(track, ()):
+                plan.moves.add(new, np.full(len(indices), block), indices.astype(np.int64))
             plan.origins[new] = track
             plan.metadata += self._names(new, self._name(track), self.sort_indices.get(track))
 
