@@ -17,6 +17,7 @@ from typing import Any
 FLAG = "--torch-profile"
 
 PRESETS: dict[str, dict[str, Any]] = {
+    "light": {"no_operators": True, "spans": ["phases"]},
     "overlap": {"spans": ["phases"], "key_averages": True},
     "modules": {"spans": ["phases", "modules"], "record_shapes": True, "key_averages": True},
     "memory": {"profile_memory": True, "record_shapes": True, "with_stack": True},
@@ -113,6 +114,11 @@ class TorchProfileConfig:
     activities: list[str] = _flag(
         ["cpu", "cuda"], "What to record.", nargs="+", choices=["cpu", "cuda"]
     )
+    no_operators: bool = _flag(
+        False,
+        "Record no operators of the thread that trains: GPU work and its launches, collectives "
+        "with their arguments, steps and spans. Slows the recorded iterations least.",
+    )
     spans: list[str] | None = _flag(
         None,
         "Give names in the trace to what Megatron does: phases (micro-batches, timers, optimizer, "
@@ -182,8 +188,8 @@ class TorchProfileConfig:
     )
     preset: str | None = _flag(
         None,
-        "Switch on a common set of flags: overlap (what runs beside communication), modules "
-        "(which module costs what), memory (what allocates memory), full (all of these).",
+        "Switch on a common set of flags: light (no operators: slows recorded iterations least), "
+        "overlap (what runs beside communication), modules (which module costs what), memory (what allocates memory), full (all of these).",
         choices=list(PRESETS),
     )
     help: bool = _flag(False, "Print the help of these flags only, and exit.")

@@ -165,6 +165,12 @@ def check(config: TorchProfileConfig, args: Any) -> None:
             f"{flag_of('stacks')}: there are no stacks to write without "
             f"{flag_of('with_stack')}; add that flag."
         )
+    for name in ("with_flops", "key_averages", "execution_trace"):
+        if config.no_operators and getattr(config, name):
+            raise UsageError(
+                f"{flag_of(name)} needs operators, and {flag_of('no_operators')} (which "
+                f"{flag_of('preset')} light switches on) records none; drop one of the two."
+            )
     if getattr(args, "train_iters", None):
         schedule.make(
             config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"

@@ -20,6 +20,9 @@ MB_PER_LAYER_AND_MICRO_BATCH = 0.25
 HELD_MB_PER_TRACE_MB = 5.0
 _ADDED = {"record_shapes": 0.28, "with_flops": 0.28, "profile_memory": 0.22, "with_stack": 2.9}
 
+_OPERATORS = 0.45
+"""Of the events of a trace without options, those of operators."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -61,5 +64,5 @@ def estimate(config: TorchProfileConfig, args: Any, iterations: int) -> Estimate
     if config.record_shapes:
         added.pop("with_flops", None)  # FLOPs are computed from shapes
     raw = MB_PER_LAYER_AND_MICRO_BATCH * layers * micro_batches * iterations
-    raw *= 1 + sum(added.values())
+    raw *= 1 + sum(added.values()) - (_OPERATORS if config.no_operators else 0.0)
     return Estimate(raw, raw * HELD_MB_PER_TRACE_MB)

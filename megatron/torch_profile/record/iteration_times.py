@@ -53,6 +53,9 @@ class _Around:
     """A window that is over, and the iterations around it.
 
     Args:
+        warm_up: in which the profiler ran and kept nothing.
+        start_ns: how long the profiler's start held training before the first recorded one.
+        following: the one after it, in which the profiler has stopped.
         busy: those after it during which its trace was still being written or analysed.
     """
 
@@ -62,7 +65,9 @@ class _Around:
     before: _Lengths
     after: _Lengths = field(default_factory=list)
     busy: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MOST))
-    skipped: bool = False
+    warm_up: _Lengths = field(default_factory=list)
+    start_ns: int = 0
+    following: _Lengths = field(default_factory=list)
 
     def chosen_after(self) -> _Lengths:
         """Those beside which a trace was written or analysed only where others are too few."""
@@ -87,6 +92,8 @@ class IterationTimes:
         self._is_first = True
         self._recent: deque[tuple[int, int]] = deque(maxlen=_MOST)
         self._recorded: _Lengths = []
+        self._warm_up: _Lengths = []
+        self._start_ns = 0
         self._around: _Around | None = None
         self._attached = self._was_busy = False
         self._thread: threading.Thread | None = None
@@ -106,12 +113,24 @@ class IterationTimes:
         pair = (ended[0], now - ended[1])
         first, self._is_first = self._is_first, False
         if window is not None:
-            if window.recorded:
-                self._recorded.append(pair)
+            (self._recorded if window.recorded else self._warm_up).append(pair)
         elif not (first or self._attached or self._others.running):
             self._add(
                 pair, was_busy or self._was_busy
             )  # not the first one, which compiles and allocates
+
+    def window_starts(self, iteration: int) -> None:
+        """The profiler has just been started, for which training was held.
+
+        The recorded iteration begins here, as `ProfilerStep` does in the trace.
+
+        Args:
+            iteration: the first recorded one.
+        """
+        now = time.perf_counter_ns()
+        if self._now is not None:
+            self._start_ns = now - self._now[1]
+        self._now = (iteration, now)
 
     def pause(self, window: OpenWindow | None) -> None:
         """Evaluation or a checkpoint begins: of what it interrupts only a recorded one counts.
@@ -131,14 +150,21 @@ class IterationTimes:
             The last undisturbed iterations so far, for the trace's metadata.
         """
         self._conclude()
-        self._recorded = []
+        self._recorded, self._warm_up = [], []
         return {METADATA_NAME: [list(pair) for pair in self._recent]} if self._recent else {}
 
     def window_closed(self, window: Window) -> None:
         """A window has just closed; the profiler has stopped."""
         self._attached = cupti.stays_attached(self._plan.activities, os.environ)
         target = self._plan.window_folder(window) / self._plan.trace_name().artifact(SUFFIX)
-        self._around = _Around(window, target, self._recorded, list(self._recent))
+        self._around = _Around(
+            window,
+            target,
+            self._recorded,
+            list(self._recent),
+            warm_up=self._warm_up,
+            start_ns=self._start_ns,
+        )
         self._recorded = []
 
     def close(self) -> None:
@@ -149,8 +175,8 @@ class IterationTimes:
 
     def _add(self, pair: tuple[int, int], busy: bool) -> None:
         around = self._around
-        if around is not None and not around.skipped:
-            around.skipped = True  # in this one the profiler has stopped
+        if around is not None and not around.following:
+            around.following.append(pair)
             return
         if not busy:
             self._recent.append(pair)
@@ -176,7 +202,10 @@ class IterationTimes:
                 "run": self._plan.run_folder.name,
                 "rank": rank,
                 "window": {"first": around.window.first, "last": around.window.last},
+                "warm_up": around.warm_up,
+                "start_ns": around.start_ns,
                 "recorded": around.recorded,
+                "following": around.following,
                 "undisturbed": undisturbed.lengths,
             }
         )

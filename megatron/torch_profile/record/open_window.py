@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
-
-from torch.profiler import record_function
 
 from megatron.torch_profile.export.ending_thread import Recording
 from megatron.torch_profile.export.limits import WindowLimits
@@ -22,6 +20,7 @@ from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto
 from megatron.torch_profile.record.stop_place import Decision
 from megatron.torch_profile.record.trace_metadata import TraceNotes
+from megatron.torch_profile.spans import ranges
 from megatron.torch_profile.spans.window_spans import Spans
 from megatron.torch_trace import wording
 
@@ -60,7 +59,7 @@ class OpenWindow:
         self._expected_mb = expected_mb
         self._limits: WindowLimits | None = None
         self._clock = 0.0
-        self._step: ExitStack | None = None
+        self._step: Any = None
         self._spans: Spans | None = None
         self._notes: TraceNotes | None = None
 
@@ -69,21 +68,33 @@ class OpenWindow:
         """Whether all of its iterations were recorded."""
         return self.recorded == list(range(self.window.first, self.window.last + 1))
 
-    def record(self, iteration: int) -> None:
-        """An iteration of the window begins."""
-        if not self.recorded:
-            self._start()
+    def begin_step(self, iteration: int) -> bool:
+        """An iteration begins, in the warm-up or in the window.
+
+        What gives names in the trace is in place from the first one of the warm-up on: what its
+        first calls load, compile and allocate is no part of the recording then.
+
+        Returns:
+            Whether the recording begins with it.
+        """
+        if self._spans is None and (self._config.wanted_spans or self._config.no_operators):
+            self._spans = Spans(self._config, self._model)
         if self._spans is not None:
             self._spans.begin_step()
+        if iteration < self.window.first:
+            return False
+        starts = not self.recorded
+        if starts:
+            self._start()
         self.recorded.append(iteration)
-        self._step = ExitStack()
-        self._step.enter_context(record_function(f"ProfilerStep#{iteration}"))
+        self._step = ranges.begin(f"ProfilerStep#{iteration}")
+        return starts
 
     def end_step(self) -> None:
         """The iteration has ended, if one was recorded."""
         if self._step is not None:
-            self._step.close()
-            self._step = None
+            step, self._step = self._step, None
+            ranges.end(step)
 
     def limit_reached(self) -> str | None:
         """Why it must end now, or None."""
@@ -146,16 +157,15 @@ class OpenWindow:
 
     def discard(self) -> None:
         """End it without a trace."""
+        self.close_spans()
         beside = self.decision.ending.beside
         kineto.discard(self.profiler, started=bool(self.recorded), beside=beside)
 
     def abandon(self) -> None:
         """End it without a trace, quietly: something has failed."""
-        for stack in (self._step, self._spans, self._notes):
-            if stack is not None:
-                with suppress(Exception):
-                    stack.close()
-        self._step = self._spans = self._notes = None
+        for close in (self.end_step, self.close_spans, self._close_notes):
+            with suppress(Exception):
+                close()
         with suppress(Exception):
             self.discard()
 
@@ -164,5 +174,10 @@ class OpenWindow:
         kineto.start(self.profiler)
         self._clock = time.time() - time.monotonic()
         self._notes = TraceNotes(self.profiler, self._metadata, self.window)
-        if self._config.wanted_spans:
-            self._spans = Spans(self._config, self._model)
+        if self._spans is not None:
+            self._spans.start()
+
+    def _close_notes(self) -> None:
+        notes, self._notes = self._notes, None
+        if notes is not None:
+            notes.close()

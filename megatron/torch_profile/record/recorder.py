@@ -120,8 +120,8 @@ class Recorder:
             return
         if self._open is None and not self._prepare(window, iteration):
             return
-        if self._open is not None and iteration >= window.first:
-            self._open.record(iteration)
+        if self._open is not None and self._open.begin_step(iteration):
+            self._times.window_starts(iteration)
 
     def _prepare(self, window: Window, iteration: int) -> bool:
         """Have the profiler of a window warm up; False if that cannot be now."""
@@ -219,6 +219,7 @@ class Recorder:
         else:
             # In the warm-up: the window may still come, if the other one is over by then.
             self._open = None
+            window.close_spans()
             if not self._others.cancelled:
                 window.discard()
             self._others.release()

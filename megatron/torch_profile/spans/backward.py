@@ -6,13 +6,13 @@ The hooks return nothing, so gradients are what they were, and put no node into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
 from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.spans.ranges import begin, end
 
 _BEGINS = "megatron.torch_profile.begins"
 
@@ -25,7 +25,7 @@ class BackwardSpans:
     """
 
     def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+        self.guard = guard
         self._open: dict[int, list[_BackwardSpan]] = {}
         # Accumulators outlive their graph, so hooks on them are taken back one by one.
         self._hooked: set[_BackwardSpan] = set()
@@ -42,23 +42,28 @@ class BackwardSpans:
             inputs, output: of the module, nested as they may be.
             parameters: what the module's parameters are; None if its backward ends with the pass.
         """
+        tensors: list[Any] = []
+        _collect(inputs, tensors)
         # A tied weight is passed like an input, and its gradient is complete only at the very end.
         incoming = [
             tensor
-            for tensor in _tensors(inputs)
-            if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter)
+            for tensor in tensors
+            if tensor.requires_grad
+            and not (tensor.is_leaf and isinstance(tensor, torch.nn.Parameter))
         ]
         known = {id(tensor) for tensor in incoming}
+        outgoing: list[Any] = []
+        _collect(output, outgoing)
         # A module that returns its input did nothing, and has no backward of its own.
-        nodes = [t.grad_fn for t in _tensors(output) if t.grad_fn and id(t) not in known]
+        nodes = [t.grad_fn for t in outgoing if t.grad_fn and id(t) not in known]
         if not nodes:
             return
         span = _BackwardSpan(name, self)
-        complete = self._guard.around(span.complete)
         if parameters is None:
-            span.awaits(1)  # comes never: the end of the pass closes it
+            span.missing = 1  # comes never: the end of the pass closes it
         elif incoming:
-            span.awaits(len(incoming))
+            span.missing = len(incoming)
+            complete = span.complete
             for tensor in incoming:
                 tensor.register_hook(complete)
         else:
@@ -66,11 +71,11 @@ class BackwardSpans:
             accumulators = [_accumulator(p) for p in parameters() if p.requires_grad]
             if not accumulators:
                 return
-            span.awaits(len(accumulators))
-            span.hooks = [node.register_hook(complete) for node in accumulators]
+            span.missing = len(accumulators)
+            span.hooks = [node.register_hook(span.complete) for node in accumulators]
             self._hooked.add(span)
         for node in nodes:
-            _before(node, self._guard.around(span.begin))
+            _before(node, span)
 
     def close(self) -> None:
         """Close all that is open, and leave no hook behind."""
@@ -86,11 +91,11 @@ class BackwardSpans:
         if task not in self._open:
             self._open[task] = []
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._guard(self._close_task, task))
+            engine.queue_callback(lambda: self.guard(self._close_task, task))
         self._open[task].append(span)
 
     def ended(self, span: _BackwardSpan) -> None:
-        """A span is over, whether it ever began or not."""
+        """A span with hooks of its own is over, whether it ever began or not."""
         self._hooked.discard(span)
 
     def _close_task(self, task: int) -> None:
@@ -101,63 +106,77 @@ class BackwardSpans:
 class _BackwardSpan:
     """One span: begins with the first gradient used, ends with the last one that is complete."""
 
+    __slots__ = ("_done", "_generation", "_name", "_range", "_spans", "hooks", "missing")
+
     def __init__(self, name: str, spans: BackwardSpans) -> None:
-        self.hooks: list[Any] = []
+        self.hooks: list[Any] | None = None
+        self.missing = 0
+        """How many gradients make it complete."""
         self._name = name
         self._spans = spans
         self._generation = spans.generation
-        self._missing = 0
         self._done = False
-        self._record: Any = None
-
-    def awaits(self, gradients: int) -> None:
-        """How many gradients make it complete."""
-        self._missing = gradients
+        self._range: Any = None
 
     def begin(self) -> None:
-        stale = self._generation != self._spans.generation
-        if stale or self._done or self._record is not None:
+        """Autograd comes to the module's output."""
+        spans = self._spans
+        if self._generation != spans.generation or self._done or self._range is not None:
             return
-        self._record = record_function(self._name)
-        self._record.__enter__()
-        self._spans.opened(self)
+        self._range = begin(self._name)
+        spans.opened(self)
 
     def complete(self, *_: Any) -> None:
         """A gradient is complete."""
-        if self._record is None:  # a weight's, in the backward of another micro-batch
+        if self._range is None:  # a weight's, in the backward of another micro-batch
             return
-        self._missing -= 1
-        if self._missing <= 0:
-            self.end()
+        self.missing -= 1
+        if self.missing <= 0:
+            try:
+                self.end()
+            except Exception as error:
+                self._spans.guard.fail(error)
 
     def end(self) -> None:
         """For good: an output that is used twice does not open it again."""
         self._done = True
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks.clear()
-        self._spans.ended(self)
-        record, self._record = self._record, None
-        if record is not None:
-            record.__exit__(None, None, None)
+        if self.hooks is not None:
+            hooks, self.hooks = self.hooks, None
+            for hook in hooks:
+                hook.remove()
+            self._spans.ended(self)
+        opened, self._range = self._range, None
+        if opened is not None:
+            end(opened)
 
 
-def _before(node: Any, begin: Callable[[], None]) -> None:
-    """Call `begin` before an autograd node runs; of several the one given last comes first.
+class _Begins(list[_BackwardSpan]):
+    """What begins before an autograd node runs; of several spans the one added last comes first.
 
     A module and the last module inside it share the node that made their output. The inner one
     returns first, and its backward must lie inside the outer one's.
     """
-    if _BEGINS not in node.metadata:
-        begins: list[Callable[[], None]] = []
 
-        def before(*_: Any) -> None:
-            for call in reversed(begins):
-                call()
+    __slots__ = ()
 
-        node.metadata[_BEGINS] = begins
-        node.register_prehook(before)
-    node.metadata[_BEGINS].append(begin)
+    def __call__(self, *_: Any) -> None:
+        for span in reversed(self):
+            guard = span._spans.guard
+            if guard.failed:
+                return
+            try:
+                span.begin()
+            except Exception as error:
+                guard.fail(error)
+
+
+def _before(node: Any, span: _BackwardSpan) -> None:
+    metadata = node.metadata
+    begins = metadata.get(_BEGINS)
+    if begins is None:
+        begins = metadata[_BEGINS] = _Begins()
+        node.register_prehook(begins)
+    begins.append(span)
 
 
 def _accumulator(parameter: Any) -> Any:
@@ -165,12 +184,15 @@ def _accumulator(parameter: Any) -> Any:
     return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def _collect(value: Any, found: list[Any]) -> None:
+    """Tensors in a value, nested as they may be."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+        found.append(value)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            if item is not None:
+                _collect(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            if item is not None:
+                _collect(item, found)

@@ -16,13 +16,12 @@ for views do not stand. The hooks return nothing, so gradients are what they wer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
 try:
     from torch.compiler import is_compiling
@@ -32,6 +31,7 @@ except ImportError:  # before torch 2.2
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.spans.backward import BackwardSpans
+from megatron.torch_profile.spans.ranges import begin, end
 from megatron.torch_trace import wording
 
 # What Megatron wraps a model chunk in; the paths users know begin below them.
@@ -81,7 +81,7 @@ class ModuleSpans:
         self._handles.clear()
         self._removed = True
         while self._forward:
-            self._forward.pop()[1].__exit__(None, None, None)
+            end(self._forward.pop()[1])
         self.close_backward()
 
     def close_backward(self) -> None:
@@ -89,44 +89,58 @@ class ModuleSpans:
         self._backward.close()
 
     def _hook(self, module: Any, name: str, is_model: bool) -> None:
+        """Have a module call two functions, for which all that can be is made here, once."""
+        forward, guard = self._forward, self._guard
+        again, backward = f"{name} (recompute)", f"{name} (backward)"
+        until = None if is_model else module.parameters
+        graph_task, grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled
+        watch = self._backward.watch
+
+        # A compiled graph holds nothing of either: what it would trace ends at the first question.
         def enter(*_: Any) -> None:
-            if self._removed:  # fused implementations keep the hooks that they once found
+            if is_compiling():
                 return
-            # A graph task runs in this thread: it is the backward pass that asks for the forward.
-            again = torch._C._current_graph_task_id() != -1
-            span = record_function(f"{name} (recompute)" if again else name)
-            span.__enter__()
-            self._forward.append((name, span))
+            # Fused implementations keep the hooks that they once found.
+            if self._removed or guard.failed:
+                return
+            try:
+                # A graph task runs in this thread: the backward pass asks for the forward.
+                forward.append((name, begin(name if graph_task() == -1 else again)))
+            except Exception as error:
+                guard.fail(error)
 
         def leave(_: Any, args: Any, kwargs: Any, output: Any) -> None:
-            if self._removed:
+            if is_compiling():
                 return
-            if any(name == open_name for open_name, _ in self._forward):
-                # What is still open inside was entered and never left: fused implementations call
-                # the hooks of their parts before, and none after.
-                left = None
-                while left != name:
-                    left, span = self._forward.pop()
-                    span.__exit__(None, None, None)
-            if torch.is_grad_enabled():
-                inputs = (args, kwargs, getattr(module, _RECEIVED, None))
-                until = None if is_model else module.parameters
-                self._backward.watch(f"{name} (backward)", inputs, output, until)
+            if self._removed or guard.failed:
+                return
+            try:
+                if forward and forward[-1][0] is name:
+                    end(forward.pop()[1])
+                else:
+                    _leave(forward, name)
+                if grad_enabled():
+                    received = getattr(module, _RECEIVED, None)
+                    watch(backward, (args, kwargs, received), output, until)
+            except Exception as error:
+                guard.fail(error)
 
         self._handles += [
-            module.register_forward_pre_hook(self._quiet(enter), prepend=True),
-            module.register_forward_hook(self._quiet(leave), with_kwargs=True, always_call=True),
+            module.register_forward_pre_hook(enter, prepend=True),
+            module.register_forward_hook(leave, with_kwargs=True, always_call=True),
         ]
 
-    def _quiet(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """The hook, which raises nothing and of which a compiled graph holds nothing."""
-        guarded = self._guard.around(hook)
 
-        def called(*args: Any) -> None:
-            if not is_compiling():
-                guarded(*args)
+def _leave(forward: list[tuple[str, Any]], name: str) -> None:
+    """End a module's span, and what is still open inside: it was entered and is never left.
 
-        return called
+    Fused implementations call the hooks of their parts before, and none after.
+    """
+    if any(name == open_name for open_name, _ in forward):
+        left = None
+        while left != name:
+            left, opened = forward.pop()
+            end(opened)
 
 
 @contextmanager

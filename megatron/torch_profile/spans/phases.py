@@ -18,11 +18,10 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
-from torch.profiler import record_function
-
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
+from megatron.torch_profile.spans.ranges import Range, begin, end
 
 _TRAINING = "megatron.training.training"
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
@@ -49,20 +48,18 @@ class Phases:
     def start(self, name: str) -> None:
         """A timer starts."""
         if name not in _NO_PHASES:
-            span = record_function(name)
-            span.__enter__()
-            self._timers.setdefault(name, []).append(span)
+            self._timers.setdefault(name, []).append(begin(name))
 
     def stop(self, name: str) -> None:
         """A timer stops; one that started before the window is not known."""
         if self._timers.get(name):
-            self._timers[name].pop().__exit__(None, None, None)
+            end(self._timers[name].pop())
 
     def close(self) -> None:
         """The window closes: so does what is open."""
         for spans in self._timers.values():
             while spans:
-                spans.pop().__exit__(None, None, None)
+                end(spans.pop())
 
     def forward(self, model: Any, given: int | None, schedule: Schedule | None) -> Any:
         """The span of a micro-batch's forward, and the call that remembers its output."""
@@ -70,15 +67,13 @@ class Phases:
         number = self._forwards.get(chunk, 0) if given is None else given
         self._forwards[chunk] = number + 1
         phase = self._phase("forward", schedule)
-        span = record_function(_microbatch_name("forward", number, chunk, phase))
+        span = Range(_microbatch_name("forward", number, chunk, phase))
         return span, partial(self._remember, number, chunk)
 
     def backward(self, output: Any, schedule: Schedule | None) -> Any:
         """The span of a micro-batch's backward, found by the output its forward returned."""
         number, chunk = self._microbatches.pop(id(_first(output)), (None, None))
-        return record_function(
-            _microbatch_name("backward", number, chunk, self._phase("backward", schedule))
-        )
+        return Range(_microbatch_name("backward", number, chunk, self._phase("backward", schedule)))
 
     def _remember(self, number: int, chunk: int | None, output: Any) -> None:
         self._microbatches[id(_first(output))] = (number, chunk)
@@ -254,7 +249,7 @@ def _timer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _span(name: str) -> Callable[[Any, Any, Any, Any], Any]:
     def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        with record_function(name) if _current else nullcontext():
+        with Range(name) if _current else nullcontext():
             return wrapped(*args, **kwargs)
 
     return wrapper

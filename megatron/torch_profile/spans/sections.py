@@ -17,11 +17,10 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-from torch.profiler import record_function
-
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import Patch, PatchSet
+from megatron.torch_profile.spans.ranges import begin, end
 
 _PUSH, _POP = "nvtx_range_push", "nvtx_range_pop"
 _SINCE = (0, 10)
@@ -36,14 +35,12 @@ class Sections:
 
     def push(self, name: str) -> None:
         """A section begins."""
-        span = record_function(f"section {name}")
-        span.__enter__()
-        self._open.append(span)
+        self._open.append(begin(f"section {name}"))
 
     def pop(self) -> None:
         """The innermost section ends; one that began before the window is not known."""
         if self._open:
-            self._open.pop().__exit__(None, None, None)
+            end(self._open.pop())
 
     def close(self) -> None:
         """Close what an exception or the window's end left open."""

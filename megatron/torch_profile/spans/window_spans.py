@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names in the trace that Megatron does not put there, inside a window and nowhere else."""
+"""What a trace has beside, or without, operators, inside a window and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.spans.hidden_operators import HiddenOperators, hidden_operators
 from megatron.torch_profile.spans.modules import ModuleSpans, module_spans
 from megatron.torch_profile.spans.phases import Phases, phase_spans
+from megatron.torch_profile.spans.ranges import can_hide_operators
 from megatron.torch_profile.spans.sections import section_spans
 
 
 class Spans:
-    """The spans of one window.
+    """The spans of one window, and the switch for operators.
 
     Args:
         config: which kinds are wanted.
@@ -24,6 +26,9 @@ class Spans:
         self._stack = ExitStack()
         self._phases: Phases | None = None
         self._modules: ModuleSpans | None = None
+        self._operators: HiddenOperators | None = None
+        if config.no_operators and can_hide_operators():
+            self._operators = self._stack.enter_context(hidden_operators())
         if "phases" in config.wanted_spans:
             self._phases = self._stack.enter_context(phase_spans())
         if "sections" in config.wanted_spans:
@@ -37,6 +42,11 @@ class Spans:
             self._phases.begin_step()
         if self._modules:
             self._modules.close_backward()
+
+    def start(self) -> None:
+        """The profiler has begun to record, in this thread."""
+        if self._operators:
+            self._operators.start()
 
     def close(self) -> None:
         """Take everything back."""

@@ -7,7 +7,10 @@ the trace is on its way already, so a small file beside it holds all of them, of
 
     artifacts/rank-07.iterations.json
         {"schema": 1, "run": "20261127-221810", "rank": 7, "window": {"first": 12, "last": 12},
-         "recorded": [[12, 693000000]], "undisturbed": [[9, 585000000], [10, ...], [14, ...]]}
+         "warm_up": [[11, 655000000]], "start_ns": 1200000, "recorded": [[12, 693000000]],
+         "following": [[13, 640000000]], "undisturbed": [[9, 585000000], [10, ...], [14, ...]]}
+
+`start_ns` is how long the profiler's start held training: the recorded iteration begins after it.
 """
 
 from __future__ import annotations

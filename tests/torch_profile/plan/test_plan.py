@@ -115,6 +115,18 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("flag", ["with_flops", "key_averages", "execution_trace"])
+def test_what_needs_operators_is_refused_without_them(flag: str) -> None:
+    config = TorchProfileConfig(enabled=True, preset="light", **{flag: True}).with_preset()
+    with pytest.raises(UsageError) as error:
+        capture_plan.check(config, arguments_of())
+    assert str(error.value) == (
+        f"--torch-profile-{flag.replace('_', '-')} needs operators, and "
+        "--torch-profile-no-operators (which --torch-profile-preset light switches on) records "
+        "none; drop one of the two."
+    )
+
+
 def test_an_exit_interval_ends_the_run_for_the_schedule_too(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path), iterations=["8"])
     with pytest.raises(UsageError, match=r"runs iterations 1 to 5 \(--exit-interval 5\)"):

@@ -76,7 +76,10 @@ def test_ten_on_each_side_are_told_and_the_log_says_how_much_the_profiler_slowed
         "run": tmp_path.name,
         "rank": 0,
         "window": {"first": 16, "last": 16},
+        "warm_up": [[15, 655 * MS]],
+        "start_ns": 0,
         "recorded": [[16, 693 * MS]],
+        "following": [[17, 2000 * MS]],
         "undisturbed": [
             *before,
             *([n, 585 * MS] for n in range(18, 27)),
@@ -88,6 +91,22 @@ def test_ten_on_each_side_are_told_and_the_log_says_how_much_the_profiler_slowed
         "undisturbed 585 ms (median of 20): the profiler slowed it by 18 % (mean 585 ms "
         "before the window, 588 ms after it)\n"
     ) in capsys.readouterr().out
+
+
+def test_the_recorded_iteration_begins_when_the_profiler_has_been_started(
+    training: Training, tmp_path: Path
+) -> None:
+    training.run(9000, *[100] * 6)
+    training.times.window_opens()
+    training.run(110, window=WARMS_UP)
+    training.now += 40 * MS
+    training.times.window_starts(training.iteration)
+    training.run(105, window=RECORDS)
+    training.times.window_closed(Window(9, 9, 1))
+    training.run(*[100] * 3)
+    training.times.close()
+    told = written(tmp_path)
+    assert (told["start_ns"], told["recorded"]) == (40 * MS, [[9, 105 * MS]])
 
 
 def test_evaluation_checkpoints_and_another_profiler_s_iterations_are_left_out(
