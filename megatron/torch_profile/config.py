@@ -189,7 +189,8 @@ class TorchProfileConfig:
     preset: str | None = _flag(
         None,
         "Switch on a common set of flags: light (no operators: slows recorded iterations least), "
-        "overlap (what runs beside communication), modules (which module costs what), memory (what allocates memory), full (all of these).",
+        "overlap (what runs beside communication), modules (which module costs what), memory "
+        "(what allocates memory), full (all of the last three).",
         choices=list(PRESETS),
     )
     help: bool = _flag(False, "Print the help of these flags only, and exit.")
