@@ -40,14 +40,14 @@ def test_the_read_side_knows_neither_torch_nor_megatron_nor_capture(file: Path) 
         assert not any(name == f or name.startswith(f"{f}.") for f in foreign), name
 
 
-def test_only_kineto_the_open_window_and_spans_know_torch_profiler() -> None:
+def test_only_kineto_and_ranges_know_torchs_profiler() -> None:
+    profilers = ("torch.profiler", "torch.autograd.profiler")
     users = {
         file.stem
         for file in CAPTURE.rglob("*.py")
-        if any(name.startswith("torch.profiler") for name in imports(file, top_level=False))
+        if any(name.startswith(profilers) for name in imports(file, top_level=False))
     }
-    spans = {"backward", "modules", "phases", "sections"}
-    assert users == {"kineto", "open_window", *spans}
+    assert users == {"kineto", "ranges"}
 
 
 @pytest.mark.parametrize(
