@@ -50,7 +50,7 @@ def test_a_training_that_ends_in_the_warm_up_leaves_no_hook(
     assert model._forward_pre_hooks
     end(recorder)
     assert not model._forward_pre_hooks
-    assert warned == ["training ended in the warm-up of iterations 5: no trace"]
+    assert warned == ["training ended in the warm-up of iteration 5: no trace"]
 
 
 def test_without_a_warm_up_hooks_are_set_before_the_first_recorded_iteration(
