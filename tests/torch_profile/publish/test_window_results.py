@@ -212,7 +212,7 @@ def test_without_a_gpu_one_line_says_so_unless_it_is_wanted(
     assert (
         said
         == [
-            "windows get no summary, since no GPU is recorded; --torch-profile-summary always "
+            "windows get no summary, because no GPU is recorded; --torch-profile-summary always "
             "makes one"
         ]
         * 2
