@@ -186,6 +186,13 @@ class TorchProfileConfig:
         "Also log the traces as an artifact of the W&B run: files up to 500 MB, 2 GB for each "
         "window.",
     )
+    trigger: list[str] | None = _flag(
+        None,
+        "Record another window when somebody asks for it while training runs: file (torch-trace "
+        "trigger RUN), signal (SIGUSR2 to any rank).",
+        nargs="+",
+        choices=["file", "signal"],
+    )
     preset: str | None = _flag(
         None,
         "Switch on a common set of flags: light (no operators: slows recorded iterations least), "

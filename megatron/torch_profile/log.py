@@ -79,6 +79,8 @@ class Slug(Enum):
     DATA_WAIT_UNKNOWN = "data-wait-unknown"
     TELEMETRY_FAILED = "telemetry-failed"
     GPU_SLOW = "gpu-slow"
+    REQUEST = "request"
+    REQUESTS_FAILED = "requests-failed"
     RECOMPILED = "recompiled"
     FUSED_KERNEL_REFUSED = "fused-kernel-refused"
 

@@ -7,24 +7,26 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
 from megatron.torch_trace.analysis.findings import modules
-from megatron.torch_trace.commands import SUBCOMMANDS
+from megatron.torch_trace.commands import SUBCOMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PAGES = {"trigger": "monitoring", "status": "monitoring"}
+"""Of commands that share one."""
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "tests").rglob("*.md")])
 SAMPLES = ROOT / "tests" / "data"
 
 
 def options(name: str) -> list[list[str]]:
     """Of a command's options the spellings of each: `[["-o", "--output"], ["--force"], ...]`."""
-    command = import_module(f"megatron.torch_trace.commands.{name}").command
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
     return [
         [*option.opts, *option.secondary_opts]
         for option in command.params
@@ -34,7 +36,7 @@ def options(name: str) -> list[list[str]]:
 
 def page(name: str) -> str:
     """What is written about a command: its own page, or what tools.md says of all and of it."""
-    own = DOCS / f"{name}.md"
+    own = DOCS / f"{PAGES.get(name, name)}.md"
     if own.exists():
         return own.read_text()
     general, *sections = re.split(r"^## ", (DOCS / "tools.md").read_text(), flags=re.MULTILINE)

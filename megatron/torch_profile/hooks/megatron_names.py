@@ -48,6 +48,8 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             )
             stack.enter_context(session.training(megatron_args, model, count_flops))
             capture = followers.plan
+        if capture and capture.config.trigger and (requests := _follower("requests")):
+            requests.begin(capture)
         if capture and (window_results := _follower("window_results")):
             stack.enter_context(window_results.training(capture, megatron_args))
         if metrics_config.wanted and (metrics := _follower("metrics")):
@@ -68,6 +70,11 @@ _FOLLOWERS = {
         "megatron.torch_profile.publish.window_results",
         Slug.SUMMARY_FAILED,
         "summaries of windows",
+    ),
+    "requests": (
+        "megatron.torch_profile.monitor.lifetime",
+        Slug.REQUESTS_FAILED,
+        "windows on request",
     ),
     "metrics": ("megatron.torch_profile.metrics.lifetime", Slug.METRICS_FAILED, "metrics"),
 }

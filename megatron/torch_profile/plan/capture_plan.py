@@ -215,7 +215,9 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
         restarts,
         slurm.run_before(folder) if restarts and members.rank == 0 else None,
     )
-    problems = topology.gather(run_folder.why_not_writable(folder) if plan.records_here else None)
+    # A request may ask any rank.
+    writes = plan.records_here or config.trigger
+    problems = topology.gather(run_folder.why_not_writable(folder) if writes else None)
     for member, problem in zip(members.members, problems, strict=True):
         if problem:
             raise run_folder.not_writable(root, f"rank {member.rank} on {member.host}", problem)

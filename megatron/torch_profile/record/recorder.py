@@ -20,7 +20,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -34,8 +34,9 @@ from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.iteration_times import IterationTimes
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
-from megatron.torch_profile.record.signals import FlushOnSignal
+from megatron.torch_profile.record.signals import FlushOnSignal, signals_that_ask
 from megatron.torch_profile.record.window_end import WindowEnds
+from megatron.torch_profile.record.windows import RequestedWindow, Windows
 from megatron.torch_trace.wording import iterations, ranks
 
 _ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
@@ -60,13 +61,12 @@ class Recorder:
         self._guard = Guard(Slug.PROFILING_STOPPED, lost, self.abandon)
         self.busy = False
         self._pid = os.getpid()
-        self.signals = FlushOnSignal(self._flush)
+        self.signals = FlushOnSignal(self._flush, spared=signals_that_ask(plan.config))
         self.exporter = Exporter(plan.config.exit_timeout)
         self._plan = plan
         self._model = model
         self._metadata = metadata
-        self._windows: Iterator[Window] = iter(plan.schedule)
-        self._next: Window | None = next(self._windows, None)
+        self.windows = Windows(plan)
         self._open: OpenWindow | None = None
         self._lost: OpenWindow | None = None
         self._others = OtherProfilers(self._give_way)
@@ -82,6 +82,10 @@ class Recorder:
     def begin_pause(self) -> None:
         """After the last recorded iteration, close the window before something else runs."""
         self._undisturbed(self._begin_pause)
+
+    def add(self, requested: RequestedWindow) -> None:
+        """Record a window that is no part of the plan, when its iterations come."""
+        self._undisturbed(self.windows.add, requested)
 
     def close(self, *, after_failure: bool = False) -> None:
         """Export what there is; a window that is not complete is marked partial."""
@@ -107,15 +111,15 @@ class Recorder:
         if self._open is not None:
             self._open.end_step()
         self._end_if_asked()
-        window = self._next
+        window = self.windows.next
         if window is not None and (iteration > window.last or self._must_end_early()):
             self._finish()
             # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
-            while self._next is not None and iteration > self._next.last:
-                warn(Slug.WINDOW_SKIPPED, "training skipped %s", iterations(self._next))
-                self._next = next(self._windows, None)
-            window = self._next
+            while self.windows.next is not None and iteration > self.windows.next.last:
+                warn(Slug.WINDOW_SKIPPED, "training skipped %s", iterations(self.windows.next))
+                self.windows.advance()
         self.exporter.poll()
+        window = self.windows.next
         if window is None or iteration < window.first - window.warmup:
             return
         if self._open is None and not self._prepare(window, iteration):
@@ -132,13 +136,13 @@ class Recorder:
         if why_not:
             if iteration >= window.first:
                 self._warn(Slug.WINDOW_LEFT_OUT, "leaves out %s: %s", iterations(window), why_not)
-                self._next = next(self._windows, None)
+                self.windows.advance()
             return False
         self.exporter.make_room(lambda: self.signals.pending)
         self._others.hold()
         metadata = {**self._metadata, **self._times.window_opens()}
         self._open = OpenWindow(
-            self._plan,
+            self.windows.plan_of(window),
             window,
             self._model,
             metadata,
@@ -159,7 +163,8 @@ class Recorder:
             self._finish(unclean=after_failure)
         self._discard_lost()
         self.exporter.free_saved()
-        self._next = self._model = None
+        self.windows.close()
+        self._model = None
         self._times.close()
         self._others.close()
         # Last: a signal that has come meanwhile is served when all this is done.
@@ -196,7 +201,7 @@ class Recorder:
     def _end_of_training(self, dies: bool) -> None:
         if self._open is not None:
             self._finish(unclean=dies, cut=True)
-        self._next = None
+        self.windows.close()
         if dies:
             self.exporter.wait()
 
@@ -240,8 +245,8 @@ class Recorder:
         return why is not None
 
     def _say_ends(self, why: str) -> None:
-        window = iterations(self._next)
-        self._warn(Slug.WINDOW_ENDED_EARLY, "ends the window of %s: %s", window, why)
+        said = "ends the window of %s: %s"
+        self._warn(Slug.WINDOW_ENDED_EARLY, said, iterations(self.windows.next), why)
 
     def _finish(self, *, unclean: bool = False, cut: bool = False) -> None:
         """Stop the open window and hand its trace over; the next one is next.
@@ -253,30 +258,24 @@ class Recorder:
         if self._open is not None:
             self._open.close_spans()
         window, self._open = self._open, None
-        self._next = next(self._windows, None)
+        self.windows.advance()
         if window is None:
             return
         if self._others.cancelled:
             # Stopped now, it would take the other one's events.
             self._lost = window
-            self._lose(window, "another profiler began before ours could be stopped")
-            return
+            return self._lose(window, "another profiler began before ours could be stopped")
         if unclean and not kineto.gpu_is_done(_GPU_SECONDS):
-            self._lose(
-                window,
-                f"its GPU still waits after {_GPU_SECONDS:.0f} s, maybe for a rank that is gone",
-            )
-            return
+            why = f"its GPU still waits after {_GPU_SECONDS:.0f} s, maybe for a rank that is gone"
+            return self._lose(window, why)
         if not window.recorded:
             window.discard()
             self._others.release()
             said = "training ended in the warm-up of %s: no trace"
-            warn(Slug.WINDOW_NOT_BEGUN, said, iterations(window.window))
-            return
-        lost = self._ends.end(window, self._next, cut=cut)
+            return warn(Slug.WINDOW_NOT_BEGUN, said, iterations(window.window))
+        lost = self._ends.end(window, self.windows.next, cut=cut)
         if lost:
-            self._lose(window, lost)
-            return
+            return self._lose(window, lost)
         if cut or not window.whole:
             self._warn(
                 Slug.WINDOW_SHORT,

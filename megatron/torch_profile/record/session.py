@@ -106,7 +106,7 @@ def _begin(
         _write_run_file(capture, args, flops)
     if "modules" in capture.config.wanted_spans:
         forewarnings.of_module_spans(capture, model)
-    if not capture.records_here:
+    if not capture.records_here and not capture.config.trigger:
         return Idle()
     _prepare_cupti(args)
     return Recorder(capture, model, _metadata(capture, args, flops))

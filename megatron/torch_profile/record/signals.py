@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from megatron.torch_profile.config import TorchProfileConfig
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -28,10 +30,14 @@ class FlushOnSignal:
     Args:
         flush: saves what there is; must not raise. Called with the signal and whether the process
             will die of it; False if it cannot now, and then calls `serve_pending` when it can.
+        spared: signals that mean something else here.
     """
 
-    def __init__(self, flush: Callable[[int, bool], bool]) -> None:
+    def __init__(
+        self, flush: Callable[[int, bool], bool], spared: Collection[signal.Signals] = ()
+    ) -> None:
         self._flush = flush
+        self._spared = spared
         self._before: dict[int, Any] = {}
         self._pid = os.getpid()
         self._flushed = False
@@ -49,6 +55,8 @@ class FlushOnSignal:
             return
         in_c = _caught() & {signal.SIGUSR1, signal.SIGUSR2}
         for number in SIGNALS:
+            if number in self._spared:
+                continue
             before = signal.getsignal(number)
             if before is None or before is signal.SIG_IGN:
                 continue  # not Python's to give back, or unwanted by choice
@@ -90,6 +98,11 @@ class FlushOnSignal:
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def signals_that_ask(config: TorchProfileConfig) -> tuple[signal.Signals, ...]:
+    """Signals that ask for a window, and so end nothing."""
+    return (signal.SIGUSR2,) if "signal" in (config.trigger or ()) else ()
 
 
 def _caught() -> set[int]:

@@ -35,6 +35,8 @@ SUBCOMMANDS: dict[str, str] = {
     "report": "The answer of analyze as one HTML page, to read offline.",
     "compare": "How a second run, window or rank differs from the first.",
     "hang": "Why a job hangs: which rank is at fault, from flight records.",
+    "trigger": "Ask a training that runs to record a window.",
+    "status": "What a run has recorded, is writing and was asked for.",
     "memory": "Who holds the GPU's memory, when it peaks, what grows.",
     "whatif": "What an iteration would take after changes, and its critical path.",
     "convert": "Write a timeline for Perfetto: ranks in order, streams named.",
@@ -46,6 +48,8 @@ SUBCOMMANDS: dict[str, str] = {
 }
 """Name -> the one-line help that `torch-trace --help` shows."""
 
+_RUNNING = ("trigger", "status")
+"""They are about a training that runs; their modules have a room of their own."""
 _SMALL_COLUMNS = ("analyze", "compare", "report", "whatif")
 """They read a small file of columns for each rank: the threads that polars would start, one for
 each core of a login node, cost more than they save."""
@@ -70,7 +74,8 @@ class _LazyGroup(click.Group):
             return None
         if cmd_name in _SMALL_COLUMNS:
             os.environ.setdefault("POLARS_MAX_THREADS", "1")
-        module = import_module(f"{__name__}.{cmd_name}")
+        room = f"{__name__}.running" if cmd_name in _RUNNING else __name__
+        module = import_module(f"{room}.{cmd_name}")
         command: click.Command = module.command
         return command
 

@@ -4,6 +4,7 @@
     <root>/20261127-221810-j4711/                     a run: one launch, the same name on all ranks
         run.json                                      what the run was
         metrics.jsonl                                 numbers of the whole run
+        requests/                                     windows that somebody asks for (requests.py)
         iter-0000003-0000004/                         a window: global iterations, from 1, inclusive
             rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
             rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short

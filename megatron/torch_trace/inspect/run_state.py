@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run has recorded, is writing and was asked for, as its files tell; only small ones are
+read, and no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format import requests
+from megatron.torch_trace.format.file_names import (
+    RUN_FILE,
+    TraceName,
+    UnfinishedName,
+    WindowName,
+)
+from megatron.torch_trace.wording import path_text
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request.
+
+    Args:
+        state: accepted, refused, done or failed.
+        sentence: about it.
+        fields: the whole file.
+    """
+
+    state: str
+    sentence: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState:
+    """The files of a window.
+
+    Args:
+        name: of its folder.
+        recorded: ranks whose trace is there.
+        writing: ranks whose trace has only its temporary file.
+    """
+
+    name: str
+    recorded: tuple[int, ...]
+    writing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run.
+
+    Args:
+        plan: of `run.json`; None if that is not there or not whole.
+        windows: by their iterations.
+        requested: names of requests, ascending, with their answers.
+    """
+
+    plan: dict[str, Any] | None
+    windows: tuple[WindowState, ...]
+    requested: tuple[tuple[str, Answer | None], ...]
+
+
+def run_state(run: Path) -> RunState:
+    """Read the folder of a run.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not run.is_dir():
+        raise UsageError(f"{path_text(run)}: there is no such folder; name the folder of a run.")
+    windows = sorted(
+        (name, folder) for folder in run.iterdir() if (name := WindowName.parse(folder.name))
+    )
+    if not windows and not (run / RUN_FILE).is_file():
+        raise UsageError(f"{path_text(run)}: is not the folder of a run, which holds {RUN_FILE}.")
+    folder = run / requests.REQUESTS
+    return RunState(
+        _object(run / RUN_FILE).get("plan"),
+        tuple(_window(folder) for _, folder in windows),
+        tuple((name, answer_of(folder, name)) for name in sorted(_names(folder))),
+    )
+
+
+def answer_of(folder: Path, name: str) -> Answer | None:
+    """The answer to a request; None if there is none yet."""
+    fields = _object(folder / (name + requests.ANSWER_SUFFIX))
+    state, sentence = fields.get("state"), fields.get("says")
+    if not isinstance(state, str) or not isinstance(sentence, str):
+        return None
+    return Answer(state, sentence, fields)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if requests.is_request(path.name):
+                yield path.name.removesuffix(requests.SUFFIX)
+
+
+def _window(folder: Path) -> WindowState:
+    recorded, writing = set(), set()
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if trace := TraceName.parse(path.name):
+                recorded.add(trace.rank)
+            elif (on_its_way := UnfinishedName.parse(path.name)) and (
+                trace := TraceName.parse(on_its_way.trace)
+            ):
+                writing.add(trace.rank)
+    return WindowState(folder.name, tuple(sorted(recorded)), tuple(sorted(writing - recorded)))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        fields = json.loads(path.read_text())
+        if isinstance(fields, dict):
+            return fields
+    return {}
