@@ -67,7 +67,10 @@ def test_an_expression_means_these_ranks(words: str, ranks: tuple[int, ...]) -> 
         ("all 0", "all 0: all already means every rank, give it alone"),
         ("tp=9", "tp=9: tp must be 0 to 1"),
         ("tp=0,tp=1", "tp=0,tp=1: tp is given twice in tp=0,tp=1"),
-        ("xp=0", "xp=0: 'xp=0' is no parallel coordinate; write tp, pp, dp, cp or ep with a number"),
+        (
+            "xp=0",
+            "xp=0: 'xp=0' is no parallel coordinate; write tp, pp, dp, cp or ep with a number",
+        ),
         ("tp=0,3", "tp=0,3: '3' is no parallel coordinate"),
         ("foo", "foo: 'foo' is none of a rank, a range (0-7, 8-63:8), all, last"),
         ("-1", "-1: '-1' is none of a rank"),
