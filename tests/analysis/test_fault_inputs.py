@@ -19,7 +19,7 @@ from command_line import invoked
 from recorded_traces import FAULTS
 from trace_builder import call
 
-from megatron.torch_trace.gpu_record.captures import captured_sentence
+from megatron.torch_trace.gpu_record.captured_launches import captured_sentence
 
 ANSWERS: dict[str, dict[str, Any]] = json.loads((FAULTS / "answers.json").read_text())
 BASE = json.loads((FAULTS / "00-base.json").read_text())

@@ -28,6 +28,7 @@ from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.columns.joined_columns import NONE
 from megatron.torch_trace.format.categories import LAUNCHES
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.gpu_record.other_devices import ASCEND, ASCEND_MARK, device_of
 
 GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
@@ -178,7 +179,7 @@ class _OtherDevices(_Plain):
         return kind.phase == "X" and (not kind.written or device_of(kind.category) is not None)
 
     def choose(self, rows: Rows, found: BlockColumns) -> Rows:
-        for number in np.unique(rows.kind).tolist():
+        for number in distinct(rows.kind).tolist():
             kind, mine = rows.view.kinds[number], rows.only(rows.kind == number)
             some = mine.events
             if not kind.written:

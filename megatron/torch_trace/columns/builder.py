@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.columns.block_times import block_times
-from megatron.torch_trace.columns.codes import Codes, coded
+from megatron.torch_trace.columns.codes import Codes, TupleCodes, kinds_of
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.times import NO_TIME
@@ -124,7 +124,8 @@ class Rows:
     @property
     def tracks(self) -> Ints:
         """The track of each event, as a code."""
-        return self.view.codes_of("track").of([(event.pid, event.tid) for event in self.events])
+        tracks = TupleCodes(2, self.view.codes_of("track"))
+        return np.array([tracks[event.pid][event.tid] for event in self.events], dtype=np.int64)
 
     def of_kinds(self, quality: Sequence[Any]) -> Ints:
         """What `quality` says of each event, one entry a kind of the block."""
@@ -187,10 +188,6 @@ class ColumnBuilder:
 def _view(block: EventBlock[Any]) -> BlockView:
     start, dur = block_times(block)
     dur[dur == NO_TIME] = 0
-    # One string a key: half the time of tuples, and this is done for every event.
-    keys, kind = coded([f"{event.ph}\0{event.cat}" for event in block.events])
-    kinds = []
-    for key in keys:
-        phase, _, written = key.partition("\0")
-        kinds.append(EventKind(phase, written, category(written)))
+    keys, kind = kinds_of(block.events)
+    kinds = [EventKind(phase, written, category(written)) for phase, written in keys]
     return BlockView(block, start, dur, kinds, kind)

@@ -26,6 +26,39 @@ class Codes(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, values), np.int64)
 
 
+class TupleCodes(dict[Any, Any]):
+    """Tuple of values -> code, value by value: `codes[first][second]`.
+
+    Takes two thirds of the time of making a tuple for every event.
+
+    Args:
+        length: of the tuples.
+        codes: where new tuples get their codes.
+    """
+
+    def __init__(
+        self, length: int, codes: Codes | None = None, before: tuple[Any, ...] = ()
+    ) -> None:
+        self.codes = Codes() if codes is None else codes
+        self._length, self._before = length, before
+
+    def __missing__(self, value: Any) -> Any:
+        key = (*self._before, value)
+        if self._length == 1:
+            found: Any = self.codes[key]
+        else:
+            found = TupleCodes(self._length - 1, self.codes, key)
+        self[value] = found
+        return found
+
+
+def kinds_of(events: Iterable[Any]) -> tuple[list[tuple[str, str]], NDArray[np.intp]]:
+    """The different (phase, category) of events, and for each event its place among them."""
+    codes = TupleCodes(2)
+    code = np.array([codes[event.ph][event.cat] for event in events], dtype=np.intp)
+    return list(codes.codes), code
+
+
 def coded(values: Iterable[Value]) -> tuple[list[Value], NDArray[np.intp]]:
     """The different values, and for each value its place among them."""
     codes: defaultdict[Value, int] = defaultdict(itertools.count().__next__)

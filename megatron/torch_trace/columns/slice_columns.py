@@ -21,6 +21,7 @@ from megatron.torch_trace.columns.builder import (
 from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.columns.thread_names import thread_names
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Args
 
@@ -100,7 +101,7 @@ class SliceTable:
         kinds, codes = rows.view.kinds, rows.view.codes_of("category")
         args = arguments(rows.events, Args)
         # A kind's category gets its code when it is first seen in this table.
-        present = np.unique(rows.kind).tolist()
+        present = distinct(rows.kind).tolist()
         code = {number: codes[kinds[number].category] for number in present}
         found = rows.common() | {
             "category": rows.of_kinds([code.get(number, 0) for number in range(len(kinds))]),

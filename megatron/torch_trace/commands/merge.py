@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from megatron.torch_trace import wording
@@ -11,8 +13,9 @@ from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.files.sources import find_traces, ranked, skipped_lines
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
-from megatron.torch_trace.rewrite.merge.merge import MergeResult, merge
-from megatron.torch_trace.rewrite.selection import parse_numbers
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.rewrite.merge.merge import MergeResult
 
 
 @click.command("merge", epilog=options.exit_status())
@@ -57,6 +60,8 @@ def command(
     sources = find_traces(paths)
     traces = ranked(one_window(sources.traces), _in_order(ranks) if ranks else None)
     if only:
+        from megatron.torch_trace.rewrite.selection import parse_numbers
+
         wanted, there = parse_numbers(only, "--only"), [trace.rank for trace in traces]
         missing = wanted.difference(there)
         if missing:
@@ -71,6 +76,9 @@ def command(
         started_early(workers - 1, inputs, "megatron.torch_trace.rewrite.merge.block_merge"),
         terminal.progress_of_many("merge", inputs, passes=2) as on_read,
     ):
+        # Imported here: meanwhile the other processes do the same.
+        from megatron.torch_trace.rewrite.merge.merge import merge
+
         result = merge(
             traces,
             output,

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.wording import counted, ranks
+from megatron.torch_trace.format.integer_arrays import Ints, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Captures:
         order = np.lexsort((change, time, thread))
         time, thread, change = time[order], thread[order], change[order]
         before = []
-        for one in np.unique(thread).tolist():
+        for one in distinct(thread).tolist():
             open_at_start = -int(np.cumsum(change[thread == one]).min())
             before += [np.iinfo(np.int64).min] * max(0, open_at_start)
         earlier = np.array(before, dtype=np.int64)
@@ -46,18 +44,3 @@ class Captures:
         begun = np.searchsorted(self.begins, times, side="right")
         inside: npt.NDArray[np.bool_] = begun > np.searchsorted(self.ends, times, side="right")
         return inside
-
-
-def captured_sentence(launches: int, steps: Sequence[int]) -> str:
-    """What a capture means for the reader.
-
-    Args:
-        launches: into graphs.
-        steps: numbers of the steps in which they were; empty where no steps are marked.
-    """
-    where = "in the window"
-    if steps:
-        where = f"in step{'s' * (len(steps) > 1)} {ranks(tuple(steps))}"
-    many = "run" if launches > 1 else "runs"
-    into = counted(launches, "launch", "launches")
-    return f"A CUDA graph was captured {where}: {into} into the graph {many} nothing yet."

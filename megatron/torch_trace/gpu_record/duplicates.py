@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Ints, distinct
 
 
 def written_again(
@@ -24,7 +24,7 @@ def written_again(
     if not len(close):
         return again
     # Only rows that share their start with a neighbour need sorting by everything.
-    rows = order[np.union1d(close, close + 1)]
+    rows = order[distinct(np.concatenate((close, close + 1)))]
     columns = (start, dur, track, name, correlation)
     rows = rows[np.lexsort((rows, *(column[rows] for column in columns)))]
     same = dur[rows[1:]] > 0

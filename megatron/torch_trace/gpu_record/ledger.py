@@ -67,8 +67,11 @@ class BlockRecord:
         there = ts != NO_TIME
         length = np.where(dur == NO_TIME, 0, np.maximum(dur, 0))
         own = cls()
-        own._take_calls(events, np.flatnonzero(calls & there), ts, length)
-        own._take_gpu(events, np.flatnonzero(gpu & there), ts, length)
+        # A block of arrows, of which half of the blocks are, has neither.
+        if (some := np.flatnonzero(calls & there)).size:
+            own._take_calls(events, some, ts, length)
+        if (some := np.flatnonzero(gpu & there)).size:
+            own._take_gpu(events, some, ts, length)
         on_cpu = cpu & there
         if on_cpu.any():
             own.cpu_end = int((ts + length)[on_cpu].max())
@@ -76,10 +79,13 @@ class BlockRecord:
 
     def _take_calls(self, events: Sequence[SlimEvent], rows: Ints, ts: Ints, length: Ints) -> None:
         some = [events[row] for row in rows.tolist()]
-        codes = np.fromiter(map(_Roles().__getitem__, [event.name for event in some]), np.int64)
+        roles = _Roles()
+        codes = np.array([roles[event.name] for event in some], dtype=np.int64)
         ids = _ids(some)
         starts = ts[rows]
         self.calls = _columns(ids, starts, codes == _LAUNCH)[ids > 0]
+        if not {_BEGIN, _END, _WAIT} & set(roles.values()):
+            return
         begin, end, wait = (np.flatnonzero(codes == role) for role in (_BEGIN, _END, _WAIT))
         self.begins, self.ends = (
             _columns(starts[mine], _Checksums().of([(some[at].pid, some[at].tid) for at in mine]))

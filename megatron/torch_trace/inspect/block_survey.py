@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron.torch_trace.columns.block_times import block_times
-from megatron.torch_trace.format.step_names import MENTION, marks_a_step
+from megatron.torch_trace.format.step_names import SIGN, marks_a_step
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.ledger import BlockRecord
 from megatron.torch_trace.gpu_record.other_devices import ASCEND_MARK
@@ -17,7 +17,7 @@ from megatron.torch_trace.rewrite.arrow_ends import flow_numbers
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
 from megatron.torch_trace.rewrite.selection import Selection
-from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, slices_of
+from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, keyed, slices_of
 from megatron.torch_trace.tracks.impossible_times import BlockTimes
 
 
@@ -50,25 +50,26 @@ class BlockLook:
     def __call__(self, block: EventBlock[SlimEvent]) -> SurveyPart:
         part = SurveyPart()
         ts, dur = block_times(block)
-        kinds = BlockKinds(block.events, self.table)
+        tracks = keyed(block) if self.crossing else None
+        kinds = BlockKinds(block.events, self.table, tracks)
         kinds.add_to(part.account, block.event_texts.sizes)
         events = block.events
         on_cpu = kinds.where("is_on_cpu")
-        for index in np.flatnonzero(on_cpu).tolist():
-            if events[index].name.startswith(MENTION) and ts[index] != NO_TIME:
+        for index in np.flatnonzero(on_cpu & (ts != NO_TIME)).tolist():
+            if SIGN in events[index].name:
                 number = marks_a_step(events[index].name, events[index].cat)
                 if number is not None:
                     part.steps.append((number, int(ts[index]), max(0, int(dur[index]))))
         self._arrows(part, events, kinds)
         calls, work = kinds.where("is_launch"), kinds.where("is_gpu")
         part.gpu_events = int(work.sum())
-        if "X\0" in kinds.keys and block.text:
+        if ("X", "") in kinds.keys and block.text:
             part.ascend = block.text.count(ASCEND_MARK)
         part.record = BlockRecord.of(events, (ts, dur), calls, work, calls | on_cpu)
         slices = np.flatnonzero(kinds.where("is_slice"))
         self._times(part, block, ts[slices], dur[slices], slices)
         if self.crossing:
-            part.slices = slices_of(block, (ts, dur))
+            part.slices = slices_of(block, (ts, dur), tracks)
         return part
 
     def _arrows(self, part: SurveyPart, events: list[SlimEvent], kinds: BlockKinds) -> None:
@@ -76,7 +77,7 @@ class BlockLook:
         for code, kind in enumerate(kinds.kinds):
             if not kind.is_flow:
                 continue
-            phase = kinds.keys[code].partition("\0")[0]
+            phase = kinds.keys[code][0]
             mine = [events[index] for index in np.flatnonzero(kinds.code == code).tolist()]
             names = [event.name for event in mine]
             numbers = flow_numbers([event.id for event in mine]).tolist()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.torch_trace import wording
 from megatron.torch_trace.files.sources import rank_of
 from megatron.torch_trace.format.categories import LAUNCHES
-from megatron.torch_trace.gpu_record.captures import captured_sentence
+from megatron.torch_trace.gpu_record.captured_launches import captured_sentence
 from megatron.torch_trace.gpu_record.restarts import again_sentence
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
-from megatron.torch_trace.columns.codes import Codes
+from megatron.torch_trace.columns.codes import Codes, coded
 from megatron.torch_trace.format.categories import LAUNCHES
-from megatron.torch_trace.rewrite.event_kinds import coded
 
 ALL, SOME, NONE = "all", "some", "none"
 CHOICES = (ALL, SOME, NONE)

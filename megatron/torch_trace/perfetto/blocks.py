@@ -23,6 +23,7 @@ from megatron.torch_trace.columns.builder import (
 from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.columns.thread_names import thread_names
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.format.tracks import Identity, Track
 from megatron.torch_trace.perfetto.arguments import SHAPES, ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader.event import decode_loosely
@@ -153,7 +154,7 @@ class TimelineBuilder(ColumnBuilder):
         has_shapes = block.text is None or SHAPES in block.text
         found: list[ArgumentRows] = []
         of_kind = rows.kind
-        for number in np.unique(of_kind).tolist():
+        for number in distinct(of_kind).tolist():
             places: list[int] = np.flatnonzero(of_kind == number).tolist()
             texts, chosen = self._reader.chosen(
                 rows.view.kinds[number].category, rows.events, places, has_shapes=has_shapes

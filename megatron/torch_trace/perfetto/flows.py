@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Ints, distinct
 from megatron.torch_trace.perfetto.events import RankEvents
 
 
@@ -120,7 +120,7 @@ class _Index:
         if not len(self.ts):
             return found
         bounds = np.searchsorted(self.track, [track, track + 1])
-        for one in np.unique(track).tolist():
+        for one in distinct(track).tolist():
             here = np.flatnonzero(track == one)
             low, high = int(bounds[0][here[0]]), int(bounds[1][here[0]])
             at = low + np.searchsorted(self.ts[low:high], time[here], side="right") - 1

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.format.categories import GPU_WORK
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.events import RankEvents
@@ -138,7 +139,7 @@ class Planner:
         marks = self._time_by_track({GPU_ANNOTATIONS})
         devices: dict[Any, list[int]] = defaultdict(list)
         cpu: dict[Any, list[int]] = defaultdict(list)
-        used = set(np.unique(self.found.events["track"]).tolist())
+        used = set(distinct(self.found.events["track"]).tolist())
         for code in sorted(used):
             pid = self.tracks[code][0]
             (devices if code in work or code in marks else cpu)[pid].append(code)
@@ -156,7 +157,7 @@ class Planner:
         mine = known[events["category"]] & (events["instant"] == 0)
         track = events["track"][mine]
         time = np.bincount(track, weights=events["dur"][mine], minlength=len(self.tracks))
-        return {code: int(time[code]) for code in np.unique(track).tolist()}
+        return {code: int(time[code]) for code in distinct(track).tolist()}
 
     def _gpu(self, device: Any, codes: list[int], marks: Mapping[int, int], *, named: bool) -> None:
         rank, plan = self.title.short, self.plan

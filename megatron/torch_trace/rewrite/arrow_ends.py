@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
+from megatron.torch_trace.columns.codes import coded
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.rewrite.event_kinds import coded
 
 Ids = NDArray[np.uint64]
 Indices = NDArray[np.int32]

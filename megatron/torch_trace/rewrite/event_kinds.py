@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.columns.codes import coded as coded
+from megatron.torch_trace.columns.codes import Codes, kinds_of
 from megatron.torch_trace.format.categories import (
     ANNOTATIONS,
     FLOW_PHASES,
@@ -17,10 +17,12 @@ from megatron.torch_trace.format.categories import (
     LAUNCHES,
     category,
 )
+from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.selection import Selection
 
-Value = TypeVar("Value")
+Keyed = tuple[list[tuple[str, str, Identity, Identity]], NDArray[np.intp]]
+"""The different (phase, category, pid, tid), and for each event its place among them."""
 
 
 class Kind(NamedTuple):
@@ -47,14 +49,13 @@ class KindTable:
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[tuple[str, str], Kind] = {}
 
-    def kind(self, key: str) -> Kind:
-        """The kind of events with this phase and category, which a zero byte separates."""
+    def kind(self, key: tuple[str, str]) -> Kind:
+        """The kind of events with this phase and category."""
         kind = self._kinds.get(key)
         if kind is None:
-            phase, _, written = key.partition("\0")
-            kind = self._new(phase, written)
+            kind = self._new(*key)
             if len(self._kinds) < 10_000:
                 self._kinds[key] = kind
         return kind
@@ -81,15 +82,17 @@ class KindTable:
 class BlockKinds:
     """The kind of each event of a block.
 
+    Args:
+        keyed: of the events, if it is known.
+
     Attributes:
-        keys: phase and category, which a zero byte separates, of those that there are.
+        keys: (phase, category) of those that there are.
         kinds: what a selection makes of them.
         code: for each event, its kind's place in `kinds`.
     """
 
-    def __init__(self, events: Sequence[Any], table: KindTable) -> None:
-        # One string a key: half the time of tuples, and this is done for every event.
-        self.keys, self.code = coded([f"{event.ph}\0{event.cat}" for event in events])
+    def __init__(self, events: Sequence[Any], table: KindTable, keyed: Keyed | None = None) -> None:
+        self.keys, self.code = _without_tracks(*keyed) if keyed else kinds_of(events)
         self.kinds = [table.kind(key) for key in self.keys]
 
     def of(self, index: int) -> Kind:
@@ -118,3 +121,11 @@ class BlockKinds:
         for number, kind in enumerate(self.kinds):
             if events[number]:
                 count(account, kind.name, int(size[number]), events[number])
+
+
+def _without_tracks(
+    keys: list[tuple[str, str, Identity, Identity]], code: NDArray[np.intp]
+) -> tuple[list[tuple[str, str]], NDArray[np.intp]]:
+    kinds = Codes()
+    kind_of = kinds.of([(phase, written) for phase, written, _, _ in keys])
+    return list(kinds), kind_of[code]

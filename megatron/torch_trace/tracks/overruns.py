@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Ints, distinct
 from megatron.torch_trace.tracks.lanes import LaneFinder, SliceSorter
 
 IMPLAUSIBLE_NS = 1_000_000_000
@@ -52,7 +52,7 @@ def cut_overruns(track: Ints, ts: Ints, dur: Ints) -> int:
     """
     long = dur > IMPLAUSIBLE_NS
     count = 0
-    for code in np.unique(track[long]).tolist():
+    for code in distinct(track[long]).tolist():
         mine = track == code
         rows = np.flatnonzero(mine & long)
         until_next, cut = _overruns(ts[rows], dur[rows], np.sort(ts[mine]))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 _LEAST_MATCHES = 3
 
@@ -134,7 +135,7 @@ def _middles(values: Ints, first: Ints) -> Ints:
     sizes = np.diff(np.append(first, len(values)))
     found = np.empty(len(first), dtype=np.int64)
     # Calls of as many ranks are a matrix, and sorting its rows is fast.
-    for size in np.unique(sizes).tolist():
+    for size in distinct(sizes).tolist():
         calls = np.flatnonzero(sizes == size)
         rows = np.sort(values[first[calls][:, None] + np.arange(size)], axis=1)
         low, high = rows[:, (size - 1) // 2], rows[:, size // 2]

@@ -20,6 +20,7 @@ from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import launches_graph
+from megatron.torch_trace.format.integer_arrays import distinct
 
 NO_OPERATOR = "(no operator)"
 BEFORE = "(launched before the trace)"
@@ -206,7 +207,7 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
 
 def _launches(timeline: Timeline, op: Ints, rows: Ints) -> int:
     """Calls of the operator; of a graph outside of all operators, its launches."""
-    return len(np.unique(timeline.launches.call[rows] if (op == NONE).any() else op))
+    return len(distinct(timeline.launches.call[rows] if (op == NONE).any() else op))
 
 
 def _replays(timeline: Timeline, rows: Ints, op: Ints) -> tuple[Ints, Ints, list[str]]:

@@ -34,6 +34,7 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 from megatron.torch_trace.format.categories import is_kernel_launch
+from megatron.torch_trace.format.integer_arrays import distinct
 
 _MOST_LAUNCH_NS = 20_000
 """A launch call that lasts longer does something other than launch; 4 to 15 us are usual."""
@@ -96,11 +97,12 @@ def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Int
         return Idle(IdleCauses(0, 0, 0, 0, gaps.total), (), None, None)
     data = sync = 0
     held: list[tuple[Threads, Intervals]] = []
+    one_launch = _one_launch(timeline)
     for group in threads_of(timeline):
         mine = group.holds(ends.track)
         waits = Intervals.of(ends.starts[mine], ends.launched[mine])
         rest = waits.minus(loader)
-        alone = rest.minus(_synchronising(timeline, group, syncing))
+        alone = rest.minus(_synchronising(timeline, group, syncing, one_launch))
         data += waits.total - rest.total
         sync += rest.total - alone.total
         held.append((group, alone))
@@ -181,17 +183,17 @@ def _nothing_pending(timeline: Timeline, gaps: Intervals) -> bool:
     return not (late & timeline.activity.named(calls, is_kernel_launch)).any()
 
 
-def _synchronising(timeline: Timeline, group: Threads, syncing: Ints) -> Intervals:
+def _synchronising(timeline: Timeline, group: Threads, syncing: Ints, one_launch: int) -> Intervals:
     """When threads of this group waited for the GPU, each time with one more launch."""
     calls = timeline.activity.calls
     rows = syncing[group.holds(ints(calls.track[syncing]), with_family=True)]
-    return Intervals.of(calls.start[rows], calls.end[rows] + _one_launch(timeline))
+    return Intervals.of(calls.start[rows], calls.end[rows] + one_launch)
 
 
 def _one_launch(timeline: Timeline) -> int:
     """How long a launch call lasts in this trace, in ns."""
     calls, call = timeline.activity.calls, timeline.launches.call
-    rows = np.unique(call[call != NONE])
+    rows = distinct(call[call != NONE])
     if not len(rows):
         return 0
     return min(int(np.median(calls.end[rows] - calls.start[rows])), _MOST_LAUNCH_NS)

@@ -14,6 +14,7 @@ from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 _ON_ITS_WAY_NS = 50_000
 """A launch reaches an idle GPU within 5 to 20 us; one in ten takes twice as long."""
@@ -73,7 +74,7 @@ def _after_event(timeline: Timeline, row: Ints) -> npt.NDArray[np.bool_]:
     calls, launches = timeline.activity.calls, timeline.launches
     waits = timeline.activity.named(calls, lambda name: _WAIT_EVENT in name.lower())
     found = np.zeros(len(row), dtype=bool)
-    launching = np.unique(launches.call[launches.call != NONE])
+    launching = distinct(launches.call[launches.call != NONE])
     for track in present(ints(calls.track[waits])):
         mine = np.flatnonzero(launches.track[row] == track)
         at = launches.time[row[mine]]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Ops
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 _BACKWARD = re.compile(r"backward\d*$")
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -61,10 +62,10 @@ def forward_operators(activity: Activity) -> Ints:
     if not len(backward) or not len(made):
         return found
     stems = _stems(activity)
-    for thread in np.unique(ops.forward_thread[backward]).tolist():
+    for thread in distinct(ops.forward_thread[backward]).tolist():
         rows = backward[ops.forward_thread[backward] == thread]
         best, agreeing = None, 0
-        for track in np.unique(ops.track[made]).tolist():
+        for track in distinct(ops.track[made]).tolist():
             makers = _makers(ops, made[ops.track[made] == track], rows)
             known = makers != NONE
             same = int((stems[ops.name[makers[known]]] == stems[ops.name[rows[known]]]).sum())
@@ -81,7 +82,7 @@ def _add_unnumbered(activity: Activity, numbered: Ints, found: Ints) -> None:
     ops = activity.ops
     engine = activity.named(ops, lambda name: name.startswith(_ENGINE)) & (ops.sequence == NONE)
     after = activity.named(ops, accumulates)
-    for track in np.unique(ops.track[numbered]).tolist():
+    for track in distinct(ops.track[numbered]).tolist():
         nodes = numbered[ops.track[numbered] == track]
         rows = np.flatnonzero(engine & (ops.track == track))
         following = np.searchsorted(ops.start[nodes], ops.start[rows], side="left")

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.columns.intervals import Ints
@@ -58,11 +56,9 @@ def is_unlinked(activity: Activity) -> bool:
     gpu, calls = activity.gpu, activity.calls
     if not len(gpu) or not len(calls) + len(activity.ops):
         return False
-    known = np.isin(gpu.correlation, calls.correlation[calls.correlation > 0])
-    without_id = gpu.correlation <= 0
     if not (calls.correlation > 0).any():
         return True
-    return int((~known & without_id).sum()) * 2 > len(gpu)
+    return int((gpu.correlation <= 0).sum()) * 2 > len(gpu)
 
 
 def link(activity: Activity, workers: int = 1) -> None:

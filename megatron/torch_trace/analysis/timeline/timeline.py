@@ -36,6 +36,7 @@ from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, p
 from megatron.torch_trace.analysis.timeline.steps import Window, find_window
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 from megatron.torch_trace.format.communication_names import is_coalesced_range, is_communication
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.gpu_record.clock import ClockOffset
 
 
@@ -255,7 +256,7 @@ def timeline_of(activity: Activity, *, workers: int = 1) -> Timeline | None:
 def _choose_device(activity: Activity) -> Devices:
     """Keep the device with the most work; a rank of Megatron has one."""
     gpu = activity.gpu
-    found = np.unique(gpu.device).tolist()
+    found = distinct(gpu.device).tolist()
     if len(found) < 2:
         return Devices(found[0] if found else None, (), ints([]))
     work = {one: int((gpu.end - gpu.start)[gpu.device == one].sum()) for one in found}

@@ -21,11 +21,11 @@ from megatron.torch_trace.reader.event import PlainEvent
 from megatron.torch_trace.reader.texts import Texts
 from megatron.torch_trace.rewrite.arrow_ends import ArrowEnds, ArrowIds, Indices, among, ends_of
 from megatron.torch_trace.rewrite.category_totals import Account, count
-from megatron.torch_trace.rewrite.event_kinds import KindTable
+from megatron.torch_trace.rewrite.event_kinds import Keyed, KindTable
 from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.block_slim import SlimPart
 from megatron.torch_trace.rewrite.tracks.arrows import arrows_beside, track_event
-from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, Keyed, keyed, slices_of
+from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, keyed, slices_of
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, TrackPlanner
 
 _IN_MEMORY_BYTES = 4 << 20
@@ -143,7 +143,7 @@ class UndecodedBlocks:
         for index, text in new.items():
             if kept[index]:
                 event = track_event(texts, index)
-                name = _KINDS.kind(f"{event.ph}\0{event.cat}").name
+                name = _KINDS.kind((event.ph, event.cat)).name
                 count(part.after, name, len(text) + 2 - int(sizes[index]), 0)
         part.text = texts.chosen(kept, new)
         return part
@@ -167,7 +167,7 @@ def _account_of(block: EventBlock[PlainEvent], events: Keyed) -> Account:
     numbers = np.bincount(code, minlength=len(keys)).tolist()
     sizes = np.bincount(code, weights=block.event_texts.sizes, minlength=len(keys)).tolist()
     for (phase, written, _, _), number, size in zip(keys, numbers, sizes, strict=True):
-        count(account, _KINDS.kind(f"{phase}\0{written}").name, int(size), number)
+        count(account, _KINDS.kind((phase, written)).name, int(size), number)
     return account
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Trace
 from megatron.torch_trace.reader.event import Identity, TrackEvent
@@ -227,7 +228,7 @@ class TrackPlanner:
         leaving = is_annotation and (track, False) in self.codes
         lane_of = np.zeros(piece.shape[1], dtype=np.int64)
         lane_of[list(lanes)] = list(lanes.values())
-        for lane in np.unique(lane_of).tolist():
+        for lane in distinct(lane_of).tolist():
             if not lane and not leaving:
                 continue
             target = targets.get((code, lane))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from megatron.torch_trace.analysis.findings.shares import over
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.gpu_record.captures import captured_sentence
+from megatron.torch_trace.gpu_record.captured_launches import captured_sentence
 
 SLUG = "graph_capture"
 
