@@ -109,7 +109,9 @@ class _Gpu(_Plain):
                 [integer(e.tid) if a.stream is None else a.stream for a, e in pairs], NONE
             ),
             "correlation": numbers([a.correlation for a in args], NONE),
-            "bytes": np.maximum(numbers([integer(a.bytes_) for a in args], NONE), 0),
+            "bytes": np.maximum(
+                numbers([None if a.bytes_ is None else integer(a.bytes_) for a in args], NONE), 0
+            ),
             "collective": _collectives(args, rows.view.codes_of("collective")),
         }
 

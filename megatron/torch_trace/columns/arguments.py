@@ -95,12 +95,12 @@ def integer(value: Any) -> int | None:
 
 def numbers(values: Sequence[int | None], nothing: int) -> NDArray[np.int64]:
     """A column of numbers, with `nothing` where there is none."""
+    there = [nothing if value is None else value for value in values]
     try:
-        return np.array([nothing if v is None else v for v in values], dtype=np.int64)
+        return np.fromiter(there, dtype=np.int64, count=len(there))
     except OverflowError:
         # No id of torch is that large; whatever it is, it links nothing.
         limit = 1 << 63
         return np.array(
-            [nothing if v is None or not -limit <= v < limit else v for v in values],
-            dtype=np.int64,
+            [value if -limit <= value < limit else nothing for value in there], dtype=np.int64
         )

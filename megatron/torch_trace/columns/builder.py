@@ -125,7 +125,8 @@ class Rows:
     def tracks(self) -> Ints:
         """The track of each event, as a code."""
         tracks = TupleCodes(2, self.view.codes_of("track"))
-        return np.array([tracks[event.pid][event.tid] for event in self.events], dtype=np.int64)
+        code = [tracks[event.pid][event.tid] for event in self.events]
+        return np.fromiter(code, dtype=np.int64, count=len(code))
 
     def of_kinds(self, quality: Sequence[Any]) -> Ints:
         """What `quality` says of each event, one entry a kind of the block."""

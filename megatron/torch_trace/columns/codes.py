@@ -55,8 +55,8 @@ class TupleCodes(dict[Any, Any]):
 def kinds_of(events: Iterable[Any]) -> tuple[list[tuple[str, str]], NDArray[np.intp]]:
     """The different (phase, category) of events, and for each event its place among them."""
     codes = TupleCodes(2)
-    code = np.array([codes[event.ph][event.cat] for event in events], dtype=np.intp)
-    return list(codes.codes), code
+    code = [codes[event.ph][event.cat] for event in events]
+    return list(codes.codes), np.fromiter(code, dtype=np.intp, count=len(code))
 
 
 def coded(values: Iterable[Value]) -> tuple[list[Value], NDArray[np.intp]]:

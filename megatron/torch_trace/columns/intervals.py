@@ -17,6 +17,8 @@ import numpy.typing as npt
 from megatron.torch_trace.format.integer_arrays import Ints as Ints
 from megatron.torch_trace.format.integer_arrays import ints as ints
 
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
@@ -74,19 +76,21 @@ class Intervals:
         """What is in this set and not in `other`."""
         if not len(self) or not len(other):
             return self
-        # Cut this set at every edge of the other; keep the pieces that the other does not cover.
-        cuts = np.sort(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
-        starts, ends = cuts[:-1], cuts[1:]
-        keep = self.holds(starts) & ~other.holds(starts)
-        return Intervals.of(starts[keep], ends[keep])
+        between = Intervals(
+            np.concatenate(([_EARLIEST], other.ends)), np.concatenate((other.starts, [_LATEST]))
+        )
+        return self.intersect(between)
 
     def intersect(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return Intervals.empty()
-        cuts = np.sort(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
-        starts, ends = cuts[:-1], cuts[1:]
-        keep = self.holds(starts) & other.holds(starts)
-        return Intervals.of(starts[keep], ends[keep])
+        # What both have begins with an interval of one in the middle of one of the other, or with
+        # both. No two of these pieces touch: where one set has ended it does not begin at once.
+        mine, ends = _cut(self, other, np.searchsorted(other.starts, self.starts, side="right"))
+        theirs, more = _cut(other, self, np.searchsorted(self.starts, other.starts, side="left"))
+        starts = np.concatenate((mine, theirs))
+        order = np.argsort(starts, kind="stable")
+        return Intervals(starts[order], np.concatenate((ends, more))[order])
 
     def gaps(self, start: int, end: int) -> Intervals:
         """What of [start, end) is not in this set."""
@@ -113,3 +117,14 @@ class Intervals:
         """How many ns of this set lie in each [start, end); 0 where end <= start."""
         start = ints(starts)
         return self.before(np.maximum(start, ints(ends))) - self.before(start)
+
+
+def _cut(some: Intervals, others: Intervals, behind: npt.NDArray[np.intp]) -> tuple[Ints, Ints]:
+    """The beginnings of `some` that lie within one of `others`, and how far both go from there.
+
+    Args:
+        behind: how many of `others` begin before each of `some`.
+    """
+    until = others.ends[behind - 1]
+    inside = (behind > 0) & (some.starts < until)
+    return some.starts[inside], np.minimum(some.ends, until)[inside]

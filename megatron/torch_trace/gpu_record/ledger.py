@@ -80,7 +80,7 @@ class BlockRecord:
     def _take_calls(self, events: Sequence[SlimEvent], rows: Ints, ts: Ints, length: Ints) -> None:
         some = [events[row] for row in rows.tolist()]
         roles = _Roles()
-        codes = np.array([roles[event.name] for event in some], dtype=np.int64)
+        codes = np.fromiter([roles[event.name] for event in some], np.int64, len(some))
         ids = _ids(some)
         starts = ts[rows]
         self.calls = _columns(ids, starts, codes == _LAUNCH)[ids > 0]
@@ -211,7 +211,7 @@ def _ids(events: Sequence[SlimEvent]) -> Ints:
     """Correlations; where there is none, what a call and its work have in common instead."""
     found = [0 if event.args is None else event.args.correlation or 0 for event in events]
     if found and min(found) > 0 and max(found) < _EXTERNAL:
-        return np.array(found, dtype=np.int64)
+        return np.fromiter(found, np.int64, len(found))
     return np.array(
         [
             own if 0 < own < _EXTERNAL else _external_id(event)

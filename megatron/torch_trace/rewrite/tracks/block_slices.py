@@ -63,7 +63,7 @@ def keyed(block: EventBlock[Any]) -> Keyed:
     """The different (phase, category, pid, tid), and for each event its index among them."""
     codes = TupleCodes(4)
     code = [codes[event.ph][event.cat][event.pid][event.tid] for event in block.events]
-    return list(codes.codes), np.array(code, dtype=np.intp)
+    return list(codes.codes), np.fromiter(code, dtype=np.intp, count=len(code))
 
 
 def slices_of(
