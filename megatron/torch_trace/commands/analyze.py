@@ -23,12 +23,8 @@ from megatron.torch_trace.wording import visible
 @options.as_json
 @options.ranks()
 @options.step()
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    metavar="N",
+@options.top(
+    5,
     help="Rows in the tables of kernels, operators and shapes; the tables of phases and modules "
     "have twice as many.",
 )

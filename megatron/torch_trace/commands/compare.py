@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 )
 @options.ranks("Only this rank of both; may be given several times.")
 @options.step("Only this step of both.")
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    metavar="N",
-    help="Rows in the tables of kernels, shapes, phases and modules.",
-)
+@options.top(8, help="Rows in the tables of kernels, shapes, phases and modules.")
 @options.force
 @options.strict
 @options.jobs_of_ranks

@@ -96,7 +96,7 @@ def _row(
         time_ns=union.total,
         exposed_ns=union.minus(timeline.sets.compute).total,
         wait_ns=None,
-        share=union.total / timeline.window.length if timeline.window.length else 0.0,
+        share=timeline.window.share(union.total),
         bytes=total,
         algbw_gbps=total / duration if known and total is not None else None,
         busbw_gbps=bus_bytes(calls.kinds, calls.kind[mine], sizes) / duration if known else None,

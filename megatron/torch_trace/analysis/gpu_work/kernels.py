@@ -109,7 +109,7 @@ def casts(timeline: Timeline) -> Casts:
     inside = nesting_of(activity.ops, mask).innermost(launches.track[rows], launches.time[rows])
     mine = rows[inside != NONE]
     time = int(timeline.clipped[mine].sum())
-    return Casts(len(mine), time, _share(time, timeline))
+    return Casts(len(mine), time, timeline.window.share(time))
 
 
 def kernel_rows(timeline: Timeline) -> tuple[KernelRow, ...]:
@@ -136,7 +136,7 @@ def kernel_rows(timeline: Timeline) -> tuple[KernelRow, ...]:
                 mean_ns=float(duration[mine].mean()),
                 median_ns=int(np.median(duration[mine])),
                 max_ns=int(duration[mine].max()),
-                share=_share(time, timeline),
+                share=timeline.window.share(time),
                 longest=longest(gpu.start[mine], gpu.end[mine]),
             )
         )
@@ -163,7 +163,7 @@ def family_rows(timeline: Timeline) -> tuple[FamilyRow, ...]:
         if calls:
             time = timeline.union(mask).total
             kind = name if name in (COMMUNICATION, MEMORY) else COMPUTE
-            found.append(FamilyRow(name, kind, calls, time, _share(time, timeline)))
+            found.append(FamilyRow(name, kind, calls, time, timeline.window.share(time)))
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.family)))
 
 
@@ -198,7 +198,7 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
                 launches=_launches(timeline, op[members], mine) if code >= 0 else 0,
                 kernels=len(mine),
                 time_ns=time,
-                share=_share(time, timeline),
+                share=timeline.window.share(time),
                 longest=longest(activity.gpu.start[mine], activity.gpu.end[mine]),
             )
         )
@@ -230,10 +230,6 @@ def _replays(timeline: Timeline, rows: Ints, op: Ints) -> tuple[Ints, Ints, list
         where = f" in step {timeline.window.steps[step].number}" if step != NONE else ""
         texts.append(f"{activity.names[call]}{where}")
     return places, ints(label.reshape(-1)), texts
-
-
-def _share(time: int, timeline: Timeline) -> float:
-    return time / timeline.window.length if timeline.window.length else 0.0
 
 
 def _groups(key: Ints) -> list[Ints]:

@@ -55,6 +55,10 @@ class Window:
     def length(self) -> int:
         return self.end - self.start
 
+    def share(self, time: int) -> float:
+        """A time in ns as a part of the window, 0 to 1; 0 where the window lasts no time."""
+        return time / self.length if self.length else 0.0
+
     def step_index(self, times: Ints) -> Ints:
         """Position in `steps` of the step that holds each time; -1 outside of all."""
         starts = np.array([s.start for s in self.steps], dtype=np.int64)

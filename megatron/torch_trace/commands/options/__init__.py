@@ -102,6 +102,18 @@ def step(help: str = "Only this step, by its number in the trace.") -> Decorator
     return click.option("--step", type=int, metavar="S", help=help)
 
 
+def top(rows: int, *, help: str) -> Decorator:  # noqa: A002
+    """`--top`: how many rows of long tables are shown."""
+    return click.option(
+        "--top",
+        type=click.IntRange(min=1),
+        default=rows,
+        show_default=True,
+        metavar="N",
+        help=help,
+    )
+
+
 model_flops: Decorator = click.option(
     "--model-flops",
     type=click.FloatRange(min=0, min_open=True),
