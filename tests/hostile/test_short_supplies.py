@@ -47,10 +47,10 @@ def test_few_files_and_little_memory_end_in_an_answer_or_a_sentence(
 
 
 ODD = {
-    "pipe": "a pipe, which can be read only once; name - and pass the trace as standard input",
-    "zero": "a device",
-    "loop": "a link that leads back to itself",
-    "lost": "a link to a file that does not exist",
+    "pipe": "is a pipe, which can be read only once; name - and pass the trace as standard input",
+    "zero": "is a device, and no trace",
+    "loop": "is a link that leads back to itself",
+    "lost": "is a link to a file that does not exist",
 }
 
 

@@ -119,7 +119,9 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
             damage = taken[trace].outcome.result.damage
             raise StrictError(f"{trace}: damaged: {damage}.")
         else:
-            reason = f"gone, and its kept analysis is {reasons[trace]}"
+            # Removed since it was found, where there never was a kept analysis.
+            why = f"its kept analysis is {reasons[trace]}" if trace in reasons else "not analysed"
+            reason = f"gone, and {why}"
             result.skipped.append(SkippedFile(path_text(trace), reason))
     return result
 
