@@ -148,6 +148,15 @@ class Job:
                     found.append(int(process.name))
         return sorted(found)
 
+    def has_steps(self) -> bool:
+        """Whether a slurmstepd of it lives: it has yet to tell SLURM how its step ended."""
+        title = f"slurmstepd: [{self.number}.".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (process / "cmdline").read_bytes().startswith(title):
+                    return True
+        return False
+
 
 class Cluster:
     """A SLURM that runs.

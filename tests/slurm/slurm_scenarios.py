@@ -163,7 +163,14 @@ def _preempted(submit: _Submit) -> _Result:
     """A job of higher rank takes the nodes; this one is requeued, trains again, to the end."""
     with _PREEMPTION:
         job, seconds = _requeued(submit)
-        until(lambda: job.field("JobState") == "PENDING" and not job.processes(), "queue")
+        # What the former run's steps still tell would be taken for news of the next run.
+        until(
+            lambda: (
+                job.field("JobState") == "PENDING" and not job.processes() and not job.has_steps()
+            ),
+            "queue",
+        )
+        time.sleep(2)
         # SLURM would wait two minutes.
         job.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
         return job, seconds, job.wait(_STARTED_SECONDS)
