@@ -29,7 +29,8 @@ def test_a_yaml_namespace_keeps_the_command_lines_flags() -> None:
         ({"with_stack": "on"}, "--torch-profile-with-stack on: must be true or false."),
         (
             {"preset": "everything"},
-            "--torch-profile-preset everything: must be one of light, overlap, modules, memory, full.",
+            "--torch-profile-preset everything: must be one of light, overlap, modules, memory, "
+            "full.",
         ),
         (
             {"activities": "gpu"},
