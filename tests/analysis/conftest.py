@@ -15,5 +15,5 @@ def samples() -> Path:
 @pytest.fixture
 def shared() -> Path:
     if not SHARED.is_dir():
-        pytest.skip("../shared/data is not on this machine")
+        pytest.skip("the large recordings are not beside the checkout (../shared/data)")
     return SHARED

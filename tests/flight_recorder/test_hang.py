@@ -153,6 +153,25 @@ def test_json_compressed_and_older_records_say_the_same(tmp_path: Path) -> None:
     assert hang(tmp_path).verdict == expected
 
 
+@pytest.mark.parametrize("fault", ["cut", "odd"])
+def test_a_rank_whose_record_is_not_whole_is_not_blamed_for_what_it_may_lack(
+    tmp_path: Path, fault: str
+) -> None:
+    built = RecordBuilder(tp0=[0, 1]).call([0, 1], "tp0", 3)
+    if fault == "odd":
+        built.entries[1][0]["record_id"] = "x"
+    built.write(tmp_path)
+    record = tmp_path / "comm_lib_trace_rank_1"
+    if fault == "cut":
+        whole = record.read_bytes()
+        record.write_bytes(whole[: whole.index(b"record_id")])
+    answer = hang(tmp_path)
+    assert (answer.culprits, answer.damaged) == ((), (record,))
+    assert answer.ranks[1].state == "missing"
+    ended = CliRunner().invoke(command, [str(tmp_path)])
+    assert str(ended.exception) == (f"damaged: {record}; what these ranks wait in may be unknown.")
+
+
 def test_groups_whose_ranks_are_cut_are_those_that_called(tmp_path: Path) -> None:
     built = RecordBuilder(dp0=[0, 1, 2])
     built.call([0, 1, 2], "dp0", 1, state="completed").call([0, 1], "dp0", 2)

@@ -10,6 +10,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.errors import DamagedTraceError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_RANKS = 32
 
 
-@click.command("hang", epilog=options.exit_status(s3="", s4=""))
+@click.command("hang", epilog=options.exit_status(s4=""))
 @options.paths
 @options.as_json
 def command(paths: tuple[str, ...], as_json: bool) -> None:
@@ -39,8 +40,14 @@ def command(paths: tuple[str, ...], as_json: bool) -> None:
     answer = hang(paths)
     if as_json:
         click.echo(json.dumps(_document(answer)))
-        return
-    console = terminal.console()
+    else:
+        _print(terminal.console(), answer)
+    if answer.damaged:
+        names = ", ".join(map(str, answer.damaged))
+        raise DamagedTraceError(f"damaged: {names}; what these ranks wait in may be unknown.")
+
+
+def _print(console: Console, answer: HangAnswer) -> None:
     terminal.sentence(console, f"[bold]{terminal.literal(answer.verdict)}[/]")
     if answer.advice:
         terminal.sentence(console, terminal.literal(answer.advice))
@@ -90,6 +97,7 @@ def _document(answer: HangAnswer) -> dict[str, Any]:
             for one in answer.blames
         ],
         "ranks": [_rank(one) for one in answer.ranks],
+        "damaged_files": [wording.path_text(path) for path in answer.damaged],
         "skipped_files": [
             {"file": wording.path_text(path), "reason": reason} for path, reason in answer.skipped
         ],

@@ -24,14 +24,7 @@ _FRAMES = 4
 
 @click.command("memory", epilog=options.exit_status())
 @options.paths
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    metavar="N",
-    help="Holders that are listed for each process.",
-)
+@options.top(8, help="Holders that are listed for each process.")
 @options.as_json
 @options.strict
 def command(paths: tuple[str, ...], top: int, as_json: bool, strict: bool) -> None:

@@ -14,7 +14,7 @@ from megatron.torch_trace.flight_recorder.waiting import Blame, Cause, Joined
 from megatron.torch_trace.wording import ranks as rank_list
 
 MISSING, WAITING, RUNNING = "missing", "waiting", "running"
-"""A rank without a file; one with a call that is not complete; one with nothing pending."""
+"""A rank without a whole file; one with a call that is not complete; one with nothing pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class HangAnswer:
         verdict: the same in sentences.
         advice: what to do next.
         skipped: files that are no flight records, with the reason.
+        damaged: records that are not whole.
     """
 
     ranks: tuple[RankState, ...]
@@ -55,6 +56,7 @@ class HangAnswer:
     verdict: str
     advice: str
     skipped: tuple[tuple[Path, str], ...]
+    damaged: tuple[Path, ...] = ()
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -77,7 +79,8 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
     everyone = sorted({*joined.records, *joined.absent})
     states = tuple(_state(rank, joined) for rank in everyone)
     verdict = " ".join(_sentences(blames, joined)) or _no_fault(records, joined)
-    return HangAnswer(states, blames, verdict, _advice(blames), tuple(skipped))
+    damaged = tuple(one.path for one in records if one.damaged)
+    return HangAnswer(states, blames, verdict, _advice(blames), tuple(skipped), damaged)
 
 
 def call_words(call: Call, groups: dict[str, Group]) -> str:
@@ -101,7 +104,8 @@ def _adjective(group: Group) -> str:
 def _state(rank: int, joined: Joined) -> RankState:
     calls = [call for mine in joined.pending.get(rank, {}).values() for call in mine]
     if not calls:
-        state = RUNNING if rank in joined.records else MISSING
+        record = joined.records.get(rank)
+        state = MISSING if record is None or record.damaged else RUNNING
         return RankState(rank, state, None, "", "", 0)
     first = min(calls, key=lambda one: one.order)
     group = joined.groups[first.group]

@@ -75,6 +75,7 @@ class FlightRecord:
         groups: by name.
         calls: by order; torch keeps the last thousands, or only those that are not complete.
         version: of the format.
+        damaged: bytes or entries are missing or make no sense, so what is pending may be more.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class FlightRecord:
     groups: dict[str, Group]
     calls: tuple[Call, ...]
     version: str
+    damaged: bool = False
 
     def pending(self) -> tuple[Call, ...]:
         """Calls that are not complete."""

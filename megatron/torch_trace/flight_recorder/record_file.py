@@ -67,31 +67,35 @@ def _read(path: Path) -> FlightRecord:
     rank = _RANK.search(path.name)
     if rank is None:
         raise UsageError(f"{path}: no rank at the end of the file's name.")
-    data = _content(path)
+    data, damaged = _content(path)
     if not isinstance(data, dict) or not isinstance(data.get("entries"), (list, tuple)):
         raise UsageError(f"{path}: no flight record: it has no entries.")
     groups = {one.name: one for one in _groups(data.get("pg_config"))}
     calls = []
     for number, entry in enumerate(data["entries"]):
-        call = _call(entry, number, groups)
-        if call is not None:
-            calls.append(call)
+        try:
+            calls.append(_call(entry, number, groups))
+        except (AttributeError, TypeError, ValueError):
+            damaged = True
     calls.sort(key=lambda one: one.order)
-    return FlightRecord(path, int(rank[1]), groups, tuple(calls), str(data.get("version", "")))
+    version = str(data.get("version", ""))
+    return FlightRecord(path, int(rank[1]), groups, tuple(calls), version, damaged)
 
 
-def _content(path: Path) -> Any:
+def _content(path: Path) -> tuple[Any, bool]:
+    """What a file holds, and whether it is cut short."""
     pieces = iter(ByteStream(path))
     first = next(pieces, b"")
     if first.startswith(b"\x80"):
         try:
-            return PlainPickle([first, *pieces], lambda into, items: False).value()
+            pickle = PlainPickle([first, *pieces], lambda into, items: False)
+            return pickle.value(), pickle.cut_short
         except NotPlainError as error:
             raise UsageError(f"{path}: {error}.") from None
     if first.lstrip()[:1] != b"{":
         raise UsageError(f"{path}: neither a pickle nor JSON.")
     try:
-        return json.loads(b"".join([first, *pieces])[:_LONGEST])
+        return json.loads(b"".join([first, *pieces])[:_LONGEST]), False
     except ValueError:
         raise UsageError(f"{path}: JSON that is not whole.") from None
 
@@ -114,9 +118,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
     return ()
 
 
-def _call(entry: Any, number: int, groups: dict[str, Group]) -> Call | None:
-    if not isinstance(entry, dict):
-        return None
+def _call(entry: Any, number: int, groups: dict[str, Group]) -> Call:
     name = str(entry.get("profiling_name", "")).partition(":")[2] or str(
         entry.get("profiling_name")
     )

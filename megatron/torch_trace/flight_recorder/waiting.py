@@ -124,7 +124,7 @@ class Joined:
     def _elsewhere(self) -> Iterable[Blame]:
         """Ranks without a file, or with nothing pending, that others wait for."""
         for rank in (*self.absent, *self.records):
-            if self.pending.get(rank):
+            if self.pending.get(rank) or self._is_damaged(rank):
                 continue
             cause = Cause.NOT_IN_A_COLLECTIVE if rank in self.records else Cause.NO_FILE
             waits = self._waiting_for(rank)
@@ -136,11 +136,20 @@ class Joined:
         """The few of a group that never called what most of it waits in."""
         for group in self.groups.values():
             fronts = self.fronts(group)
-            missing = [r for r in group.ranks if r in self.records and r not in fronts]
+            missing = [
+                rank
+                for rank in group.ranks
+                if rank in self.records and rank not in fronts and not self._is_damaged(rank)
+            ]
             if fronts and len(missing) < len(fronts):
                 first = min(fronts.values(), key=lambda one: one.created)
                 for rank in missing:
                     yield Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(fronts)))
+
+    def _is_damaged(self, rank: int) -> bool:
+        """Whether its record may lack just the call that others wait in: it blames nobody."""
+        record = self.records.get(rank)
+        return record is not None and record.damaged
 
     def _waiting_for(self, rank: int) -> dict[int, Call]:
         """Ranks that wait for this one, each with its first call that does."""

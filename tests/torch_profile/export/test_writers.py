@@ -100,7 +100,9 @@ def test_a_stdout_that_is_no_more_costs_no_trace(
     assert files_below(tmp_path) == [TARGET]
 
 
-@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="of Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/oom_score_adj").exists(), reason="only Linux has /proc/self/oom_score_adj"
+)
 def test_should_memory_run_out_the_child_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
