@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that differ in one thing, recorded, so that a prediction can be held against the truth.
+
+    python benchmarks/pairs.py RUNS                       all configurations, 4 GPUs
+    python benchmarks/pairs.py RUNS --only dp4-late-forward-12 dp4 --seconds 200
+    python benchmarks/pairs.py RUNS --cpu --quick         small models, over gloo
+
+Every configuration is one launch of `pretrain_gpt.py`: 14 iterations without the profiler, one
+warm-up, the recorded ones, and more without the profiler. The folder RUNS/NAME holds the traces,
+`configuration.json` (arguments, fault, environment) and `train.log`; the undisturbed iterations
+are what capture writes beside the traces. The pairs are in `PAIRS`: record the left run, predict,
+commit the prediction, and only then record the right run (`benchmarks/predictions.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import runpy
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FAULT = "PAIRS_FAULT"
+
+MODELS = {"wide": (4096, 32, 2048), "narrow": (1024, 16, 1024)}
+"""Hidden size, heads, sequence: bound by the GPU, and by launches."""
+QUICK = {"wide": (64, 4, 64), "narrow": (32, 4, 32)}
+
+DP4 = "--use-distributed-optimizer"
+OVERLAP = f"{DP4} --overlap-grad-reduce --overlap-param-gather"
+TP2PP2 = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One launch. `fault` is `WHERE:RANK:MS`: that rank sleeps there, each time."""
+
+    model: str
+    layers: int
+    flags: str
+    fault: str = ""
+    micro_batches: int = 8
+    environment: dict[str, str] = field(default_factory=dict)
+    profile: str = "--torch-profile-spans phases"
+    active: int = 3
+    nproc: int = 4
+
+
+CONFIGURATIONS = {
+    "dp4": Configuration("wide", 4, OVERLAP),
+    "dp4-late-forward-12": Configuration("wide", 4, OVERLAP, "forward:2:12"),
+    "dp4-late-forward-40": Configuration("wide", 4, OVERLAP, "forward:1:40"),
+    "dp4-late-optimizer-80": Configuration("wide", 4, OVERLAP, "optimizer:3:80"),
+    "dp4-late-data-60": Configuration("wide", 4, f"{OVERLAP} --num-workers 1", "data:2:60"),
+    "dp4-no-overlap": Configuration("wide", 4, DP4),
+    "dp4-no-overlap-slow-nccl": Configuration(
+        "wide", 4, DP4, environment={"NCCL_MAX_NCHANNELS": "2"}
+    ),
+    "tp2pp2": Configuration("wide", 8, TP2PP2),
+    "tp2pp2-light": Configuration("wide", 8, TP2PP2, profile="--torch-profile-preset light"),
+    "tp2pp2-m16": Configuration("wide", 8, TP2PP2, micro_batches=16),
+    "tp2pp2-v2": Configuration("wide", 8, f"{TP2PP2} --num-layers-per-virtual-pipeline-stage 2"),
+    "tp2pp2-moved": Configuration(
+        "wide", 8, f"{TP2PP2} --decoder-first-pipeline-num-layers 5"
+    ),
+    "tp2pp2-sp": Configuration("wide", 8, f"{TP2PP2} --sequence-parallel"),
+    "narrow-dp4": Configuration("narrow", 12, OVERLAP),
+    "narrow-dp4-late-forward-8": Configuration("narrow", 12, OVERLAP, "forward:2:8"),
+    "narrow-dp4-late-forward-30": Configuration("narrow", 12, OVERLAP, "forward:0:30"),
+    "narrow-dp4-no-overlap": Configuration("narrow", 12, DP4),
+    "narrow-dp4-graphs": Configuration(
+        "narrow", 12, f"{OVERLAP} --cuda-graph-impl local --te-rng-tracker"
+    ),
+    "narrow-tp2pp2": Configuration("narrow", 12, TP2PP2),
+    "narrow-tp2pp2-v2": Configuration(
+        "narrow", 12, f"{TP2PP2} --num-layers-per-virtual-pipeline-stage 3"
+    ),
+}  # fmt: skip
+
+SLEEPS = {
+    "forward": ("megatron.core.models.gpt", "GPTModel", "forward"),
+    "optimizer": ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer", "step"),
+    "data": ("megatron.core.datasets.gpt_dataset", "MockGPTDataset", "__getitem__"),
+}
+
+PAIRS = {
+    "dp4-late-forward-12": ("dp4", "--rank 2=median"),
+    "dp4-late-forward-40": ("dp4", "--rank 1=median"),
+    "dp4-late-optimizer-80": ("dp4", "--rank 3=median"),
+    "dp4-late-data-60": ("dp4", "--rank 2=median"),
+    "dp4-no-overlap": ("dp4", "--overlap dp"),
+    "narrow-dp4-late-forward-8": ("narrow-dp4", "--rank 2=median"),
+    "narrow-dp4-late-forward-30": ("narrow-dp4", "--rank 0=median"),
+    "narrow-dp4-no-overlap": ("narrow-dp4", "--overlap dp"),
+}
+"""Base: the run that its what-if should predict. Bases with several changes are below."""
+CHANGES = {
+    ("tp2pp2", "tp2pp2-m16"): "--micro-batches 16",
+    ("tp2pp2", "tp2pp2-v2"): "--virtual-stages 2",
+    ("tp2pp2", "tp2pp2-moved"): "--move-layers 2>1",
+    ("tp2pp2", "tp2pp2-sp"): "",
+    ("narrow-dp4-no-overlap", "narrow-dp4-graphs"): "--launch 0 --overlap dp",
+    ("narrow-tp2pp2", "narrow-tp2pp2-v2"): "--virtual-stages 2",
+    ("dp4-no-overlap", "dp4-no-overlap-slow-nccl"): "--comm dp*SLOWER",
+    **{(base, changed): change for base, (changed, change) in PAIRS.items()},
+}
+
+
+def sleeping(fault: str) -> None:
+    """In a process of training: `fault`'s rank sleeps there, each time."""
+    where, rank, ms = fault.split(":")
+    if os.environ.get("RANK", "0") != rank:
+        return
+    module, cls, name = SLEEPS[where]
+    owner = getattr(importlib.import_module(module), cls)
+    original = getattr(owner, name)
+
+    def slept(*args: object, **kwargs: object) -> object:
+        time.sleep(int(ms) / 1000)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, slept)
+
+
+def train() -> None:
+    """In a process of training: Megatron's script with the fault."""
+    if os.environ[FAULT] != "none":
+        sleeping(os.environ[FAULT])
+    sys.argv = [str(REPOSITORY / "pretrain_gpt.py"), *sys.argv[1:]]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def launch(run: Configuration, folder: Path, options: argparse.Namespace) -> str:
+    """Train once into `folder`; how it ended, in a few words."""
+    hidden, heads, sequence = (QUICK if options.quick else MODELS)[run.model]
+    parallel = run.flags.split()
+    data = run.nproc // (4 if "--tensor-model-parallel-size" in parallel else 1)
+    skip, after = (4, 4) if options.quick else (14, 10)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+        str(run.nproc), __file__,
+        "--num-layers", str(run.layers), "--hidden-size", str(hidden),
+        "--num-attention-heads", str(heads), "--seq-length", str(sequence),
+        "--max-position-embeddings", str(sequence), "--micro-batch-size", "1",
+        "--global-batch-size", str(run.micro_batches * max(1, data)),
+        "--train-iters", str(skip + 1 + run.active + after),
+        "--lr", "1e-4", "--bf16", "--mock-data", "--tokenizer-type", "NullTokenizer",
+        "--vocab-size", "256" if options.quick else "32000", "--log-interval", "1",
+        "--eval-interval", "1000", "--eval-iters", "0", "--transformer-impl", "local",
+        "--torch-profile", "--torch-profile-ranks", "all", "--torch-profile-dir", str(folder),
+        "--torch-profile-skip-first", str(skip), "--torch-profile-active", str(run.active),
+        "--torch-profile-compression", "zstd", "--torch-profile-partials", "never",
+        *parallel, *run.profile.split(),
+    ]  # fmt: skip
+    environment = {
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "PYTHONWARNINGS": "ignore",
+        **os.environ,
+        **run.environment,
+        FAULT: run.fault or "none",
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+    }
+    if options.cpu:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    told = {**asdict(run), "command": shlex.join(command[command.index(__file__) + 1 :])}
+    (folder / "configuration.json").write_text(json.dumps(told, indent=1))
+    with (folder / "train.log").open("w") as log:
+        try:
+            done = subprocess.run(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment,
+                timeout=options.longest,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"stopped after {options.longest:.0f} s"
+    return f"exit {done.returncode}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, help="one folder a configuration goes here")
+    parser.add_argument("--only", nargs="+", choices=list(CONFIGURATIONS), metavar="NAME")
+    parser.add_argument("--seconds", type=float, help="begin no launch after so many")
+    parser.add_argument("--longest", type=float, default=100, help="seconds a launch may take")
+    parser.add_argument("--quick", action="store_true", help="small models")
+    parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
+    options = parser.parse_args()
+    began = time.monotonic()
+    for name in options.only or CONFIGURATIONS:
+        if options.seconds and time.monotonic() - began > options.seconds:
+            print(f"{name}: no time left", flush=True)
+            continue
+        (folder := options.runs / name).mkdir(parents=True)
+        started = time.monotonic()
+        end = launch(CONFIGURATIONS[name], folder, options)
+        print(f"{name}: {end}, {time.monotonic() - started:.0f} s", flush=True)
+        if end != "exit 0":
+            print((folder / "train.log").read_text()[-1500:], flush=True)
+
+
+if __name__ == "__main__":
+    train() if FAULT in os.environ else main()
