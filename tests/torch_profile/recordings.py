@@ -21,7 +21,7 @@ from megatron.torch_profile.plan.topology import CPU, Member, Topology
 from megatron.torch_profile.record import window_end
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.record.signals import SIGNALS
-from megatron.torch_profile.record.stop_place import Decision
+from megatron.torch_profile.record.stop_decision import Decision
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto
-from megatron.torch_profile.record.stop_place import Decision
+from megatron.torch_profile.record.stop_decision import Decision
 from megatron.torch_profile.record.trace_metadata import TraceNotes
 from megatron.torch_profile.spans import ranges
 from megatron.torch_profile.spans.window_spans import Spans

@@ -15,7 +15,7 @@ from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
-from megatron.torch_profile.record.stop_place import Circumstances, Decision, decide
+from megatron.torch_profile.record.stop_decision import Circumstances, Decision, decide
 from megatron.torch_trace.wording import iterations
 
 _WAIT_SECONDS = 0.05

@@ -14,8 +14,8 @@ from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.native_profiler import native_profiler
 from megatron.torch_profile.hooks import cuda_graphs
-from megatron.torch_profile.record import stop_place
-from megatron.torch_profile.record.stop_place import Circumstances, Decision, decide
+from megatron.torch_profile.record import stop_decision
+from megatron.torch_profile.record.stop_decision import Circumstances, Decision, decide
 
 GRAPHS = "CUDA graphs are replayed, and no other thread may stop it beside a replay"
 MEMORY = "memory is limited (ulimit -v, or no overcommit), and the stop may need more"
@@ -81,7 +81,7 @@ def test_circumstances_are_looked_up_each_time(monkeypatch: pytest.MonkeyPatch) 
         other.setattr(resource, "getrlimit", lambda _: (10**9, 10**9))
         assert Circumstances.now() == Circumstances(memory_is_limited=True)
     with monkeypatch.context() as other:
-        other.setattr(stop_place, "native_profiler", lambda: None)
+        other.setattr(stop_decision, "native_profiler", lambda: None)
         assert Circumstances.now() == Circumstances(thread_may_stop=False)
     with monkeypatch.context() as other:
 
