@@ -42,13 +42,13 @@ def profiled() -> Any:
     return profiler
 
 
-def what(folder: Path, **options: Any) -> Export:
+def export_to(folder: Path, **options: Any) -> Export:
     name = TraceName(0, 1, options.pop("compression", "gzip"))
     return Export(0, WINDOW, (3, 4), folder / "iter-0000003-0000004", name, **options)
 
 
-def hand_over(exporter: Exporter, where: Export, ending: Ending = Ending.FORK) -> None:
-    exporter.hand_over(profiled(), where, ending, stop_seconds=0.0, expected_mb=0.0, writers=1)
+def hand_over(exporter: Exporter, export: Export, ending: Ending = Ending.FORK) -> None:
+    exporter.hand_over(profiled(), export, ending, stop_seconds=0.0, expected_mb=0.0, writers=1)
 
 
 def steps(path: Path) -> int:

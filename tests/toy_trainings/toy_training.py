@@ -68,9 +68,9 @@ if distributed:
 if options.slow_save:
     save, save_result = trace_export.save, Result.save
 
-    def slowly(profiler: Any, what: trace_export.Export) -> int:
+    def slowly(profiler: Any, export: trace_export.Export) -> int:
         time.sleep(options.slow_save)
-        return save(profiler, what)
+        return save(profiler, export)
 
     def slowly_in_the_thread(result: Result, path: str) -> None:
         time.sleep(options.slow_save)

@@ -96,18 +96,18 @@ class Exporter:
         """
         forks = ending is Ending.FORK
         try:
-            placed = with_room(export, expected_mb, writers)
+            prepared = with_room(export, expected_mb, writers)
         except TimeoutError as error:
             # Whoever writes it may wait for the file system; training may not.
-            placed = replace(export, prepared=False) if forks else None
-            messages.silent(export, error, dropped=placed is None)
+            prepared = replace(export, prepared=False) if forks else None
+            messages.silent(export, error, dropped=prepared is None)
         except OSError as error:
             messages.lost(export, "trace", str(error))
-            placed = None
-        if placed is None:
+            prepared = None
+        if prepared is None:
             let_go(profiler)
             return
-        export = placed
+        export = prepared
         began = time.monotonic()
         process = self._try_to_fork(profiler, export) if forks else None
         if process is None:

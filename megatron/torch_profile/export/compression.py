@@ -26,7 +26,7 @@ from megatron.torch_profile.export.late_events import window_end, without_late
 from megatron.torch_profile.export.own_process import be_killed_first
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.files.atomic import place
+from megatron.torch_trace.files.atomic import finish
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
 
 _CHUNK = 1 << 20
@@ -122,7 +122,7 @@ def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = Fal
             arriving = grown
         else:
             shutil.copyfile(grown, arriving)
-        place(arriving, target)
+        finish(arriving, target)
     except FileExistsError as error:  # another job has written it meanwhile
         raise _exists(target, raw) from error
     except OSError as error:
@@ -130,7 +130,7 @@ def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = Fal
         if raw.parent == target.parent:
             kept = target.with_name(target.name.partition(".json")[0] + ".json")
             try:
-                place(raw, kept)
+                finish(raw, kept)
                 raw.unlink()
             except OSError:
                 kept = raw

@@ -32,14 +32,14 @@ def with_room(export: Export, expected_mb: float, writers: int) -> Export | None
     """
     found: list[Export | Exception | None] = []
 
-    def place() -> None:
+    def ask() -> None:
         try:
-            found.append(placed(export, expected_mb, writers))
+            found.append(prepared(export, expected_mb, writers))
         except Exception as error:
             found.append(error)
 
     # A thread, because who asks a network file system that hangs cannot be called back.
-    asking = threading.Thread(target=place, name="torch-profile-folder", daemon=True)
+    asking = threading.Thread(target=ask, name="torch-profile-folder", daemon=True)
     asking.start()
     asking.join(_ANSWER_SECONDS)
     if not found:
@@ -49,7 +49,7 @@ def with_room(export: Export, expected_mb: float, writers: int) -> Export | None
     return found[0]
 
 
-def placed(export: Export, expected_mb: float, writers: int) -> Export | None:
+def prepared(export: Export, expected_mb: float, writers: int) -> Export | None:
     """As `with_room`, for who may wait for a file system."""
     trouble = _trouble_with_scratch(export, expected_mb, writers) if export.scratch else None
     if trouble:

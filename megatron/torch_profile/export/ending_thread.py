@@ -119,16 +119,16 @@ class EndingThread:
         if not recording.recorded:
             return {"error": _NOTHING}
         try:
-            placed = disk.placed(self.export, self._expected_mb, self._writers)
-            if placed is None:
+            export = disk.prepared(self.export, self._expected_mb, self._writers)
+            if export is None:
                 return {}
-            self.export = placed
-            with trace_export.plain_path(placed.raw) as path:
+            self.export = export
+            with trace_export.plain_path(export.raw) as path:
                 self._at_low_priority(lambda: recording.save(path))
         finally:
             self._at_low_priority(recording.free)
-        trace_export.take_begun(placed)
-        self._program = compressing(placed, drop_late=True)
+        trace_export.take_begun(export)
+        self._program = compressing(export, drop_late=True)
         return {}
 
     def _at_low_priority(self, call: Callable[[], Any]) -> Any:

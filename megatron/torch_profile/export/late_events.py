@@ -80,14 +80,14 @@ def _not_before(whole: bytes, fraction: bytes) -> re.Pattern[bytes]:
     """A pattern of the times that are not before one, told by digits: numbers need no parsing."""
     digits = len(whole)
     later = [rf"\d{{{digits + 1}}}"]
-    for place, digit in enumerate(map(int, whole.decode())):
+    for position, digit in enumerate(map(int, whole.decode())):
         if digit < 9:
             later.append(
-                rf"{whole[:place].decode()}[{digit + 1}-9]\d{{{digits - place - 1}}}(?!\d)"
+                rf"{whole[:position].decode()}[{digit + 1}-9]\d{{{digits - position - 1}}}(?!\d)"
             )
-    for place, digit in enumerate(map(int, fraction.decode())):
+    for position, digit in enumerate(map(int, fraction.decode())):
         if digit < 9:
-            later.append(rf"{whole.decode()}\.{fraction[:place].decode()}[{digit + 1}-9]")
+            later.append(rf"{whole.decode()}\.{fraction[:position].decode()}[{digit + 1}-9]")
     later.append(rf"{whole.decode()}(?!\d)" if not fraction.strip(b"0") else "")
     later.append(rf"{whole.decode()}\.{fraction.decode()}" if fraction else "")
     return re.compile(rf'"ts": (?:{"|".join(filter(None, later))})'.encode())

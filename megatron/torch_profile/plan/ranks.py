@@ -47,8 +47,8 @@ class Layout:
         return f"world size {self.world_size}" + (f" = {product}{ep}" if product else "")
 
 
-class Place(Protocol):
-    """Where one rank stands: its node's name and its index in each parallel dimension."""
+class Located(Protocol):
+    """One rank and where it stands: its node's name and its index in each parallel dimension."""
 
     @property
     def rank(self) -> int:
@@ -89,33 +89,33 @@ def check(words: Sequence[str], layout: Layout) -> None:
         raise _error(words, f"rank {min(twice)} is given twice", layout)
 
 
-def resolve(words: Sequence[str], layout: Layout, places: Iterable[Place]) -> tuple[int, ...]:
+def resolve(words: Sequence[str], layout: Layout, ranks: Iterable[Located]) -> tuple[int, ...]:
     """The ranks that an expression means, in ascending order.
 
     Args:
         words: the expression; `check` has accepted it.
         layout: for messages and for `first`/`last` of a dimension.
-        places: every rank's place, in any order.
+        ranks: every rank, in any order.
 
     Raises:
         UsageError: as `check`, or when no rank matches.
     """
     check(words, layout)
-    everyone = sorted(places, key=lambda place: place.rank)
+    everyone = sorted(ranks, key=lambda one: one.rank)
     chosen: set[int] = set()
     for word in words:
         if word == "all":
-            chosen.update(place.rank for place in everyone)
+            chosen.update(one.rank for one in everyone)
         elif word == "last":
             chosen.add(layout.world_size - 1)
         elif word == "per-node":
             first_of_node: dict[str, int] = {}
-            for place in everyone:
-                first_of_node.setdefault(place.host, place.rank)
+            for one in everyone:
+                first_of_node.setdefault(one.host, one.rank)
             chosen.update(first_of_node.values())
         elif "=" in word:
             wanted = _coordinates(word, words, layout)
-            matching = [p.rank for p in everyone if _matches(p, wanted, layout)]
+            matching = [one.rank for one in everyone if _matches(one, wanted, layout)]
             if not matching:
                 raise _error(words, f"no rank has {word}", layout)
             chosen.update(matching)
@@ -165,9 +165,9 @@ def _coordinates(word: str, words: Sequence[str], layout: Layout) -> list[tuple[
     return wanted
 
 
-def _matches(place: Place, wanted: list[tuple[str, int | str]], layout: Layout) -> bool:
+def _matches(rank: Located, wanted: list[tuple[str, int | str]], layout: Layout) -> bool:
     for dimension, index in wanted:
-        at = place.coordinates.get(dimension, 0)
+        at = rank.coordinates.get(dimension, 0)
         target = {"first": 0, "last": layout.sizes.get(dimension, 1) - 1}.get(str(index), index)
         if at != target:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SLURM tells a rank: its place, which run it follows, what it will signal before the end.
+"""What SLURM tells a rank: its number, which run it follows, what it will signal before the end.
 
 Megatron reads RANK, WORLD_SIZE, LOCAL_RANK and the rendezvous' address from the environment. Under
 torchrun they are there, and what is there stays; srun with a task for each rank leaves them to us.

@@ -38,7 +38,7 @@ _SIZE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank: satisfies `ranks.Place`."""
+    """One rank: satisfies `ranks.Located`."""
 
     rank: int
     host: str

@@ -93,7 +93,7 @@ class Schedule:
     has 2(p-i-1) + (v-1)g of them, else p-i-1.
 
     Args:
-        stages, stage: pipeline size and this rank's place in it.
+        stages, stage: pipeline size and this rank's stage.
         chunks: virtual stages of a rank.
         microbatches: of an iteration.
         group: micro-batches that a virtual stage takes at once; `stages` by default.

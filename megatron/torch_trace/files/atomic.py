@@ -2,7 +2,7 @@
 """A file appears under its name only when it is whole, and never over another by accident.
 
 It is written beside its target as `<name>.<host>.<pid>.tmp`, so that no two processes of a shared
-file system write one file, then put in its place in one step.
+file system write one file, then renamed to its name in one step.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def atomic_path(target: Path, *, replace: bool = True) -> Iterator[Path]:
 
     Raises:
         FileExistsError: without `replace`, a file of that name has appeared meanwhile.
-        OSError: the file cannot be put in its place.
+        OSError: the file cannot get its name.
     """
     with leftovers.temporary(_beside(target, "")) as unfinished:
         yield unfinished
         if replace:
             unfinished.replace(target)
         else:
-            place(unfinished, target)
+            finish(unfinished, target)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def _beside(target: Path, number: str) -> Path:
     return target.with_name(name.decode("utf-8", "ignore") + ending)
 
 
-def place(unfinished: Path, target: Path) -> None:
+def finish(unfinished: Path, target: Path) -> None:
     """Give a file that is whole its name too; one of that name stays.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from exports import WITHOUT_THREAD, hand_over, what
+from exports import WITHOUT_THREAD, export_to, hand_over
 from exports import no_process_left as no_process_left
 from written_files import files_below
 
@@ -141,7 +141,7 @@ def test_the_stacks_are_torchs_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
 def test_they_are_written_when_the_trace_is_there(tmp_path: Path, ending: Ending) -> None:
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path, key_averages=True), ending)
+    hand_over(exporter, export_to(tmp_path, key_averages=True), ending)
     exporter.wait()
     assert exporter.at_work, "whoever measures iterations knows"
     exporter._follow_ups.wait()
@@ -161,7 +161,7 @@ def test_artifacts_that_fail_cost_only_themselves(
     tmp_path: Path, said: list[str], flags: dict[str, bool], left: list[str], why: str
 ) -> None:
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path, **flags))
+    hand_over(exporter, export_to(tmp_path, **flags))
     exporter.wait()
     exporter._follow_ups.wait()
     assert files_below(tmp_path) == left
@@ -172,7 +172,7 @@ def test_nothing_is_overwritten(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / TABLE).parent.mkdir(parents=True)
     (tmp_path / TABLE).write_text("mine")
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path, key_averages=True))
+    hand_over(exporter, export_to(tmp_path, key_averages=True))
     exporter.wait()
     exporter._follow_ups.wait()
     assert (tmp_path / TABLE).read_text() == "mine"
@@ -190,7 +190,7 @@ def test_the_end_of_training_does_not_wait_for_ever(
     monkeypatch.setattr(follow_ups, "Program", stopped)
     exporter = Exporter(60)
     exporter._follow_ups = follow_ups.FollowUps(exit_timeout=0.2)
-    hand_over(exporter, what(tmp_path, key_averages=True))
+    hand_over(exporter, export_to(tmp_path, key_averages=True))
     exporter.wait()
     exporter._follow_ups.wait()
     assert files_below(tmp_path) == [TRACE]
@@ -206,7 +206,7 @@ def test_without_memory_there_are_none(
 ) -> None:
     monkeypatch.setattr(follow_ups, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path, key_averages=True))
+    hand_over(exporter, export_to(tmp_path, key_averages=True))
     exporter.wait()
     assert files_below(tmp_path) == [TRACE]
     assert said[-1].endswith("artifacts of iterations 3-4: the host has too little free memory")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import LAUNCH, TARGET, WITHOUT_THREAD, hand_over, raw_trace, steps, what
+from exports import LAUNCH, TARGET, WITHOUT_THREAD, export_to, hand_over, raw_trace, steps
 from exports import no_process_left as no_process_left
 from written_files import files_below
 
@@ -28,9 +28,9 @@ def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every save takes so long, in whichever process."""
     save = trace_export.save
 
-    def slowly(profiler: Any, where: Export) -> int:
+    def slowly(profiler: Any, export: Export) -> int:
         time.sleep(seconds)
-        return save(profiler, where)
+        return save(profiler, export)
 
     monkeypatch.setattr(trace_export, "save", slowly)
 
@@ -38,7 +38,7 @@ def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
 def test_a_trace_arrives_whole_and_alone(tmp_path: Path, ending: Ending, said: list[str]) -> None:
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path), ending)
+    hand_over(exporter, export_to(tmp_path), ending)
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
     assert steps(tmp_path / TARGET) == 1
@@ -53,7 +53,7 @@ def test_training_is_not_held_while_the_child_writes(
 ) -> None:
     slow_save(3.0, monkeypatch)
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.poll()
     assert files_below(tmp_path) == [], "the child still sleeps, and we are here"
     exporter.wait()
@@ -66,8 +66,8 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
     pids: list[int] = []
     fork = background.fork
 
-    def remember(profiler: Any, where: Export) -> Any:
-        child = fork(profiler, where)
+    def remember(profiler: Any, export: Export) -> Any:
+        child = fork(profiler, export)
         pids.append(child._pid)
         return child
 
@@ -75,7 +75,7 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
     with monkeypatch.context() as slow:
         slow_save(60.0, slow)
         exporter = Exporter(60)
-        hand_over(exporter, what(tmp_path))
+        hand_over(exporter, export_to(tmp_path))
     os.kill(pids[0], signal.SIGKILL)
     exporter.wait()
     assert steps(tmp_path / TARGET) == 1
@@ -93,7 +93,7 @@ def test_a_child_that_crashes_is_not_followed_by_training(
     # What ends the child would end training, were the trace saved from there instead.
     monkeypatch.setattr(trace_export, "save", lambda _, __: os.kill(os.getpid(), crash))
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1] == (
         "rank 0 could not write the trace of iterations 3-4: the process that wrote it crashed "
@@ -109,7 +109,7 @@ def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
     with monkeypatch.context() as slow:
         slow_save(60.0, slow)
         exporter = Exporter(60)
-        hand_over(exporter, what(tmp_path))
+        hand_over(exporter, export_to(tmp_path))
     for _ in range(40):
         exporter.poll()
         time.sleep(0.05)
@@ -130,7 +130,7 @@ def test_a_process_that_may_not_fork_saves_the_trace_itself(
 
     monkeypatch.setattr(os, "fork", no_fork)
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[0] == (
         "rank 0: training itself saves the trace of iterations 3-4: the system refuses to fork "
@@ -144,7 +144,7 @@ def test_the_wait_at_the_end_is_bounded(
 ) -> None:
     slow_save(60.0, monkeypatch)
     exporter = Exporter(1)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith(
         "rank 0 gives up on the trace of iterations 3-4 after 1 s (--torch-profile-exit-timeout)"
@@ -157,7 +157,7 @@ def test_cycles_back_to_back_while_the_first_child_still_writes(
     slow_save(1.0, monkeypatch)
     exporter = Exporter(60)
     for cycle in range(3):
-        hand_over(exporter, what(tmp_path / str(cycle)))
+        hand_over(exporter, export_to(tmp_path / str(cycle)))
     exporter.wait()
     assert files_below(tmp_path) == [f"{cycle}/{TARGET}" for cycle in range(3)]
 
@@ -170,7 +170,7 @@ def test_a_window_that_is_called_off_waits_for_no_memory(
     exporter.last, exporter.last_iterations = Written("", 10**9, 1, 1, 0, 0), 1
     with monkeypatch.context() as slow:
         slow_save(1.0, slow)
-        hand_over(exporter, what(tmp_path))
+        hand_over(exporter, export_to(tmp_path))
     exporter.make_room(lambda: True)
     assert exporter.in_flight == 1, "it did not wait until there was room"
     exporter.wait()
@@ -182,7 +182,9 @@ def test_a_child_whose_parent_is_gone_ends_and_does_not_go_on_training(tmp_path:
     if parent == 0:
         try:
             with suppress(BaseException):
-                child = writers.fork(None, what(tmp_path))  # None cannot be saved: it answers that
+                child = writers.fork(
+                    None, export_to(tmp_path)
+                )  # None cannot be saved: it answers that
                 if child._pid:
                     os._exit(0)
             reached.touch()
@@ -199,7 +201,7 @@ def test_a_child_that_somebody_else_reaped_has_ended(
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         exporter = Exporter(60)
-        hand_over(exporter, what(tmp_path))
+        hand_over(exporter, export_to(tmp_path))
         exporter.wait()
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -208,7 +210,7 @@ def test_a_child_that_somebody_else_reaped_has_ended(
 
 def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -> None:
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path, key_averages=True, urgent=True))
+    hand_over(exporter, export_to(tmp_path, key_averages=True, urgent=True))
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
 
@@ -216,9 +218,11 @@ def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -
 def test_launches_without_any_kernel_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    monkeypatch.setattr(trace_export, "save", lambda _, where: raw_trace(where.raw, LAUNCH, LAUNCH))
+    monkeypatch.setattr(
+        trace_export, "save", lambda _, export: raw_trace(export.raw, LAUNCH, LAUNCH)
+    )
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0: the trace holds 2 kernel launches and no kernel")
 
@@ -231,7 +235,7 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
     slow_save(1.5, monkeypatch)
     exporter = Exporter(60)
     exporter.last = Written("x", 100, 1, 1, 1, 1)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.make_room(lambda: False)
     assert said[-1] == (
         "rank 0 waits up to 200 ms before its next window: the host has no memory for another "
@@ -255,7 +259,7 @@ def test_a_fork_of_training_that_ends_does_not_wait_for_what_training_writes(
 ) -> None:
     slow_save(1.0, monkeypatch)
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     fork = os.fork()
     if fork == 0:
         with suppress(BaseException):

@@ -18,11 +18,11 @@ from exports import (
     LAUNCH,
     TARGET,
     WITHOUT_THREAD,
+    export_to,
     hand_over,
     profiled,
     raw_trace,
     steps,
-    what,
 )
 from exports import no_process_left as no_process_left
 from written_files import files_below
@@ -39,10 +39,10 @@ def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
     tmp_path: Path, compression: str
 ) -> None:
     exporter = Exporter(60)
-    where = what(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
-    hand_over(exporter, where)
+    export = export_to(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
+    hand_over(exporter, export)
     exporter.wait()
-    assert files_below(tmp_path) == [f"shared/iter-0000003-0000004/{where.name}"]
+    assert files_below(tmp_path) == [f"shared/iter-0000003-0000004/{export.name}"]
 
 
 def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
@@ -50,13 +50,13 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
 ) -> None:
     save = trace_export.save
 
-    def gone(profiler: Any, where: Export) -> int:
-        shutil.rmtree(where.folder)
-        return save(profiler, where)
+    def gone(profiler: Any, export: Export) -> int:
+        shutil.rmtree(export.folder)
+        return save(profiler, export)
 
     monkeypatch.setattr(trace_export, "save", gone)
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
     assert files_below(tmp_path) == []
@@ -64,7 +64,7 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "file").touch()
-    hand_over(Exporter(60), what(tmp_path / "file"))
+    hand_over(Exporter(60), export_to(tmp_path / "file"))
     assert said == [
         "rank 0 could not write the trace of iterations 3-4: [Errno 20] Not a directory: "
         f"'{tmp_path}/file/iter-0000003-0000004'"
@@ -102,15 +102,15 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
     sentence: str,
     left: str,
 ) -> None:
-    def three_pages(_: Any, where: Export) -> int:
+    def three_pages(_: Any, export: Export) -> int:
         with suppress(OSError):  # as Kineto, which does not notice
-            raw_trace(where.raw, LAUNCH + " " * (12_200 - len(LAUNCH)))
-        return check_whole(where.raw)
+            raw_trace(export.raw, LAUNCH + " " * (12_200 - len(LAUNCH)))
+        return check_whole(export.raw)
 
     monkeypatch.setattr(trace_export, "save", three_pages)
     (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
     exporter = Exporter(60)
-    hand_over(exporter, what(tiny_disk), ending)
+    hand_over(exporter, export_to(tiny_disk), ending)
     exporter.wait()
     assert said[-1].startswith(f"rank 0 could not write the trace of iterations 3-4: {sentence}")
     (kept,) = (name for name in files_below(tiny_disk) if name != "ballast")
@@ -121,12 +121,12 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
 def test_what_a_file_system_refuses_is_one_line_in_its_words(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refused(profiler: Any, where: Export) -> int:
-        raise OSError(number, os.strerror(number), str(where.raw))
+    def refused(profiler: Any, export: Export) -> int:
+        raise OSError(number, os.strerror(number), str(export.raw))
 
     monkeypatch.setattr(trace_export, "save", refused)
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
     assert os.strerror(number) in said[-1]
@@ -143,13 +143,13 @@ def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
 
     monkeypatch.setattr(shutil, "disk_usage", full_node)
     exporter = Exporter(60)
-    where = what(tmp_path / "run", scratch=tmp_path / "node")
-    exporter.hand_over(profiled(), where, Ending.FORK, stop_seconds=0, expected_mb=100, writers=2)
+    export = export_to(tmp_path / "run", scratch=tmp_path / "node")
+    exporter.hand_over(profiled(), export, Ending.FORK, stop_seconds=0, expected_mb=100, writers=2)
     exporter.wait()
     assert steps(tmp_path / "run" / TARGET) == 1
     assert "2 traces of about 100 MB raw would take 220 MB" in said[0]
     assert said[0].endswith(
-        f"7 MB free; the trace of iterations 3-4 is written in {where.folder} instead"
+        f"7 MB free; the trace of iterations 3-4 is written in {export.folder} instead"
     )
 
 
@@ -158,7 +158,7 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
 ) -> None:
     (tmp_path / "node").touch()
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path / "run", scratch=tmp_path / "node"))
+    hand_over(exporter, export_to(tmp_path / "run", scratch=tmp_path / "node"))
     exporter.wait()
     assert steps(tmp_path / "run" / TARGET) == 1
     assert said[0].startswith(
@@ -169,7 +169,7 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
 def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
     exporter = Exporter(60)
     exporter.hand_over(
-        profiled(), what(tmp_path), Ending.FORK, stop_seconds=0, expected_mb=1e9, writers=8
+        profiled(), export_to(tmp_path), Ending.FORK, stop_seconds=0, expected_mb=1e9, writers=8
     )
     assert files_below(tmp_path) == []
     assert said[0].startswith(
@@ -183,7 +183,7 @@ def test_no_trace_passes_through_the_temporary_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
     for ending in WITHOUT_THREAD:
         exporter = Exporter(60)
-        hand_over(exporter, what(tmp_path / ending.name), ending)
+        hand_over(exporter, export_to(tmp_path / ending.name), ending)
         exporter.wait()
     assert files_below(tmp_path) == [f"FORK/{TARGET}", f"TRAINING/{TARGET}"]
 
@@ -199,15 +199,15 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     left: list[str],
 ) -> None:
     monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(disk, "placed", lambda *_: time.sleep(2))
+    monkeypatch.setattr(disk, "prepared", lambda *_: time.sleep(2))
     exporter = Exporter(60)
     began = time.monotonic()
-    hand_over(exporter, what(tmp_path), ending)
+    hand_over(exporter, export_to(tmp_path), ending)
     assert time.monotonic() - began < 1.5
     exporter.wait()
     assert files_below(tmp_path) == left
     assert said[0] == (
-        f"rank 0: {what(tmp_path).folder} has not answered for 0 s; the trace of iterations 3-4 is "
+        f"rank 0: {export_to(tmp_path).folder} has not answered for 0 s; the trace of iterations 3-4 is "
         + ("written when the folder answers" if left else "dropped")
     )
 
@@ -217,14 +217,14 @@ def test_progress_is_not_asked_of_the_file_system(
 ) -> None:
     save = trace_export.save
 
-    def write_and_sleep(profiler: Any, where: Export) -> int:
+    def write_and_sleep(profiler: Any, export: Export) -> int:
         (tmp_path / "ballast").write_bytes(bytes(3_000_000))
         time.sleep(1.5)
-        return save(profiler, where)
+        return save(profiler, export)
 
     monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.7)
     monkeypatch.setattr(trace_export, "save", write_and_sleep)
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert "rank 0 is still writing the trace of iterations 3-4: 3 MB on disk after 1 s" in said

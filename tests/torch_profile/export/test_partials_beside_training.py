@@ -63,7 +63,7 @@ def kept() -> Iterator[FollowUps]:
     made.wait()
 
 
-def what(folder: Path, first: int = 3, **options: Any) -> Export:
+def export_to(folder: Path, first: int = 3, **options: Any) -> Export:
     window = Window(first, first, 1)
     where = folder / f"iter-{first:07d}"
     return Export(0, window, (first,), where, TraceName(0, 1, "gzip"), **options)
@@ -73,14 +73,16 @@ def test_a_finished_trace_is_analysed_and_the_partial_stands_in_for_it(
     tmp_path: Path, said: list[str]
 ) -> None:
     exporter = Exporter(60)
-    one = what(tmp_path, partials="always")
-    exporter.hand_over(profiled(), one, Ending.FORK, stop_seconds=0.0, expected_mb=0.0, writers=1)
+    export = export_to(tmp_path, partials="always")
+    exporter.hand_over(
+        profiled(), export, Ending.FORK, stop_seconds=0.0, expected_mb=0.0, writers=1
+    )
     exporter.wait()
     exporter._follow_ups.wait()
-    assert kept_analysis_of(one.target).is_file()
-    direct = analyze(one.target, use_partials=False)
-    one.target.unlink()
-    assert analyze(one.target) == direct
+    assert kept_analysis_of(export.target).is_file()
+    direct = analyze(export.target, use_partials=False)
+    export.target.unlink()
+    assert analyze(export.target) == direct
     assert said[-1] == "rank 0 waits up to 60 s for the analysis of its trace of iteration 3"
 
 
@@ -104,14 +106,14 @@ def test_what_is_analysed(
     urgent: bool,
     begun: bool,
 ) -> None:
-    one = what(tmp_path, partials=asked, urgent=urgent)
-    kept.begin(one, replace(KERNELS, kernels=kernels))
-    assert [s.command[-1] for s in started] == ([str(one.target)] if begun else [])
+    export = export_to(tmp_path, partials=asked, urgent=urgent)
+    kept.begin(export, replace(KERNELS, kernels=kernels))
+    assert [s.command[-1] for s in started] == ([str(export.target)] if begun else [])
 
 
 def test_one_at_a_time(tmp_path: Path, kept: FollowUps, started: list[Started]) -> None:
     for first in (3, 7):
-        kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
+        kept.begin(export_to(tmp_path, first, partials="auto"), KERNELS)
     assert len(started) == 1
     started[0].answer = {}
     kept.poll()
@@ -126,10 +128,10 @@ def test_a_failure_is_said_once_and_nothing_is_tried_again(
     said: list[str],
     answer: dict[str, str],
 ) -> None:
-    kept.begin(what(tmp_path, partials="auto"), KERNELS)
+    kept.begin(export_to(tmp_path, partials="auto"), KERNELS)
     started[0].answer = answer
     for first in (7, 9):
-        kept.begin(what(tmp_path, first, partials="auto"), KERNELS)
+        kept.begin(export_to(tmp_path, first, partials="auto"), KERNELS)
     assert len(started) == 1
     assert said == [
         "rank 0 keeps no analyses beside its traces from iteration 3 on: disk full; torch-trace "
@@ -145,7 +147,7 @@ def test_without_memory_for_it_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(follow_ups, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
-    kept.begin(what(tmp_path, partials="auto"), KERNELS)
+    kept.begin(export_to(tmp_path, partials="auto"), KERNELS)
     assert started == []
     assert "too little free memory" in said[0]
 
@@ -154,12 +156,12 @@ def test_it_is_ended_when_it_takes_too_long_and_when_training_has_waited_enough(
     tmp_path: Path, started: list[Started], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient = FollowUps(exit_timeout=0.0)
-    impatient.begin(what(tmp_path, partials="auto"), KERNELS)
+    impatient.begin(export_to(tmp_path, partials="auto"), KERNELS)
     impatient.wait()
     assert started[0].killed
     monkeypatch.setattr(follow_ups, "_MOST_SECONDS", 0.0)
     slow = FollowUps(exit_timeout=60.0)
-    slow.begin(what(tmp_path, partials="auto"), KERNELS)
+    slow.begin(export_to(tmp_path, partials="auto"), KERNELS)
     slow.poll()
     slow.wait()
     assert started[1].killed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exports import TARGET, hand_over, what
+from exports import TARGET, export_to, hand_over
 from exports import no_process_left as no_process_left
 from written_files import files_below
 
@@ -71,9 +71,9 @@ def test_a_child_that_cannot_be_killed_holds_training_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unkillable: list[int]
 ) -> None:
     monkeypatch.setattr(trace_export, "save", lambda *_: time.sleep(60))
-    where = what(tmp_path)
-    where.prepare()
-    child = writers.fork(None, where)
+    export = export_to(tmp_path)
+    export.prepare()
+    child = writers.fork(None, export)
     began = time.monotonic()
     child.kill()
     assert time.monotonic() - began < 3
@@ -94,7 +94,7 @@ def test_a_stdout_that_is_no_more_costs_no_trace(
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", stream())
         patched.setattr("logging.raiseExceptions", False)
-        hand_over(exporter, what(tmp_path))
+        hand_over(exporter, export_to(tmp_path))
     assert exporter._flights[0].profiler is not None, "in a child, as always"
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
@@ -111,7 +111,7 @@ def test_should_memory_run_out_the_child_goes_first(
     before = score.read_text()
     monkeypatch.setattr(trace_export, "save", lambda *_: seen.write_text(score.read_text()))
     exporter = Exporter(60)
-    hand_over(exporter, what(tmp_path))
+    hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert (seen.read_text().strip(), score.read_text()) == ("1000", before)
 
@@ -137,5 +137,5 @@ def test_a_fork_that_fails_leaves_no_open_file(
     monkeypatch.setattr(os, "fork", no_fork)
     before = sorted(Path("/proc/self/fd").iterdir())
     with pytest.raises(OSError, match="allocate"):
-        writers.fork(None, what(tmp_path))
+        writers.fork(None, export_to(tmp_path))
     assert sorted(Path("/proc/self/fd").iterdir()) == before

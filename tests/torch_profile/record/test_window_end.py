@@ -187,8 +187,8 @@ def test_a_process_that_compresses_and_is_killed_is_started_again(
     compressing = ending_thread.compressing
     killed: list[int] = []
 
-    def kill_the_first(what: Any, *, drop_late: bool) -> Any:
-        program = compressing(what, drop_late=drop_late)
+    def kill_the_first(export: Any, *, drop_late: bool) -> Any:
+        program = compressing(export, drop_late=drop_late)
         if not killed:
             killed.append(program.pid)
             program._process.kill()
@@ -210,8 +210,8 @@ def test_a_trace_that_nobody_can_compress_stays_raw_and_recover_completes_it(
 ) -> None:
     compressing = ending_thread.compressing
 
-    def kill_all(what: Any, *, drop_late: bool) -> Any:
-        program = compressing(what, drop_late=drop_late)
+    def kill_all(export: Any, *, drop_late: bool) -> Any:
+        program = compressing(export, drop_late=drop_late)
         program._process.kill()
         return program
 
