@@ -207,7 +207,8 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     exporter.wait()
     assert files_below(tmp_path) == left
     assert said[0] == (
-        f"rank 0: {export_to(tmp_path).folder} has not answered for 0 s; the trace of iterations 3-4 is "
+        f"rank 0: {export_to(tmp_path).folder} has not answered for 0 s; "
+        "the trace of iterations 3-4 is "
         + ("written when the folder answers" if left else "dropped")
     )
 
