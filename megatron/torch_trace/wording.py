@@ -162,3 +162,10 @@ def ranks(numbers: tuple[int, ...], most: int = 12) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
         start = previous = rank
     return ", ".join(parts) if len(parts) <= most else ", ".join(parts[:most]) + ", ..."
+
+
+def listed(values: Sequence[int] | Sequence[str], between: str = ", ", *, most: int = 6) -> str:
+    """The first few, and how many there are more."""
+    shown = between.join(map(str, values[:most]))
+    more = len(values) - most
+    return f"{shown}{between}and {more:,} more" if more > 0 else shown or "none"

@@ -81,7 +81,7 @@ def test_the_name_says_how_a_timeline_is_compressed(suffix: str, tmp_path: Path)
 def test_what_cannot_work_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
     one, other = rank(tmp_path, 0, 0), tmp_path / "copy.json"
     other.write_bytes(one.read_bytes())
-    with pytest.raises(UsageError, match="both are rank 0; keep one"):
+    with pytest.raises(UsageError, match="both are rank 0; name only one"):
         convert([one, other], tmp_path / "out.pftrace", jobs=1)
     with pytest.raises(UsageError, match="--args few: must be one of all, some, none"):
         convert(one, tmp_path / "out.pftrace", args="few")

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import rank_in_name
+from megatron.torch_trace.files.same_rank import common_folder
 from megatron.torch_trace.format.file_names import WindowName
+from megatron.torch_trace.wording import listed as listed
 
 
 def windows_of(traces: Iterable[Path]) -> list[Path]:
@@ -25,6 +27,12 @@ def one_window(traces: list[Path]) -> list[Path]:
         UsageError: they are of several.
     """
     windows = windows_of(traces)
+    runs = sorted({window.parent for window in windows})
+    if len(runs) > 1:
+        raise UsageError(
+            f"{common_folder(runs)}: holds {len(runs)} runs ({listed([run.name for run in runs])}); "
+            f"name the folder of one window, such as {windows[-1]}."
+        )
     if len(windows) > 1:
         raise UsageError(
             f"{windows[0].parent}: holds {len(windows)} windows "
@@ -39,10 +47,3 @@ def of_ranks(traces: list[Path], wanted: set[int] | None) -> list[Path]:
         return traces
     kept = [t for t in traces if rank_in_name(t.name) in wanted or rank_in_name(t.name) is None]
     return kept or traces
-
-
-def listed(values: Sequence[int] | Sequence[str], between: str = ", ", *, most: int = 6) -> str:
-    """The first few, and how many there are more."""
-    shown = between.join(map(str, values[:most]))
-    more = len(values) - most
-    return f"{shown}{between}and {more:,} more" if more > 0 else shown or "none"

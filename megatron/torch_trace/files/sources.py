@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.format.file_names import ARTIFACTS, METRICS_FILE, RUN_FILE, TraceName
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
@@ -245,8 +246,6 @@ def ranked(paths: Sequence[Path], ranks: Sequence[int] | None = None) -> list[Ra
                 f"{path}: neither the trace nor its file name has the rank; give it with --ranks."
             )
         if rank in found:
-            raise UsageError(
-                f"{path} and {found[rank].path}: both are rank {rank}; keep one of them."
-            )
+            raise same_rank(rank, path, found[rank].path, paths)
         found[rank] = RankedTrace(rank, path, metadata)
     return [found[rank] for rank in sorted(found)]

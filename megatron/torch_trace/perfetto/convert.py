@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.communication.common_timebase import (
 )
 from megatron.torch_trace.errors import ReaderDiedError, TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
+from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.files.selection import one_window
 from megatron.torch_trace.files.sources import find_traces, rank_in_name, skipped_lines
 from megatron.torch_trace.files.writer import STDOUT, OutputFile
@@ -193,9 +194,7 @@ class _Progress:
 def _refuse_twins(parts: Sequence[RankPart]) -> None:
     for one, other in pairwise(parts):
         if one.rank == other.rank:
-            raise UsageError(
-                f"{one.job.path} and {other.job.path}: both are rank {one.rank}; keep one of them."
-            )
+            raise same_rank(one.rank, one.job.path, other.job.path, [p.job.path for p in parts])
 
 
 def _timebase(parts: Sequence[RankPart]) -> Timebase:

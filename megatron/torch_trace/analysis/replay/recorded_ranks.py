@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.timeline.activity import read_activity
 from megatron.torch_trace.analysis.timeline.steps import MergedTraceError
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.files.selection import listed, one_window
 from megatron.torch_trace.files.sources import find_traces, rank_in_name, rank_of
 from megatron.torch_trace.system.cores import available_cores
@@ -73,10 +74,7 @@ def read_ranks(
         if rank is None:
             rank = next(n for n in range(len(found) + 1) if n not in found)
         if rank in found:
-            raise UsageError(
-                f"{path_text(path)} and {path_text(found[rank].activity.path)}: both are rank "
-                f"{rank}; name only one of them."
-            )
+            raise same_rank(rank, path, found[rank].activity.path, sources.traces)
         found[rank] = timeline
     if not found:
         raise UsageError(

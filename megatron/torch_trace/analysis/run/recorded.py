@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.run.rank_pool import analyse_ranks
 from megatron.torch_trace.analysis.run.rank_sources import Gathered, find, gather
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.files.selection import listed, of_ranks, one_window
 from megatron.torch_trace.files.sources import find_traces
 from megatron.torch_trace.wording import path_text
@@ -115,10 +116,8 @@ def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:
         if outcome.rank is None:
             continue
         if outcome.rank in found:
-            raise UsageError(
-                f"{outcome.result.file} and {found[outcome.rank].result.file}: both are rank "
-                f"{outcome.rank}; name only one of them."
-            )
+            files = [Path(one.result.file) for one in outcomes]
+            raise same_rank(outcome.rank, outcome.result.file, found[outcome.rank].result.file, files)
         found[outcome.rank] = outcome
     free = (number for number in range(len(outcomes) + len(found) + 1) if number not in found)
     for outcome in outcomes:
