@@ -11,6 +11,7 @@ one thing is written in one way in the log, on a terminal and on a page.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 UNKNOWN = "unknown"

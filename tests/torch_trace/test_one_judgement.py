@@ -15,7 +15,7 @@ from trace_builder import event, kernel, launch, step, text, write
 from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.inspect.survey import AWAY, LONG, survey
 from megatron.torch_trace.perfetto.convert import convert
-from megatron.torch_trace.rewrite.slim.slim import find_steps
+from megatron.torch_trace.rewrite.slim.time_ranges import find_steps
 from megatron.torch_trace.tracks.impossible_times import BlockTimes, Reach, far_times
 
 FAULTS = Path(__file__).parents[1] / "data" / "faults"

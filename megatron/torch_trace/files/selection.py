@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.files.same_rank import common_folder
+from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.format.file_names import WindowName
 from megatron.torch_trace.wording import listed as listed
 
@@ -30,8 +30,9 @@ def one_window(traces: list[Path]) -> list[Path]:
     runs = sorted({window.parent for window in windows})
     if len(runs) > 1:
         raise UsageError(
-            f"{common_folder(runs)}: holds {len(runs)} runs ({listed([run.name for run in runs])}); "
-            f"name the folder of one window, such as {windows[-1]}."
+            f"{common_folder(runs)}: holds {len(runs)} runs "
+            f"({listed([run.name for run in runs])}); name the folder of one window, such as "
+            f"{windows[-1]}."
         )
     if len(windows) > 1:
         raise UsageError(

@@ -155,6 +155,11 @@ class Selection:
             return self.keeps_category("cpu_op")
         return self.categories is None or name in self.categories
 
+    def named_streams(self, record: object) -> frozenset[int]:
+        """Streams that must be there: not those that an earlier pass has kept all there was of."""
+        done = record.get("streams") if isinstance(record, dict) else None
+        return (self.streams or frozenset()) - frozenset(done if isinstance(done, list) else ())
+
     @property
     def rewrites_args(self) -> bool:
         return bool(self.drop & {"args", "shapes"})
@@ -216,6 +221,18 @@ def absent_categories(
         wrong = ",".join(misspelt or absent)
         raise UsageError(f"--category {wrong}: not in {path}, which has {has}.")
     return absent
+
+
+def refuse_absent_streams(named: frozenset[int], there: Collection[int], path: Path | str) -> None:
+    """A stream that the trace lacks is a slip: all GPU work would be left out.
+
+    Raises:
+        UsageError: there is one.
+    """
+    absent = sorted(named - set(there))
+    if absent:
+        has = ", ".join(map(str, sorted(there))) or "none"
+        raise UsageError(f"--stream {absent[0]}: not in {path}, which has streams {has}.")
 
 
 def join_object(entries: dict[str, bytes]) -> bytes:

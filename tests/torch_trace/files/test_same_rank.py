@@ -41,7 +41,8 @@ def test_of_folders_with_the_same_rank_one_has_to_be_named(command: str, tmp_pat
         trace(runs / name / "rank-1.json", 1)
     assert said(command, runs, tmp_path) == (
         f"torch-trace: {runs}: holds traces in 2 folders (after, before), and more than one of "
-        f"them has rank 0, as several runs or windows do; name one folder, such as {runs / 'after'}."
+        "them has rank 0, as several runs or windows do; name one folder, such as "
+        f"{runs / 'after'}."
     )
 
 

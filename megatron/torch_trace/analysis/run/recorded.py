@@ -117,7 +117,9 @@ def _by_rank(outcomes: list[RankOutcome]) -> dict[int, RankOutcome]:
             continue
         if outcome.rank in found:
             files = [Path(one.result.file) for one in outcomes]
-            raise same_rank(outcome.rank, outcome.result.file, found[outcome.rank].result.file, files)
+            raise same_rank(
+                outcome.rank, outcome.result.file, found[outcome.rank].result.file, files
+            )
         found[outcome.rank] = outcome
     free = (number for number in range(len(outcomes) + len(found) + 1) if number not in found)
     for outcome in outcomes:

@@ -39,6 +39,7 @@ class SlimPart:
     before: Account = field(default_factory=dict)
     after: Account = field(default_factory=dict)
     launches: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    streams: set[int] = field(default_factory=set)
 
 
 class BlockSlimmer:
@@ -141,7 +142,10 @@ class _BlockPass:
         if selection.streams is not None:
             for index in np.flatnonzero(kinds.where("is_gpu")).tolist():
                 args = self.events[index].args
-                if args is None or args.stream not in selection.streams:
+                stream = args.stream if args else None
+                if stream is not None:
+                    self.part.streams.add(stream)
+                if stream not in selection.streams:
                     kept[index] = False
         if slimmer.pids is not None:
             kept &= np.array([event.pid in slimmer.pids for event in self.events], dtype=bool)

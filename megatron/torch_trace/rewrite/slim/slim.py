@@ -5,31 +5,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.unchanged import Unchanged
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
-from megatron.torch_trace.format.step_names import MENTION, marks_a_step
-from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import (
-    ByteStream,
     Damage,
-    EventBlock,
     Metadata,
-    SlimEvent,
     Trace,
 )
-from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.reader.metadata import OWN_KEY
 from megatron.torch_trace.rewrite.category_totals import Account, count
-from megatron.torch_trace.rewrite.selection import Selection, absent_categories
-from megatron.torch_trace.rewrite.slim.block_slim import BlockSlimmer, Ranges, SlimPart
+from megatron.torch_trace.rewrite.selection import (
+    Selection,
+    absent_categories,
+    refuse_absent_streams,
+)
+from megatron.torch_trace.rewrite.slim.block_slim import BlockSlimmer, SlimPart
 from megatron.torch_trace.rewrite.slim.pending_events import Launched, PendingEvents
+from megatron.torch_trace.rewrite.slim.time_ranges import step_ranges, time_range
 from megatron.torch_trace.rewrite.slim.undecoded_blocks import FirstReading, read_first
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, plan_tracks
 
@@ -51,6 +49,7 @@ class SlimResult:
         moved_annotations, moved_crossing: slices that were given a track of their own.
         clipped: GPU work that overran the next one of its stream by more than a second.
         absent: categories that the user named and the trace lacks.
+        streams: GPU streams of the trace, if the user named some.
     """
 
     before: Account = field(default_factory=dict)
@@ -62,6 +61,7 @@ class SlimResult:
     moved_crossing: int = 0
     clipped: int = 0
     absent: tuple[str, ...] = ()
+    streams: set[int] = field(default_factory=set)
 
 
 def slim(
@@ -87,7 +87,7 @@ def slim(
         on_read: called with the number of input bytes of each piece read, for progress.
 
     Raises:
-        UsageError: a step or a category that is not there, an output that exists, ...
+        UsageError: a step, stream or category that is not there, an output that exists, ...
     """
     folder = None if Path(output) == STDOUT else Path(output).absolute().parent
     sink = OutputFile(output, force=force, expected_bytes=_least_size(path))
@@ -110,6 +110,7 @@ def slim(
     with sink, unchanged:
         _write(trace, sink, slimmer, first, selection, result, workers, folder)
         result.absent = absent_categories(selection.named, result.before, path)
+        refuse_absent_streams(todo.named_streams(record), result.streams, path)
     result.raw_bytes = trace.raw_bytes
     result.written_bytes = sink.written
     result.damage = trace.damage
@@ -131,13 +132,8 @@ def _slimmer(
     first_looks = selection.steps or selection.has_range or selection.separate_tracks
     if first_looks and str(path) == "-":
         raise UsageError("-: steps, times and tracks need to read the input twice; give a file.")
-    steps = _step_ranges(path, selection.steps) if selection.steps else None
-    ranges = None
-    if selection.has_range:
-        start = find_start(path, workers=workers)
-        low = start + (selection.start_ns or 0)
-        high = start + selection.end_ns if selection.end_ns is not None else 1 << 62
-        ranges = ((low, high),)
+    steps = step_ranges(path, selection.steps) if selection.steps else None
+    ranges = time_range(path, selection, workers=workers) if selection.has_range else None
     plan: TrackPlan | None = None
     if selection.separate_tracks:
         trace = Trace(path, on_read=on_read)
@@ -189,6 +185,7 @@ def _write(
             if first:
                 _exclude(result, part)
             _include(result, part)
+            result.streams |= part.streams
         for decided in pending.decided(launched):
             writer.add_joined(decided.text)
             if decided.events:
@@ -230,69 +227,3 @@ def _combined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         if key in before and key in now:
             combined[key] = sorted({*before[key], *now[key]})
     return combined
-
-
-@dataclass(frozen=True, slots=True)
-class StepRange:
-    """A `ProfilerStep#` annotation of the CPU: number, start and end in ns as in the file."""
-
-    number: int
-    start: int
-    end: int
-
-
-def find_steps(path: Path | str) -> list[StepRange]:
-    """The steps of a trace, in order. Decodes only the blocks that mention one.
-
-    Each ends where the next one starts, the last one with its annotation. A number that comes again
-    is another step, as in an analysis; of a merged trace the first process counts.
-    """
-    found: dict[Identity, list[StepRange]] = {}
-    for raw in Cutter(ByteStream(path)):
-        if MENTION.encode() not in raw.text:
-            continue
-        block: EventBlock[SlimEvent] = EventBlock(raw, SlimEvent)
-        ts, dur = block_times(block)
-        for index, event in enumerate(block.events):
-            number = marks_a_step(event.name, event.cat) if event.ph == "X" else None
-            if number is not None and ts[index] != NO_TIME:
-                start = int(ts[index])
-                end = start + max(0, int(dur[index]))
-                found.setdefault(event.pid, []).append(StepRange(number, start, end))
-    steps: list[StepRange] = []
-    for step in sorted(next(iter(found.values()), []), key=lambda one: (one.start, -one.end)):
-        if not steps or step.end > steps[-1].end:
-            steps.append(step)
-    following = steps[1:]
-    ended = [replace(step, end=after.start) for step, after in zip(steps, following)]  # noqa: B905
-    return ended + steps[-1:]
-
-
-def _step_ranges(path: Path | str, wanted: frozenset[int]) -> Ranges:
-    steps = find_steps(path)
-    numbers = {step.number for step in steps}
-    missing = sorted(wanted - numbers)
-    if missing:
-        has = (
-            f"the trace has {', '.join(map(str, sorted(numbers)))}"
-            if steps
-            else "the trace has no steps"
-        )
-        raise UsageError(f"--step {missing[0]}: {path} has no ProfilerStep#{missing[0]}; {has}.")
-    return tuple((step.start, step.end) for step in steps if step.number in wanted)
-
-
-def _first_start(block: EventBlock[SlimEvent]) -> int | None:
-    ts, _ = block_times(block)
-    slices = [
-        int(start)
-        for event, start in zip(block.events, ts, strict=True)
-        if event.ph == "X" and start != NO_TIME and start > 0
-    ]
-    return min(slices, default=None)
-
-
-def find_start(path: Path | str, *, workers: int = 1) -> int:
-    """The start of the earliest slice, in ns as in the file; 0 if there is none."""
-    starts = Trace(path).map(_first_start, SlimEvent, workers=workers, small_results=True)
-    return min((start for start in starts if start is not None), default=0)
