@@ -110,32 +110,6 @@ def test_streams_choose_gpu_work_only(tmp_path: Path) -> None:
     assert "of step 6" not in found
 
 
-def test_a_stream_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    for streams in ({999}, {7, 999}):
-        with pytest.raises(
-            UsageError, match=r"--stream 999: not in .*in\.json, which has streams 7\."
-        ):
-            slimmed(tmp_path, text(*TWO_STEPS), Selection(streams=frozenset(streams)))
-    with pytest.raises(UsageError, match=r"--stream 7: not in .*in\.json, which has streams none"):
-        slimmed(tmp_path, text(TWO_STEPS[0]), Selection(streams=frozenset({7})))
-    assert not (tmp_path / "out.json").exists()
-
-
-def test_a_stream_without_work_in_the_step_can_be_asked_for_again(tmp_path: Path) -> None:
-    other = kernel("of another stream", 110_000, 111_000, 98, stream=8)
-    selection = Selection(steps=frozenset({6}), streams=frozenset({8}))
-    once = slimmed(tmp_path, text(*TWO_STEPS, other), selection)
-    assert "of another stream" not in names(once)
-    assert names(slimmed(tmp_path, once, selection)) == names(once)
-
-
-def test_a_time_after_the_end_is_refused_with_the_length(tmp_path: Path) -> None:
-    message = r"--from 9 s: .*in\.json ends 200 us after its first event; give an earlier time\."
-    with pytest.raises(UsageError, match=message):
-        slimmed(tmp_path, text(*TWO_STEPS), Selection(start_ns=9_000_000_000))
-    assert not (tmp_path / "out.json").exists()
-
-
 @pytest.mark.parametrize(
     ("drop", "gone"), [("python", {"python"}), ("cpu", {"forward"}), ("flows", {"ac2g"})]
 )
