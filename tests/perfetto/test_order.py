@@ -50,9 +50,9 @@ def test_slices_that_nest_come_back_as_they_were(slices: list[tuple[int, int]]) 
 def test_lanes_hold_every_slice_once_and_none_cross_on_them(slices: list[tuple[int, int]]) -> None:
     ts, end = columns(slices)
     lanes = lanes_of(ts, end)
-    assert sorted(np.concatenate([lane.places for lane in lanes]).tolist()) == list(range(len(ts)))
+    assert sorted(np.concatenate([lane.slices for lane in lanes]).tolist()) == list(range(len(ts)))
     for lane in lanes:
-        own, own_end = ts[lane.places], end[lane.places]
+        own, own_end = ts[lane.slices], end[lane.slices]
         assert played(own, own_end) == list(zip(own.tolist(), own_end.tolist(), strict=True))
 
 

@@ -3,7 +3,7 @@
 
 intervals      exact sets of intervals             activity, block_columns   a trace as columns
 nesting        what encloses a point in time       launches                  who launched what
-steps          window and steps                    timeline                  everything placed
+steps          window and steps                    timeline                  launch and class of work
 breakdown      compute, exposed, idle              names, dimensions         classes and families
 collectives    what each call was                  communication, bandwidth  by dimension
 kernels        by kernel, operator, shape          host, loader, python_frames  the CPU side

@@ -198,7 +198,7 @@ def activity_tables(*, operators: bool = False) -> tuple[Table, ...]:
         operators: decode the arguments of all operators.
     """
     return (
-        *_placed(_Ops(OP, frozenset({"cpu_op", "user_annotation"}), decode=operators)),
+        *_with_gpu(_Ops(OP, frozenset({"cpu_op", "user_annotation"}), decode=operators)),
         _Plain(OVERHEAD, frozenset({"overhead"})),
         _Waits(WAIT, frozenset({"cuda_sync"})),
         _OtherDevices("other", frozenset()),
@@ -207,11 +207,11 @@ def activity_tables(*, operators: bool = False) -> tuple[Table, ...]:
 
 
 def communication_tables() -> tuple[Table, ...]:
-    """What it takes to place communication: no other operators, no frames."""
-    return _placed(_Ops(OP, frozenset({"cpu_op", "user_annotation"}), only_communication=True))
+    """What it takes to find when communication ran: no other operators, no frames."""
+    return _with_gpu(_Ops(OP, frozenset({"cpu_op", "user_annotation"}), only_communication=True))
 
 
-def _placed(ops: _Ops) -> tuple[Table, ...]:
+def _with_gpu(ops: _Ops) -> tuple[Table, ...]:
     return (_Gpu(GPU, frozenset(_KINDS)), _Calls(CALL, LAUNCHES), ops)
 
 

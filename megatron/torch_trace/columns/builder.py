@@ -43,7 +43,7 @@ class EventKind(NamedTuple):
 
 @dataclass(slots=True)
 class BlockColumns:
-    """Columns of one block; codes are places in the block's own lists.
+    """Columns of one block; codes are indices into the block's own lists.
 
     Args:
         tables: table -> column -> array; a column in which no row has anything may be left out.
@@ -67,7 +67,7 @@ class BlockView:
     Args:
         events: decoded, their arguments still text.
         start, dur: ns; a missing `dur` is 0.
-        kinds: that there are; `kind` is the place of each event's among them.
+        kinds: that there are; `kind` is the index of each event's among them.
         codes: kind of value -> its codes in this block.
     """
 
@@ -92,21 +92,21 @@ class Rows:
     """The events of one table, in the order of the block.
 
     Args:
-        places: of the events in the block.
+        index: of the events in the block.
     """
 
     view: BlockView
-    places: NDArray[np.intp]
+    index: NDArray[np.intp]
     events: list[Any]
 
     @property
     def dur(self) -> Ints:
-        return self.view.dur[self.places]
+        return self.view.dur[self.index]
 
     @property
     def kind(self) -> NDArray[np.intp]:
-        """Place of each event's kind in `view.kinds`."""
-        return self.view.kind[self.places]
+        """Index of each event's kind in `view.kinds`."""
+        return self.view.kind[self.index]
 
     def common(self) -> dict[str, Ints]:
         """start and dur, name and track as codes."""
@@ -119,7 +119,7 @@ class Rows:
 
     @property
     def start(self) -> Ints:
-        return self.view.start[self.places]
+        return self.view.start[self.index]
 
     @property
     def tracks(self) -> Ints:
@@ -135,7 +135,7 @@ class Rows:
     def only(self, mask: NDArray[np.bool_]) -> Rows:
         """Some of them."""
         chosen = np.flatnonzero(mask).tolist()
-        return Rows(self.view, self.places[mask], [self.events[row] for row in chosen])
+        return Rows(self.view, self.index[mask], [self.events[row] for row in chosen])
 
 
 class Table(Protocol):
@@ -171,10 +171,10 @@ class ColumnBuilder:
         for table in self._tables:
             wanted = np.array([table.wants(kind) for kind in view.kinds], dtype=bool)
             mine = wanted[view.kind] if wanted.any() else np.zeros(len(timed), dtype=bool)
-            places = np.flatnonzero(mine & timed)
-            found.without_start[table.name] += int(mine.sum()) - len(places)
+            index = np.flatnonzero(mine & timed)
+            found.without_start[table.name] += int(mine.sum()) - len(index)
             events = view.events
-            rows = Rows(view, places, [events[place] for place in places.tolist()])
+            rows = Rows(view, index, [events[at] for at in index.tolist()])
             rows = table.choose(rows, found)
             if rows.events:
                 found.tables[table.name] = table.columns(rows)

@@ -68,12 +68,12 @@ class _Slices:
         kind = rows.of_kinds([self._kinds.get(k.category, NONE) for k in rows.view.kinds])
         found = rows.common() | {"kind": kind}
         # Nothing is asked of calls and of Python's functions, which are most of a trace.
-        places = np.flatnonzero(kind < PYTHON)
-        args = arguments([rows.events[place] for place in places.tolist()], _OperatorArgs)
+        asked = np.flatnonzero(kind < PYTHON)
+        args = arguments([rows.events[row] for row in asked.tolist()], _OperatorArgs)
         for column in COLUMNS[self.name]:
             if column in _OperatorArgs.__struct_fields__:
                 found[column] = np.full(len(kind), NONE, dtype=np.int64)
-                found[column][places] = numbers([getattr(a, column) for a in args], NONE)
+                found[column][asked] = numbers([getattr(a, column) for a in args], NONE)
         return found
 
 

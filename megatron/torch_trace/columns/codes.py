@@ -53,14 +53,14 @@ class TupleCodes(dict[Any, Any]):
 
 
 def kinds_of(events: Iterable[Any]) -> tuple[list[tuple[str, str]], NDArray[np.intp]]:
-    """The different (phase, category) of events, and for each event its place among them."""
+    """The different (phase, category) of events, and for each event its index among them."""
     codes = TupleCodes(2)
     code = [codes[event.ph][event.cat] for event in events]
     return list(codes.codes), np.fromiter(code, dtype=np.intp, count=len(code))
 
 
 def coded(values: Iterable[Value]) -> tuple[list[Value], NDArray[np.intp]]:
-    """The different values, and for each value its place among them."""
+    """The different values, and for each value its index among them."""
     codes: defaultdict[Value, int] = defaultdict(itertools.count().__next__)
     code = np.fromiter(map(codes.__getitem__, values), np.intp)
     return list(codes), code

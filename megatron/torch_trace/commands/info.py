@@ -66,7 +66,7 @@ def _print_list(console: Console, surveys: list[Survey]) -> None:
     console.print(
         f"[bold]{len(surveys)} traces[/]  {terminal.literal('  '.join(common))}", soft_wrap=True
     )
-    split = {d for one in surveys for d, place in one.metadata.coordinates.items() if place}
+    split = {d for one in surveys for d, index in one.metadata.coordinates.items() if index}
     table = terminal.table("rank", "at", "steps", "length", "events", "JSON", right=(0, 3, 4, 5))
     if len(devices) > 1:
         table.add_column("device", overflow="fold")

@@ -170,10 +170,10 @@ def rank_in_name(name: str) -> int | None:
         match = kind.search(name)
         if match:
             return int(match[1])
-    places = {dimension.lower(): int(at) for dimension, at in _COORDINATE.findall(name)}
-    moved = [dimension for dimension, at in places.items() if at]
-    if "tp" in places and moved in ([], ["tp"]):
-        return places["tp"]
+    coordinates = {dimension.lower(): int(at) for dimension, at in _COORDINATE.findall(name)}
+    moved = [dimension for dimension, at in coordinates.items() if at]
+    if "tp" in coordinates and moved in ([], ["tp"]):
+        return coordinates["tp"]
     return None
 
 

@@ -55,7 +55,7 @@ class OutputFile:
         self._named = named or self.path
         self.written = 0
         self._force = force
-        self._place = contextlib.ExitStack()
+        self._appearance = contextlib.ExitStack()
         self._raw: IO[bytes] | None = None
         self._sink: Any = None
         if self.path == STDOUT:
@@ -86,11 +86,11 @@ class OutputFile:
         if self.path == STDOUT:
             self._sink = sys.stdout.buffer
             return self
-        temporary = self._place.enter_context(atomic_path(self.path, replace=self._force))
+        temporary = self._appearance.enter_context(atomic_path(self.path, replace=self._force))
         try:
             self._raw = temporary.open("wb")
         except OSError as error:
-            self._place.pop_all()
+            self._appearance.pop_all()
             raise UsageError(f"{self.path}: cannot be written ({error.strerror}).") from error
         self._sink = self._raw if self.compressed else _compressor(self.path, self._raw)
         return self
@@ -125,7 +125,7 @@ class OutputFile:
                 self._sink.flush()
             return
         try:
-            with self._place:
+            with self._appearance:
                 self._close(error)
         except OSError as failure:
             if failure is not error:

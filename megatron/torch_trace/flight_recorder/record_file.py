@@ -156,10 +156,10 @@ def _group(entry: dict[str, Any], groups: dict[str, Group]) -> Group:
 
 
 def _peer(transfer: re.Match[str], group: Group) -> int | None:
-    place = int(transfer[3])
+    index = int(transfer[3])
     if not group.ranks:
         return None
-    return group.ranks[place] if place < len(group.ranks) else None
+    return group.ranks[index] if index < len(group.ranks) else None
 
 
 def _sizes(entry: dict[str, Any]) -> str:

@@ -266,8 +266,8 @@ class _Gathered:
         for assigned in assign_lanes(sorter, on_gpu):
             survey.crossing += len(assigned.lanes)
             count += len(assigned.cut)
-            places = ((int(b), int(i)) for b, i in assigned.piece[3:, assigned.cut].T)
-            overruns = sorted([*overruns, *places])[:1]
+            addresses = ((int(b), int(i)) for b, i in assigned.piece[3:, assigned.cut].T)
+            overruns = sorted([*overruns, *addresses])[:1]
         if overruns:
             offset = _event_offset(survey.path, *overruns[0])
             survey.odd.setdefault(OVERRUN, OddTime()).add(count, offset)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of events as columns: all events with the same keys, of the same types, together.
 
-In that form every argument of such a schema has a fixed place and width in its packet.
+In that form every argument of such a schema has a fixed offset and width in its packet.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class ArgumentReader:
         texts = [bytes(events[row].args) for row in rows]
         if all(len(text) > _EMPTY for text in texts):
             return texts, rows
-        places = [place for place, text in enumerate(texts) if len(text) > _EMPTY]
-        return [texts[place] for place in places], [rows[place] for place in places]
+        filled = [nth for nth, text in enumerate(texts) if len(text) > _EMPTY]
+        return [texts[nth] for nth in filled], [rows[nth] for nth in filled]
 
     def read(
         self, texts: Sequence[bytes], rows: Sequence[int], strings: Codes
@@ -114,15 +114,15 @@ class ArgumentReader:
         keys, code = coded(list(map(tuple, decoded)))
         found: list[ArgumentRows] = []
         for number, names in enumerate(keys):
-            places = np.flatnonzero(code == number).tolist()
-            columns = list(zip(*[decoded[place].values() for place in places], strict=True))
+            alike = np.flatnonzero(code == number).tolist()
+            columns = list(zip(*[decoded[nth].values() for nth in alike], strict=True))
             chosen = [
                 (name, column)
                 for name, column in zip(names, columns, strict=True)
                 if self.choice == ALL or name in WORTH_READING
             ]
             if chosen:
-                mine = np.array([rows[place] for place in places], dtype=np.int64)
+                mine = np.array([rows[nth] for nth in alike], dtype=np.int64)
                 found += _typed(chosen, mine, strings)
         return found
 
@@ -166,14 +166,14 @@ def _typed(
     )
     found: list[ArgumentRows] = []
     for number, signature in enumerate(types):
-        places = np.flatnonzero(code == number).tolist()
+        alike = np.flatnonzero(code == number).tolist()
         part = [
-            (name, tuple(column[place] for place in places))
+            (name, tuple(column[nth] for nth in alike))
             for (name, column), kind in zip(columns, signature, strict=True)
             if kind is not type(None)
         ]
         if part:
-            found += _typed(part, rows[places], strings)
+            found += _typed(part, rows[alike], strings)
     return found
 
 

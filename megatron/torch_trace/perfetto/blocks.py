@@ -66,7 +66,7 @@ class TimelineRest:
     Args:
         memory: start, device, allocated, reserved: totals in bytes.
         texts: what codes of text arguments stand for.
-        ids: ids of arrows that are text: an arrow's id is -1 minus its place here.
+        ids: ids of arrows that are text: an arrow's id is -1 minus its index here.
         arguments: rows are events of this block.
         left_out: phase -> events that a timeline of slices, instants and arrows cannot hold.
     """
@@ -155,9 +155,9 @@ class TimelineBuilder(ColumnBuilder):
         found: list[ArgumentRows] = []
         of_kind = rows.kind
         for number in distinct(of_kind).tolist():
-            places: list[int] = np.flatnonzero(of_kind == number).tolist()
+            of_number: list[int] = np.flatnonzero(of_kind == number).tolist()
             texts, chosen = self._reader.chosen(
-                rows.view.kinds[number].category, rows.events, places, has_shapes=has_shapes
+                rows.view.kinds[number].category, rows.events, of_number, has_shapes=has_shapes
             )
             if chosen:
                 found += self._reader.read(texts, chosen, strings)
@@ -182,16 +182,16 @@ def _ids(values: list[Identity], ids: Codes) -> Ints:
 
 def _memory(rows: Rows) -> dict[str, Ints]:
     instants = np.array([kind.phase in _INSTANTS for kind in rows.view.kinds], dtype=bool)
-    places, totals = [], []
+    reports, totals = [], []
     for row in np.flatnonzero(instants[rows.kind]).tolist():
         if rows.events[row].name == _MEMORY:
             args = decode_loosely(bytes(rows.events[row].args) or b"{}", MemoryArgs)
             if args.device_type != _CPU and args.allocated is not None:
-                places.append(row)
+                reports.append(row)
                 totals.append((args.device or 0, args.allocated, args.reserved or 0))
     table = np.array(totals, dtype=np.int64).reshape(-1, 3)
     return {
-        "start": rows.view.start[rows.places[places]],
+        "start": rows.view.start[rows.index[reports]],
         "device": table[:, 0],
         "allocated": table[:, 1],
         "reserved": table[:, 2],

@@ -140,7 +140,7 @@ class Emitter:
         """Write nested slices.
 
         Args:
-            events: places of the slices in the rank's events.
+            events: indices of the slices in the rank's events.
             order: of their begins and ends.
             uuid: of the row.
         """
@@ -182,19 +182,19 @@ class Emitter:
         *_, begins, finishes = self._kinds[form]
         for count, ends in ((begins, self._arrows.begins), (finishes, self._arrows.finishes)):
             first = ends.first[rows]
-            columns += [ends.arrow[first + place] + self._arrow_base for place in range(count)]
+            columns += [ends.arrow[first + nth] + self._arrow_base for nth in range(count)]
         return columns
 
     def _of_arguments(self, form: int, rows: Ints) -> list[NDArray[Any]]:
         schema = self._kinds[form][2]
         if schema == NO_ARGUMENTS:
             return []
-        places = self._found.events["schema_row"][rows]
+        schema_rows = self._found.events["schema_row"][rows]
         columns: list[NDArray[Any]] = []
         for (_, kind), column in zip(
             self._found.schemas[schema], self._found.columns[schema], strict=True
         ):
-            values = column[places]
+            values = column[schema_rows]
             if kind == REAL:
                 columns.append(values)
             else:

@@ -37,8 +37,8 @@ class RankEvents:
         arrows: start, track, category, id, end.
         memory: start, device, allocated, reserved.
         values: "name", "track", "category", "text" -> what codes stand for.
-        schemas: of arguments; `events["schema"]` is a place here, or NO_ARGUMENTS.
-        columns: of each schema, its arguments; `events["schema_row"]` is a place in them.
+        schemas: of arguments; `events["schema"]` is an index here, or NO_ARGUMENTS.
+        columns: of each schema, its arguments; `events["schema_row"]` is an index into them.
         odd: events whose times cannot be true, left out.
         unfinished: slices without an end; on the CPU they last to the end of the trace.
         overrunning: GPU work that was cut where the next one of its stream begins.

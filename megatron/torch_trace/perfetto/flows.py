@@ -24,7 +24,7 @@ class Ends:
 
     Args:
         count: of each slice.
-        first: place in `arrow` of the first one of each slice.
+        first: index in `arrow` of the first one of each slice.
         arrow: numbers of arrows.
     """
 
@@ -90,7 +90,7 @@ def connect(
 
 
 def _pairs(arrows: dict[str, NDArray[Any]]) -> tuple[Ints, Ints]:
-    """Rows of starts and of the ends that have one; an arrow may end in several places."""
+    """Rows of starts and of the ends that have one; an arrow may end at several slices."""
     starts = np.flatnonzero(arrows["end"] == 0)
     ends = np.flatnonzero(arrows["end"] == 1)
     if not len(starts) or not len(ends):

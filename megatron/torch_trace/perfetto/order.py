@@ -64,11 +64,11 @@ class Lane:
     """Slices that nest.
 
     Args:
-        places: of the slices among all that were given.
+        slices: of the slices among all that were given.
         order: of these slices.
     """
 
-    places: Ints
+    slices: Ints
     order: Order
 
 
@@ -82,8 +82,8 @@ def lanes_of(ts: Ints, end: Ints) -> list[Lane]:
         number[position] = lane
     lanes = []
     for lane in range(int(number.max()) + 1):
-        places = np.flatnonzero(number == lane)
-        order = order_of(ts[places], end[places])
+        slices = np.flatnonzero(number == lane)
+        order = order_of(ts[slices], end[slices])
         assert order is not None, "a lane is made of slices that nest"
-        lanes.append(Lane(places, order))
+        lanes.append(Lane(slices, order))
     return lanes

@@ -98,8 +98,8 @@ class PartWriter:
                 if number:
                     uuid, descriptor = self._new_lane(shown, number)
                     write(descriptors.packet(self._sequence, descriptor))
-                    self.crossing += len(lane.places)
-                emitter.lane(lane.places + start, lane.order, uuid)
+                    self.crossing += len(lane.slices)
+                emitter.lane(lane.slices + start, lane.order, uuid)
 
     def _new_lane(self, shown: Shown, number: int) -> tuple[int, bytes]:
         uuid, name = self._planner.uuid(), f"{shown.name} crossing {number}"

@@ -35,7 +35,7 @@ class RankJob:
     """What a process must know to convert a rank.
 
     Args:
-        number: place of the rank among those that are shown.
+        number: index of the rank among those that are shown.
         fallback: a number that tells the trace apart if neither it nor its name tells a rank.
         path: its trace.
         part: file to write.

@@ -23,7 +23,7 @@ ColumnsOf = Callable[[int, NDArray[np.intp]], Columns]
 
 
 class Slot(NamedTuple):
-    """A place for one number of each message.
+    """Room for one number of each message.
 
     Args:
         width: bytes.
@@ -93,18 +93,18 @@ class Shape:
             if slot.fixed:
                 rows[:, at : at + 8] = bits.view(np.uint8).reshape(-1, 8)
                 continue
-            for place in range(slot.width):
-                byte = ((bits >> np.uint64(7 * place)) & np.uint64(0x7F)).astype(np.uint8)
-                if place < slot.width - 1:
+            for nth in range(slot.width):
+                byte = ((bits >> np.uint64(7 * nth)) & np.uint64(0x7F)).astype(np.uint8)
+                if nth < slot.width - 1:
                     byte |= np.uint8(0x80)
-                rows[:, at + place] = byte
+                rows[:, at + nth] = byte
 
 
 def interleave(forms: NDArray[np.intp], shapes: Sequence[Shape], columns_of: ColumnsOf) -> bytes:
     """Messages of several forms, in order, as one string.
 
     Args:
-        forms: form of each message, a place in `shapes`.
+        forms: form of each message, an index into `shapes`.
         columns_of: called with a form and the positions of its messages; its columns.
     """
     widths = np.array([shape.width for shape in shapes], dtype=np.int64)[forms]

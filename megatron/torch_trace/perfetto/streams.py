@@ -22,7 +22,7 @@ _MOST_WORDS = 3
 
 
 class StreamLabel(NamedTuple):
-    """What mostly runs on a stream; `order` is its place among the streams."""
+    """What mostly runs on a stream; `order` is its index among the streams."""
 
     text: str
     order: int

@@ -41,7 +41,7 @@ class Shown:
         name: what it is called.
         parent: uuid of the row above, of which another lane becomes a sibling; 0 for a thread,
             whose lanes become its children.
-        order: place among the siblings.
+        order: among the siblings.
     """
 
     uuid: int
@@ -74,7 +74,7 @@ class RankTitle:
     Args:
         rank: its number.
         world_size: 0 if it is not known.
-        coordinates: its place in the parallel dimensions.
+        coordinates: its index in the parallel dimensions.
         main: the thread of the training loop, if it is known.
         instead: what it is called where neither the trace nor its name tells the rank.
     """
@@ -104,7 +104,7 @@ class Planner:
     """Decides on the rows of one rank.
 
     Args:
-        number: place of the rank among those that are shown.
+        number: index of the rank among those that are shown.
         title: its name.
         found: its events.
         labels: track -> what its stream mostly does.
@@ -168,17 +168,17 @@ class Planner:
         ordered = sorted(codes, key=lambda code: self._stream_order(code))
         # The row itself shows the annotations of the stream that has most: seen when it is closed.
         own = max((c for c in codes if c in marks), key=lambda c: marks[c], default=None)
-        for place, code in enumerate(ordered):
+        for nth, code in enumerate(ordered):
             title = f"{rank} {self._stream_name(code)}"
             if code == own:
                 plan.row_of[code, 1] = self._add(root)
             elif code in marks:
-                row = Shown(self.uuid(), f"{title} annotations", root.uuid, 10 * place + 1)
+                row = Shown(self.uuid(), f"{title} annotations", root.uuid, 10 * nth + 1)
                 plan.row_of[code, 1] = self._add(row)
                 plan.descriptors.append(
                     descriptors.child(row.uuid, row.name, row.parent, row.order)
                 )
-            row = Shown(self.uuid(), title, root.uuid, 10 * place + 2)
+            row = Shown(self.uuid(), title, root.uuid, 10 * nth + 2)
             plan.row_of[code, 0] = self._add(row)
             plan.descriptors.append(descriptors.child(row.uuid, row.name, row.parent, row.order))
 
@@ -210,9 +210,9 @@ class Planner:
         if rest:
             threads = [[*threads[0], *rest], *threads[1:]] if threads else [rest]
         tid = (self.number + 1) * _THREADS_PER_RANK
-        for place, codes in enumerate(threads):
+        for nth, codes in enumerate(threads):
             pid = tid
-            name = f"{self.title.short} CPU" + (f" process {order[place]}" if place else "")
+            name = f"{self.title.short} CPU" + (f" process {order[nth]}" if nth else "")
             self.plan.descriptors.append(descriptors.process(self.uuid(), pid, name))
             for code in codes:
                 row = Shown(self.uuid(), f"{self.title.short} {self._thread_name(code)}")

@@ -184,8 +184,8 @@ class PlainPickle:
         run = found[1]
         items = self._runs.get(run)
         if items is None:
-            places = (one[0] or one[1] for one in _REFERENCE.findall(run))
-            items = tuple(self._memo[int.from_bytes(place, "little")] for place in places)
+            indices = (one[0] or one[1] for one in _REFERENCE.findall(run))
+            items = tuple(self._memo[int.from_bytes(index, "little")] for index in indices)
             self._runs[run] = items
         self._memo.append(items)
         self._stack.append(items)
@@ -211,14 +211,14 @@ class PlainPickle:
             return
         # Nothing refers to them later; remembered, they would stay.
         memo = self._memo
-        for place in range(max(memorised, 0), len(memo)):
-            if type(memo[place]) is dict and "frames" in memo[place]:
-                memo[place] = None
+        for index in range(max(memorised, 0), len(memo)):
+            if type(memo[index]) is dict and "frames" in memo[index]:
+                memo[index] = None
 
-    def _put(self, place: int) -> None:
-        if place > len(self._memo):
-            raise NotPlainError(f"remembers number {place:,} after {len(self._memo):,}")
-        self._memo[place : place + 1] = [self._stack[-1]]
+    def _put(self, index: int) -> None:
+        if index > len(self._memo):
+            raise NotPlainError(f"remembers number {index:,} after {len(self._memo):,}")
+        self._memo[index : index + 1] = [self._stack[-1]]
 
     def _named_call(self) -> Any:
         names = []

@@ -40,7 +40,7 @@ __all__ = [
     "available_cores",
 ]
 
-_PLACES = {
+_MODULES = {
     "EventBlock": "block",
     "ByteStream": "bytestream",
     "available_cores": "megatron.torch_trace.system.cores",
@@ -57,9 +57,9 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     # Unpacking needs none of the parsing, and would take longer to start than to work.
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = _PLACES[name]
-    value = getattr(import_module(place if "." in place else f"{__name__}.{place}"), name)
+    module = _MODULES[name]
+    value = getattr(import_module(module if "." in module else f"{__name__}.{module}"), name)
     globals()[name] = value
     return value

@@ -54,7 +54,7 @@ class RawBlock:
 
     Args:
         text: the first byte belongs to an event or to the blanks before it.
-        offset: place of the first byte in the uncompressed file.
+        offset: of the first byte in the uncompressed file.
         is_last: everything up to the end of the file, the tail included.
         separator: what stands between the `}` and the `{` of neighbours, if it is always the same.
     """

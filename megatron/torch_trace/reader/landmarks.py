@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where events seem to begin in damaged text, found once; and how much may be read in vain.
 
-Whoever looks for the next event from each place anew, or reads to the end of the text in every
+Whoever looks for the next event from each offset anew, or reads to the end of the text in every
 attempt that fails, takes quadratic time on text that somebody damaged cleverly enough.
 """
 
@@ -19,7 +19,7 @@ _VAIN_READINGS = 8
 
 
 class Landmarks:
-    """Places of `text` at which an event can begin."""
+    """Offsets in `text` at which an event can begin."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -60,10 +60,10 @@ class Landmarks:
         return self._trimmed[1]
 
 
-def first_from(places: list[int], at: int) -> int:
-    """The first of these places in rising order that is `at` or behind it, or -1."""
-    index = bisect_right(places, at - 1)
-    return places[index] if index < len(places) else -1
+def first_from(offsets: list[int], at: int) -> int:
+    """The first of these offsets in rising order that is `at` or behind it, or -1."""
+    index = bisect_right(offsets, at - 1)
+    return offsets[index] if index < len(offsets) else -1
 
 
 class Allowance:

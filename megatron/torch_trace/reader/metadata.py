@@ -37,7 +37,7 @@ def parse_members(text: bytes, offset: int, damage: Damage) -> dict[str, bytes]:
 
     Args:
         text: `"key": value, "key": value`, with or without the braces around it.
-        offset: its place in the file, for `damage`.
+        offset: of its first byte in the file, for `damage`.
     """
     inner = text.strip(b"\xef\xbb\xbf \t\r\n,").removeprefix(b"{").strip(b" \t\r\n,")
     try:
@@ -172,7 +172,7 @@ class Metadata:
 
     @cached_property
     def coordinates(self) -> dict[str, int]:
-        """Place of the rank in each parallel dimension, from capture or from the groups' ranks."""
+        """Index of the rank in each parallel dimension, from capture or from the groups' ranks."""
         own = self.own.get("coordinates")
         if isinstance(own, dict):
             return {str(k): v for k, v in own.items() if isinstance(v, int)}

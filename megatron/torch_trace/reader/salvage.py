@@ -78,7 +78,7 @@ def salvage(block: bytes, offset: int) -> Salvage:
 
     Args:
         block: text that begins inside traceEvents, between two events.
-        offset: its first byte's place in the file, for the account of damage.
+        offset: of its first byte in the file, for the account of damage.
     """
     return _Salvager(block, offset).run()
 

@@ -4,7 +4,7 @@
     ], "traceName": "a"}                    {"schemaVersion": 1, "traceEvents": [ ...
        ^ members      ^ the document's end  ^ foreign: another writer's document, or rubbish
 
-Perfetto stops at the end, others refuse the file: what stands behind it is said, with its place.
+Perfetto stops at the end, others refuse the file: what stands behind it is said, with its offset.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def split(tail: bytes, is_array: bool) -> Split:
 
 
 def _end_of(tail: bytes) -> int:
-    """Place of the first brace that closes more than was opened, or -1."""
+    """Offset of the first brace that closes more than was opened, or -1."""
     depth = 0
     for token in _TOKEN.finditer(tail):
         if token[0] == b"{":
@@ -99,7 +99,7 @@ class Tail:
     """Text behind traceEvents, as it comes; more than 64 MiB is only counted.
 
     Attributes:
-        offset: place of the first byte in the file; 0 before there is any.
+        offset: of the first byte in the file; 0 before there is any.
     """
 
     offset: int = 0

@@ -27,7 +27,7 @@ def replaced(inner: bytes, values: dict[str, bytes]) -> bytes:
     return join_object(entries_of(inner) | values)[1:-1]
 
 
-def placed(inner: bytes, track: Track) -> bytes:
+def on_track(inner: bytes, track: Track) -> bytes:
     """The event on another track, whose ids are numbers."""
     return replaced(inner, {"pid": str(track[0]).encode(), "tid": str(track[1]).encode()})
 

@@ -22,7 +22,7 @@ from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.selection import Selection
 
 Keyed = tuple[list[tuple[str, str, Identity, Identity]], NDArray[np.intp]]
-"""The different (phase, category, pid, tid), and for each event its place among them."""
+"""The different (phase, category, pid, tid), and for each event its index among them."""
 
 
 class Kind(NamedTuple):
@@ -88,7 +88,7 @@ class BlockKinds:
     Attributes:
         keys: (phase, category) of those that there are.
         kinds: what a selection makes of them.
-        code: for each event, its kind's place in `kinds`.
+        code: for each event, its kind's index in `kinds`.
     """
 
     def __init__(self, events: Sequence[Any], table: KindTable, keyed: Keyed | None = None) -> None:

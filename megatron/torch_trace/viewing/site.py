@@ -206,8 +206,8 @@ def _type_of(path: Path) -> str:
 def _page(name: str) -> Any:
     from megatron.torch_trace.report.html.environment import environment
 
-    places = (
+    folders = (
         ("megatron.torch_trace.viewing", "templates"),
         ("megatron.torch_trace.report.html", "assets"),
     )
-    return environment(*places).get_template(f"{name}.html")
+    return environment(*folders).get_template(f"{name}.html")

@@ -182,9 +182,8 @@ def test_a_child_whose_parent_is_gone_ends_and_does_not_go_on_training(tmp_path:
     if parent == 0:
         try:
             with suppress(BaseException):
-                child = writers.fork(
-                    None, export_to(tmp_path)
-                )  # None cannot be saved: it answers that
+                # None cannot be saved: the child answers that.
+                child = writers.fork(None, export_to(tmp_path))
                 if child._pid:
                     os._exit(0)
             reached.touch()

@@ -177,9 +177,9 @@ def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[Operat
     name[timeline.launches.time[rows] == NONE] = -2
     name[without_link(activity, timeline.launches)[rows]] = -3
     shape = np.where(op == NONE, -1, ops.shape[op] if len(ops) else -1)
-    places, label, labels = _replays(timeline, rows, op)
-    name[places] = len(activity.names) + label
-    shape[places] = -1
+    replayed, label, labels = _replays(timeline, rows, op)
+    name[replayed] = len(activity.names) + label
+    shape[replayed] = -1
     words = {-1: NO_OPERATOR, -2: BEFORE, -3: NO_LINK}
     words.update({len(activity.names) + number: text for number, text in enumerate(labels)})
     key = ints(name) * (len(activity.shapes) + 2) + shape if by_shape else name
@@ -211,17 +211,17 @@ def _launches(timeline: Timeline, op: Ints, rows: Ints) -> int:
 
 
 def _replays(timeline: Timeline, rows: Ints, op: Ints) -> tuple[Ints, Ints, list[str]]:
-    """Replays of graphs that no operator launched: their places in `rows`, and by which launch.
+    """Replays of graphs that no operator launched: their positions in `rows`, and by which launch.
 
     Returns:
-        Places, for each the number of its text, and the texts.
+        Positions, for each the number of its text, and the texts.
     """
     activity, calls = timeline.activity, timeline.launches.call[rows]
     of_graph = activity.named(activity.calls, launches_graph)
-    places = np.flatnonzero((calls != NONE) & (op == NONE))
-    places = places[of_graph[calls[places]]]
+    replayed = np.flatnonzero((calls != NONE) & (op == NONE))
+    replayed = replayed[of_graph[calls[replayed]]]
     kinds, label = np.unique(
-        np.stack((activity.calls.name[calls[places]], timeline.step_of[rows][places])),
+        np.stack((activity.calls.name[calls[replayed]], timeline.step_of[rows][replayed])),
         axis=1,
         return_inverse=True,
     )
@@ -229,7 +229,7 @@ def _replays(timeline: Timeline, rows: Ints, op: Ints) -> tuple[Ints, Ints, list
     for call, step in kinds.T.tolist():
         where = f" in step {timeline.window.steps[step].number}" if step != NONE else ""
         texts.append(f"{activity.names[call]}{where}")
-    return places, ints(label.reshape(-1)), texts
+    return replayed, ints(label.reshape(-1)), texts
 
 
 def _groups(key: Ints) -> list[Ints]:

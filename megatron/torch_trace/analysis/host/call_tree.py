@@ -154,14 +154,14 @@ def _parents(cpu: Columns) -> Ints:
     for rows in _by_track(cpu["track"]):
         around: list[tuple[int, int]] = []
         mine = np.full(len(rows), NONE, dtype=np.int64)
-        places = zip(
+        slices = zip(
             rows.tolist(), cpu["start"][rows].tolist(), cpu["end"][rows].tolist(), strict=True
         )
-        for place, (row, start, end) in enumerate(places):
+        for nth, (row, start, end) in enumerate(slices):
             while around and (start >= around[-1][1] or end > around[-1][1]):
                 around.pop()
             if around:
-                mine[place] = around[-1][0]
+                mine[nth] = around[-1][0]
             around.append((row, end))
         found[rows] = mine
     return found

@@ -119,9 +119,9 @@ def _summed(
             on_gpu,
             bool(code % 2),
             count,
-            **{what: int(column[place]) for what, column in columns.items()},
+            **{what: int(column[number]) for what, column in columns.items()},
         )
-        for place, (code, count) in enumerate(zip(present.tolist(), calls.tolist(), strict=True))
+        for number, (code, count) in enumerate(zip(present.tolist(), calls.tolist(), strict=True))
     ]
 
 

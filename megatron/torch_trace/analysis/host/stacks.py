@@ -40,14 +40,14 @@ def stacks(tree: CallTree, *, gpu: bool) -> dict[str, int]:
     paths = _Paths(tree)
     inside = tree.inside()
     own = tree.gpu_time() if gpu else tree.own(tree.duration, inside)
-    place = paths.around.copy()
+    path = paths.around.copy()
     node = _nodes(tree)
     backward = np.flatnonzero(node != NONE)
     made = _makers(tree, node)
-    place[backward] = np.where(made[backward] == NONE, 0, paths.around[made[backward]])
+    path[backward] = np.where(made[backward] == NONE, 0, paths.around[made[backward]])
     time = np.zeros(len(paths), dtype=np.int64)
     # A slice that begins in a call and ends after it makes what is around both shorter than they.
-    np.add.at(time, place[~tree.repeats], np.maximum(own[~tree.repeats], 0))
+    np.add.at(time, path[~tree.repeats], np.maximum(own[~tree.repeats], 0))
     return {text: int(time[number]) for number, text in paths.texts() if time[number] > 0}
 
 

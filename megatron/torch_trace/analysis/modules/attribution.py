@@ -29,7 +29,7 @@ _CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Attribution:
     """For each row of `Activity.gpu`.
 
     Args:
@@ -43,7 +43,7 @@ class Places:
     by_sequence: npt.NDArray[np.bool_]
 
 
-def place_work(timeline: Timeline, ranges: ModuleRanges) -> Places:
+def attribute_work(timeline: Timeline, ranges: ModuleRanges) -> Attribution:
     """The module and the pass of each row of `timeline.activity.gpu`."""
     ops, launches = timeline.activity.ops, timeline.launches
     around = ranges.nesting.innermost(launches.track, launches.time)
@@ -55,7 +55,7 @@ def place_work(timeline: Timeline, ranges: ModuleRanges) -> Places:
     # A range inside the node is a module that the node runs again, and knows better.
     inside = _of(ranges.rows.start, around) > _of(ops.start, nodes)
     finer = (there != NONE) & ((here == NONE) | (~inside & ranges.is_below(there, here)))
-    return Places(
+    return Attribution(
         module=ints(np.where(finer, there, here)),
         direction=ints(np.where(finer, direction, _of(ranges.direction, around))),
         by_sequence=finer,

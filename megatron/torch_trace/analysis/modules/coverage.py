@@ -9,7 +9,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_LINK, NO_OPERATOR
 from megatron.torch_trace.analysis.gpu_work.operator_flops import WorkFlops
-from megatron.torch_trace.analysis.modules.attribution import Places
+from megatron.torch_trace.analysis.modules.attribution import Attribution
 from megatron.torch_trace.analysis.modules.ranges import SPANS, ModuleRanges
 from megatron.torch_trace.analysis.modules.sums import begun_flops
 from megatron.torch_trace.analysis.timeline.activity import NONE
@@ -66,17 +66,21 @@ class ModuleAccount:
 
 
 def module_account(
-    timeline: Timeline, ranges: ModuleRanges, places: Places, flops: WorkFlops | None, whole: int
+    timeline: Timeline,
+    ranges: ModuleRanges,
+    attribution: Attribution,
+    flops: WorkFlops | None,
+    whole: int,
 ) -> ModuleAccount:
     """The account of one rank.
 
     Args:
-        timeline, ranges, places: the work and its modules.
+        timeline, ranges, attribution: the work and its modules.
         flops: of the work; None if unknown.
         whole: all GPU work in the window, ns.
     """
     inside, clipped = timeline.in_window, timeline.clipped
-    loose = inside & (places.module == NONE)
+    loose = inside & (attribution.module == NONE)
     within = lost = every = others = None
     microbatches = inside & (timeline.microbatch != NONE)
     if timeline.has_microbatches:
@@ -91,7 +95,7 @@ def module_account(
         microbatch_unattributed_ns=lost,
         outside=_outside(timeline, np.flatnonzero(loose)),
         source=ranges.source,
-        by_sequence_ns=int(clipped[inside & places.by_sequence].sum()),
+        by_sequence_ns=int(clipped[inside & attribution.by_sequence].sum()),
         communication_ns=int(clipped[inside & ~loose & timeline.is_communication].sum()),
         microbatch_loose_compute_ns=int(
             clipped[microbatches & loose & ~timeline.is_communication].sum()

@@ -91,7 +91,7 @@ class ModuleRanges:
 
     @cached_property
     def _descendants(self) -> tuple[Ints, Ints]:
-        """Places in depth-first order of each module and of the last one below it."""
+        """Numbers in depth-first order of each module and of the last one below it."""
         below: list[list[int]] = [[] for _ in self.paths]
         for module, above in enumerate(self.above):
             if above:
@@ -212,7 +212,7 @@ def _paths(types: list[str], order: list[int], holders: list[int]) -> list[str]:
     # A module comes after the one around it, so that one's path is there.
     for number, kind in enumerate(types):
         equal = sorted(siblings[holders[number], kind], key=lambda one: order[one])
-        place = f".{equal.index(number)}" if len(equal) > 1 else ""
+        suffix = f".{equal.index(number)}" if len(equal) > 1 else ""
         above = f"{paths[holders[number]]}." if holders[number] != NONE else ""
-        paths[number] = f"{above}{kind}{place}"
+        paths[number] = f"{above}{kind}{suffix}"
     return paths

@@ -2,7 +2,7 @@
 """GPU work by the module that launched it; forward, backward and recomputation apart.
 
 Modules are the spans that `--torch-profile-spans modules` puts into a trace, or the frames of
-Python stacks. `module_places` tells how work finds its module. What was launched in no module, or
+Python stacks. `attribution` tells how work finds its module. What was launched in no module, or
 before the trace, is unattributed:
 
     sum of self_ns, backward_self_ns and recompute_self_ns + unattributed_ns = gpu_ns, exactly
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.operator_flops import work_flops
-from megatron.torch_trace.analysis.modules.attribution import place_work
+from megatron.torch_trace.analysis.modules.attribution import attribute_work
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount, module_account
 from megatron.torch_trace.analysis.modules.ranges import ModuleRanges, find_ranges
 from megatron.torch_trace.analysis.modules.sums import (
@@ -121,9 +121,9 @@ def look_at_modules(timeline: Timeline, peak_tflops: float | None = None) -> Mod
     ranges = find_ranges(timeline)
     if ranges is None:
         return Modules()
-    places = place_work(timeline, ranges)
+    attribution = attribute_work(timeline, ranges)
     flops = work_flops(timeline)
-    sums = module_sums(timeline, ranges, places, flops)
+    sums = module_sums(timeline, ranges, attribution, flops)
     whole = int(timeline.clipped[timeline.in_window].sum())
     scale = _Scale(whole, peak_tflops, flops is not None)
     moments = _longest(timeline, ranges)
@@ -137,7 +137,7 @@ def look_at_modules(timeline: Timeline, peak_tflops: float | None = None) -> Mod
         # A module of which the window holds neither a call nor work is of another step.
         for n in np.flatnonzero(sums.calls.any(axis=1) | sums.total.any(axis=(1, 2))).tolist()
     ]
-    account = module_account(timeline, ranges, places, flops, whole)
+    account = module_account(timeline, ranges, attribution, flops, whole)
     by_path = tuple(sorted(rows, key=lambda row: row.module))
     return Modules(by_path, _classes(ranges, sums, scale), account)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.operator_flops import WorkFlops
-from megatron.torch_trace.analysis.modules.attribution import Places
+from megatron.torch_trace.analysis.modules.attribution import Attribution
 from megatron.torch_trace.analysis.modules.ranges import ModuleRanges
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.span_names import PASSES
@@ -37,18 +37,18 @@ class ModuleSums:
 
 
 def module_sums(
-    timeline: Timeline, ranges: ModuleRanges, places: Places, flops: WorkFlops | None
+    timeline: Timeline, ranges: ModuleRanges, attribution: Attribution, flops: WorkFlops | None
 ) -> ModuleSums:
     """Sums over the work in the window.
 
     Args:
         timeline: of one rank.
         ranges: of its modules.
-        places: of its work.
+        attribution: of its work.
         flops: of its work; None if they are unknown, which leaves these measures 0.
     """
-    rows = np.flatnonzero(timeline.in_window & (places.module != NONE))
-    at = places.module[rows], places.direction[rows]
+    rows = np.flatnonzero(timeline.in_window & (attribution.module != NONE))
+    at = attribution.module[rows], attribution.direction[rows]
     own = np.zeros((len(ranges.paths), len(PASSES), 6), dtype=np.int64)
     measures = {
         TIME: timeline.clipped,

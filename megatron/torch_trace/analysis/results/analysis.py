@@ -56,7 +56,7 @@ class RankResult:
         is_rank_known: the trace or its name tells it; else the number only tells traces apart.
         is_single: there is no other trace to tell it apart from.
         file: path of the trace.
-        coordinates: place in the parallel dimensions, as far as known.
+        coordinates: index in the parallel dimensions, as far as known.
         world_size, device, host: None if not recorded.
         other_devices: GPUs that this process used besides the analysed one.
         window_ns: length of the window.

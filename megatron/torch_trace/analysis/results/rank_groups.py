@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many ranks in few lines: by step, and by their place in each parallel dimension."""
+"""Many ranks in few lines: by step, and by their coordinate in each parallel dimension."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def by_step(ranks: Sequence[RankResult]) -> tuple[GroupShares, ...]:
 
 
 def by_coordinate(ranks: Sequence[RankResult]) -> tuple[GroupShares, ...]:
-    """The ranks at each place of each dimension that has more than one, `tp0` and `tp1`, ..."""
+    """The ranks at each coordinate of each dimension with more than one: `tp0`, `tp1`, ..."""
     found: dict[str, dict[int, list[_Entry]]] = {}
     for rank in ranks:
-        for dimension, place in rank.coordinates.items():
+        for dimension, coordinate in rank.coordinates.items():
             entry = (rank.window_ns, rank.rank, rank.breakdown)
-            found.setdefault(dimension, {}).setdefault(place, []).append(entry)
+            found.setdefault(dimension, {}).setdefault(coordinate, []).append(entry)
     return tuple(
-        _group(f"{dimension}{place}", entries)
-        for dimension, places in found.items()
-        if len(places) > 1
-        for place, entries in sorted(places.items())
+        _group(f"{dimension}{coordinate}", entries)
+        for dimension, groups in found.items()
+        if len(groups) > 1
+        for coordinate, entries in sorted(groups.items())
     )
 
 

@@ -61,7 +61,7 @@ class StageWork:
     Args:
         stage: its number.
         ranks: whose traces tell of it.
-        layers: by place in the model; virtual stages one after the other.
+        layers: in the order of the model; virtual stages one after the other.
         classes: of modules, by time.
         layers_ns: all layers.
         embedding_ns: embeddings outside of layers.

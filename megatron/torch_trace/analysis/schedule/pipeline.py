@@ -143,10 +143,10 @@ def _measure(
     idle: Intervals,
     rank: int,
     step: Step,
-    place: tuple[int | None, int | None, Schedule],
+    position: tuple[int | None, int | None, Schedule],
     bounds: tuple[int, int],
 ) -> PipelineStep:
-    stage, stages, schedule = place
+    stage, stages, schedule = position
     passes = schedule.passes
     start, end = bounds
     waiting = int(exposed.covered([start], [end])[0])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's activity with everything placed: launches, window, classes, steps."""
+"""One rank's activity and what it belongs to: launches, window, classes, steps."""

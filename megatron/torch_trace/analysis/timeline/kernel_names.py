@@ -111,12 +111,14 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     """
     short = [short_name(name) for name in names]
     alike: dict[str, list[int]] = {}
-    for place, name in enumerate(short):
-        alike.setdefault(name, []).append(place)
-    for base, places in alike.items():
-        if len(places) > 1:
-            for place, word in zip(places, _differences([names[p] for p in places]), strict=True):
-                short[place] = f"{base} [{word}]"
+    for number, name in enumerate(short):
+        alike.setdefault(name, []).append(number)
+    for base, numbers in alike.items():
+        if len(numbers) > 1:
+            for number, word in zip(
+                numbers, _differences([names[p] for p in numbers]), strict=True
+            ):
+                short[number] = f"{base} [{word}]"
     return short
 
 

@@ -18,18 +18,18 @@ from megatron.torch_trace.format.categories import GPU_WORK, LAUNCHES, category,
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock, SlimEvent, Trace
 
-_Place = tuple[object, object, int]
+_SliceKey = tuple[object, object, int]
 """Process, thread and start of a slice."""
 
 
 @dataclass(slots=True)
 class BlockLinks:
-    """What one block tells: places with an `External id`, and the ends of arrows by their id."""
+    """What one block tells: slices with an `External id`, and the ends of arrows by their id."""
 
-    gpu: list[tuple[_Place, int]] = field(default_factory=list)
-    calls: list[tuple[_Place, int]] = field(default_factory=list)
-    ops: list[tuple[_Place, int]] = field(default_factory=list)
-    arrows: list[tuple[object, bool, _Place]] = field(default_factory=list)
+    gpu: list[tuple[_SliceKey, int]] = field(default_factory=list)
+    calls: list[tuple[_SliceKey, int]] = field(default_factory=list)
+    ops: list[tuple[_SliceKey, int]] = field(default_factory=list)
+    arrows: list[tuple[object, bool, _SliceKey]] = field(default_factory=list)
 
 
 def look_for_links(block: EventBlock[SlimEvent]) -> BlockLinks:
@@ -43,11 +43,11 @@ def look_for_links(block: EventBlock[SlimEvent]) -> BlockLinks:
         if start == NO_TIME:
             continue
         name = category(event.cat)
-        place = (event.pid, event.tid, start)
+        key = (event.pid, event.tid, start)
         if event.ph in ("s", "f") and name == "ac2g":
-            found.arrows.append((event.id, event.ph == "s", place))
+            found.arrows.append((event.id, event.ph == "s", key))
         elif event.ph == "X" and name in tables and event.args and event.args.external_id:
-            tables[name].append((place, event.args.external_id))
+            tables[name].append((key, event.args.external_id))
     return found
 
 
@@ -75,22 +75,22 @@ def link(activity: Activity, workers: int = 1) -> None:
     )
     call_of = _by_arrows(links.arrows, rows, launches)
     operators = _rows(activity, activity.ops.track, activity.ops.start)
-    work = _by_id((place, number) for place, number in links.gpu if rows.get(place) not in call_of)
+    work = _by_id((key, number) for key, number in links.gpu if rows.get(key) not in call_of)
     called, made = _by_id(links.calls), _by_id(links.ops)
     names = activity.names
-    for number, places in work.items():
-        mine = sorted((place for place in places if place in rows), key=lambda place: place[2])
-        own = [launches[place] for place in called.get(number, ()) if place in launches]
+    for number, keys in work.items():
+        mine = sorted((key for key in keys if key in rows), key=lambda key: key[2])
+        own = [launches[key] for key in called.get(number, ()) if key in launches]
         own = sorted(row for row in own if launches_work(names[int(calls.name[row])]))
-        for nth, place in enumerate(mine):
+        for nth, key in enumerate(mine):
             if own:
                 # One call for each piece of work; or one call, of a graph, for all.
-                call_of[rows[place]] = own[min(nth, len(own) - 1)]
+                call_of[rows[key]] = own[min(nth, len(own) - 1)]
             else:
                 operator = next(
                     (operators[one] for one in made.get(number, ()) if one in operators), NONE
                 )
-                gpu.op[rows[place]] = operator
+                gpu.op[rows[key]] = operator
     free = 1 + int(max(calls.correlation.max(initial=0), gpu.correlation.max(initial=0)))
     for row, call in call_of.items():
         if calls.correlation[call] <= 0:
@@ -98,30 +98,32 @@ def link(activity: Activity, workers: int = 1) -> None:
         gpu.correlation[row] = calls.correlation[call]
 
 
-def _rows(activity: Activity, track: Ints, start: Ints) -> dict[_Place, int]:
+def _rows(activity: Activity, track: Ints, start: Ints) -> dict[_SliceKey, int]:
     tracks = activity.tracks
-    places = zip(track.tolist(), start.tolist(), strict=True)
-    found: dict[_Place, int] = {}
-    for row, (code, at) in enumerate(places):
+    keys = zip(track.tolist(), start.tolist(), strict=True)
+    found: dict[_SliceKey, int] = {}
+    for row, (code, at) in enumerate(keys):
         found.setdefault((*tracks[code], at), row)
     return found
 
 
 def _by_arrows(
-    arrows: list[tuple[object, bool, _Place]], rows: dict[_Place, int], calls: dict[_Place, int]
+    arrows: list[tuple[object, bool, _SliceKey]],
+    rows: dict[_SliceKey, int],
+    calls: dict[_SliceKey, int],
 ) -> dict[int, int]:
     """Row of the work -> row of the call, of arrows that begin at a call and end at work."""
-    begins = {number: place for number, is_begin, place in arrows if is_begin}
+    begins = {number: key for number, is_begin, key in arrows if is_begin}
     found = {}
-    for number, is_begin, place in arrows:
+    for number, is_begin, key in arrows:
         begin = None if is_begin else begins.get(number)
-        if begin is not None and place in rows and begin in calls:
-            found[rows[place]] = calls[begin]
+        if begin is not None and key in rows and begin in calls:
+            found[rows[key]] = calls[begin]
     return found
 
 
-def _by_id(places: Iterable[tuple[_Place, int]]) -> dict[int, list[_Place]]:
-    found: dict[int, list[_Place]] = {}
-    for place, number in places:
-        found.setdefault(number, []).append(place)
+def _by_id(numbered: Iterable[tuple[_SliceKey, int]]) -> dict[int, list[_SliceKey]]:
+    found: dict[int, list[_SliceKey]] = {}
+    for key, number in numbered:
+        found.setdefault(number, []).append(key)
     return found

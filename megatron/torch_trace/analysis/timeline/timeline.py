@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's activity with everything placed: device, launches, window, classes, steps."""
+"""One rank's activity and what it belongs to: device, launches, window, classes, steps."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _around(ops: Ops, wanted: npt.NDArray[np.bool_], calls: Calls) -> npt.NDArra
 
 
 def timeline_of(activity: Activity, *, workers: int = 1) -> Timeline | None:
-    """Place everything; None for a trace with neither steps nor GPU work nor launches of any.
+    """Find all of these; None for a trace with neither steps nor GPU work nor launches of any.
 
     Args:
         activity: the trace.

@@ -8,10 +8,10 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from megatron.torch_trace.report.html.page_text import shown
 
 
-def environment(*places: tuple[str, str]) -> Environment:
-    """An environment whose templates lie in one of `places`: a package, and its folder."""
+def environment(*folders: tuple[str, str]) -> Environment:
+    """An environment whose templates lie in one of `folders`: a package, and its folder."""
     return Environment(
-        loader=ChoiceLoader([PackageLoader(package, folder) for package, folder in places]),
+        loader=ChoiceLoader([PackageLoader(package, folder) for package, folder in folders]),
         autoescape=True,
         finalize=shown,
         undefined=StrictUndefined,

@@ -86,12 +86,12 @@ def _ranks(analysis: Analysis) -> Table:
     )
 
 
-def _split(rank: RankResult, place: str, one: CpuSplit) -> Row:
+def _split(rank: RankResult, coordinates: str, one: CpuSplit) -> Row:
     parts = tuple((colour, getattr(one, name) / one.length_ns) for name, colour in _PARTS)
     return Row(
         (
             rank_cell(rank),
-            text(place),
+            text(coordinates),
             Cell("", full="operators, data loader, other", bar=parts),
             ms(one.length_ns),
             *(ms(getattr(one, name)) for name, _ in _PARTS),

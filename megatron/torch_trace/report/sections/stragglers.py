@@ -186,5 +186,5 @@ def _spot(rank: int, row: Lateness | None, measure: str, most: int) -> Spot:
         f"{row.calls:,}; imposed {duration(row.imposed_wait_ns)}, "
         f"waited {duration(row.own_wait_ns)} itself"
     )
-    place = at(rank, row.worst) if measure == "imposed_wait_ns" else None
-    return Spot(level, milliseconds(value) if value else NONE, told, place)
+    moment = at(rank, row.worst) if measure == "imposed_wait_ns" else None
+    return Spot(level, milliseconds(value) if value else NONE, told, moment)

@@ -18,7 +18,7 @@ from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import BareEvent, Identity
 from megatron.torch_trace.rewrite.arrow_ends import Ids, ends_of, flow_number
 from megatron.torch_trace.rewrite.category_totals import Account
-from megatron.torch_trace.rewrite.event_fields import entries_of, placed, renamed
+from megatron.torch_trace.rewrite.event_fields import entries_of, on_track, renamed
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable
 from megatron.torch_trace.rewrite.selection import Selection, join_object
 from megatron.torch_trace.rewrite.slim.pending_events import Arrows, Gate, Waiting
@@ -218,7 +218,7 @@ class _BlockPass:
             elif not kept[anchor]:
                 continue
             elif anchor in self.moved:
-                new[index] = placed(self._text(index, new), self.moved[anchor])
+                new[index] = on_track(self._text(index, new), self.moved[anchor])
             if anchor in self.gates:
                 name = category(event.cat)
                 flow = (f"{name}\0{event.name}", flow_number(event.id), event.ph)

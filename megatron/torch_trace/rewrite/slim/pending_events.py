@@ -95,8 +95,8 @@ class Arrows:
         text = join_texts(self.texts)
         if not stays.all():
             ends = np.cumsum(sizes + len(BETWEEN)) - len(BETWEEN)
-            places = zip((ends - sizes)[stays].tolist(), ends[stays].tolist(), strict=True)
-            text, sizes = join_texts([text[start:end] for start, end in places]), sizes[stays]
+            bounds = zip((ends - sizes)[stays].tolist(), ends[stays].tolist(), strict=True)
+            text, sizes = join_texts([text[start:end] for start, end in bounds]), sizes[stays]
         return Decided(self.category, text, len(sizes), int(sizes.sum()))
 
 

@@ -11,7 +11,7 @@ from megatron.torch_trace.format.tracks import Track as Track
 
 
 class Moves:
-    """Place of an event (offset of its block, index in it) -> track. Later entries count."""
+    """Address of an event (offset of its block, index in it) -> track. Later entries count."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[Track, NDArray[np.int32]]]] = {}

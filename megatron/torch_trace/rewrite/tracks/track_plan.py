@@ -22,7 +22,7 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Trace
 from megatron.torch_trace.reader.event import Identity, TrackEvent
 from megatron.torch_trace.reader.texts import Texts
-from megatron.torch_trace.rewrite.event_fields import clipped, placed, replaced
+from megatron.torch_trace.rewrite.event_fields import clipped, on_track, replaced
 from megatron.torch_trace.rewrite.tracks.block_slices import (
     BlockSlices,
     Track,
@@ -91,7 +91,7 @@ class TrackPlan:
             block: its offset.
             moved: indices of those that leave their track; arrows that go with them may be added.
         """
-        new = {index: placed(texts[index], track) for index, track in moved.items()}
+        new = {index: on_track(texts[index], track) for index, track in moved.items()}
         for index in self.unfinished.get(block, ()):
             new[index] = replaced(new.get(index, texts[index]), {"dur": b"0"})
         for index, ns in self.clipped.get(block, {}).items():
