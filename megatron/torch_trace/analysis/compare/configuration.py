@@ -11,16 +11,16 @@ from typing import Any
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import find_run
 
-FLAG, ARGUMENT, VERSION, ENVIRONMENT, TOPOLOGY, PLACE, RECORDING = ORDER = (
+FLAG, ARGUMENT, VERSION, ENVIRONMENT, TOPOLOGY, STORAGE, RECORDING = ORDER = (
     "flag", "argument", "version", "environment", "topology", "place", "recording",
 )  # fmt: skip
-"""Kinds, as they are listed. Where a run reads and writes, and what its profiler was told, changes
-the training hardly: these are last."""
+"""Kinds, as they are listed. Where a run reads and writes (`place`) and what its profiler was told
+hardly change training: these are last."""
 
 _OF_THE_JOB = ("SLURM_", "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "TORCH_NCCL_ASYNC_ERROR")
 """Environment that is different in every job and says nothing about it."""
 _OF_THE_PROCESS = ("rank", "local_rank", "inprocess_active_world_size")
-_PLACES = re.compile(r"(^|_)(dir|path|save|load|exp_name|project)$")
+_STORAGE_FLAG = re.compile(r"(^|_)(dir|path|save|load|exp_name|project)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +156,4 @@ def _sorted_out(change: Change) -> Change:
         return change
     if name.startswith("torch_profile"):
         return replace(change, kind=RECORDING)
-    return replace(change, kind=PLACE) if _PLACES.search(name) else change
+    return replace(change, kind=STORAGE) if _STORAGE_FLAG.search(name) else change

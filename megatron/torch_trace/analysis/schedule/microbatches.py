@@ -27,7 +27,7 @@ from megatron.torch_trace.analysis.timeline.span_names import (
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, ints
 
-_PLACES = ("warmup", "steady", "cooldown", "unknown")
+_PLACES_IN_1F1B = ("warmup", "steady", "cooldown", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _computed(timeline: Timeline) -> dict[int, Moment]:
 def bubble_rows(
     timeline: Timeline, waiting: Intervals, bounds: Iterable[tuple[int, int]]
 ) -> tuple[BubbleRow, ...]:
-    """The bubble by place; empty without spans of micro-batches.
+    """The bubble by place in 1F1B; empty without spans of micro-batches.
 
     Args:
         timeline: of one rank.
@@ -178,7 +178,7 @@ def bubble_rows(
     if not spans:
         return ()
     end_of = {row: at.start_ns + at.duration_ns for row, at in _computed(timeline).items()}
-    found = {place: [0, 0] for place in _PLACES}
+    found = {place: [0, 0] for place in _PLACES_IN_1F1B}
     for start, end in bounds:
         ends = sorted(
             (end_of[span.row], span.name.place or "unknown")

@@ -163,7 +163,7 @@ def _slim(rank: RankResult) -> Slim:
 def _coordinates(groups: Sequence[GroupShares]) -> Table | None:
     if not groups:
         return None
-    caption = "By place in the parallel dimensions"
+    caption = "By coordinate in the parallel dimensions"
     return replace(_groups("coordinates", "ranks", caption, groups), media=Medium.WRITTEN, limit=16)
 
 

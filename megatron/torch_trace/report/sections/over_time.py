@@ -145,10 +145,10 @@ def _steps_drawn(shown: Sequence[RankResult]) -> frozenset[int | None]:
 
 
 def _lane(
-    rank: RankResult, place: str, shift: int, span: Span, drawn: frozenset[int | None]
+    rank: RankResult, coordinates: str, shift: int, span: Span, drawn: frozenset[int | None]
 ) -> Lane:
     assert rank.course is not None
-    label = rank.name + (f" {place}" if place else "")
+    label = rank.name + (f" {coordinates}" if coordinates else "")
     blocks = tuple(
         _block(row, direction, moment, rank.rank, shift, span)
         for row in rank.microbatches

@@ -245,8 +245,8 @@
     const wish = filter.value.toLowerCase().split(/[\s,]+/).filter(Boolean);
     let found = 0;
     for (const row of ranks.tBodies[0].rows) {
-      const place = parts < 4 ? [] : (one(".name", row.cells[1])?.title || row.cells[1].textContent).trim().split(" ");
-      const inside = accepts(wish, Number(row.cells[0].dataset.v), place);
+      const coordinates = parts < 4 ? [] : (one(".name", row.cells[1])?.title || row.cells[1].textContent).trim().split(" ");
+      const inside = accepts(wish, Number(row.cells[0].dataset.v), coordinates);
       if (inside) delete row.dataset.out; else row.dataset.out = "";
       found += inside;
     }

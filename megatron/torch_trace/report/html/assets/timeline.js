@@ -105,19 +105,19 @@
 
   const visit = (element, event) => {
     const { rank, start, duration } = element.dataset;
-    const place = { rank, start: BigInt(start), duration: BigInt(duration) };
+    const moment = { rank, start: BigInt(start), duration: BigInt(duration) };
     if (element.dataset.scrub !== undefined && event?.clientX !== undefined) {
       // A lane is the whole window: a click in it means the part around the pointer.
-      const box = element.getBoundingClientRect(), part = place.duration / 50n;
+      const box = element.getBoundingClientRect(), part = moment.duration / 50n;
       const at = BigInt(Math.round(1000 * Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1)));
-      place.start += (place.duration * at) / 1000n - part / 2n;
-      place.duration = part;
+      moment.start += (moment.duration * at) / 1000n - part / 2n;
+      moment.duration = part;
     }
     document.querySelectorAll(".marked").forEach((other) => other.classList.remove("marked"));
     if (element.dataset.scrub === undefined) element.classList.add("marked");
     if (body.classList.contains("alone")) toggle.click();
-    pending = place;
-    if (ready) show(place);
+    pending = moment;
+    if (ready) show(moment);
   };
 
   const report = document.querySelector("#report");
