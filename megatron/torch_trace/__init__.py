@@ -15,6 +15,7 @@ from megatron.torch_trace.version import __version__
 
 if TYPE_CHECKING:
     from megatron.torch_trace.allocator.answer import memory
+    from megatron.torch_trace.allocator.difference.difference import memory_difference
     from megatron.torch_trace.analysis.compare.comparison import compare
     from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.analysis.run.whatif import whatif
@@ -32,6 +33,7 @@ __all__ = [
     "convert",
     "hang",
     "memory",
+    "memory_difference",
     "merge",
     "read_table",
     "slim",
@@ -45,6 +47,7 @@ _ROOMS = {
     "convert": "perfetto.convert",
     "hang": "flight_recorder.answer",
     "memory": "allocator.answer",
+    "memory_difference": "allocator.difference.difference",
     "merge": "rewrite.merge.merge",
     "read_table": "columns.slice_table",
     "slim": "rewrite.slim.slim",

@@ -13,7 +13,8 @@ from megatron.torch_trace.allocator.allocations import allocations_of, of_device
 from megatron.torch_trace.allocator.categories import Category, categories_of
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
 from megatron.torch_trace.allocator.growth import Growth, growth_of
-from megatron.torch_trace.allocator.holders import Holder, by_category, holders_of
+from megatron.torch_trace.allocator.held import Held, held_by
+from megatron.torch_trace.allocator.holders import Holder
 from megatron.torch_trace.allocator.memory_files import find_memory_files, is_snapshot
 from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
@@ -55,6 +56,7 @@ class MemoryAnswer:
         peak_reserved: most bytes that the allocator had from CUDA.
         categories: bytes at the peak.
         holders: at the peak, the largest first.
+        at_end: what is in use at the snapshot.
         fragmentation: at the snapshot; None of a trace, which does not tell segments apart.
         growth: what grows from step to step.
         out_of_memory: requests that failed, the last one last.
@@ -75,6 +77,7 @@ class MemoryAnswer:
     peak_reserved: int
     categories: dict[Category, int]
     holders: tuple[Holder, ...]
+    at_end: Held
     fragmentation: Fragmentation | None
     growth: tuple[Growth, ...]
     out_of_memory: tuple[OutOfMemory, ...]
@@ -85,6 +88,11 @@ class MemoryAnswer:
     cut_short: bool
     odd: int
     expandable: bool
+
+    @property
+    def at_peak(self) -> Held:
+        """What is in use at the peak."""
+        return Held(self.peak_bytes, self.categories, self.holders)
 
 
 def memory(
@@ -140,7 +148,10 @@ def _answer(snapshot: Snapshot, rank: int | None, device: int) -> MemoryAnswer:
     allocations = allocations_of(snapshot, history, device)
     usage = usage_of(snapshot, history, allocations, device)
     categories = categories_of(allocations, snapshot.stacks, len(history))
-    rows = allocations.alive(usage.peak_entry)
+    at_peak, at_end = (
+        held_by(allocations, categories, snapshot.stacks, allocations.alive(entry))
+        for entry in (usage.peak_entry, len(history) - 1)
+    )
     return MemoryAnswer(
         path=snapshot.path,
         rank=rank,
@@ -148,8 +159,9 @@ def _answer(snapshot: Snapshot, rank: int | None, device: int) -> MemoryAnswer:
         peak_bytes=usage.peak_bytes,
         peak_time=usage.peak_time,
         peak_reserved=int(usage.reserved.max()),
-        categories=by_category(allocations, categories, rows),
-        holders=holders_of(allocations, categories, snapshot.stacks, rows),
+        categories=at_peak.categories,
+        holders=at_peak.holders,
+        at_end=at_end,
         fragmentation=fragmentation_of(snapshot, device) if snapshot.has_blocks else None,
         growth=growth_of(snapshot, history, allocations),
         out_of_memory=_out_of_memory(snapshot, history),
