@@ -98,14 +98,15 @@ def _modules(before: Iterable[Holder], after: Iterable[Holder]) -> list[Change]:
     for side, holders in enumerate((before, after)):
         for one in holders:
             sizes[one.module][side] += one.size
-    return [Change(name, *pair) for name, pair in sizes.items()]
+    return [Change(name, old, new) for name, (old, new) in sizes.items()]
 
 
 def _stacks(before: Iterable[Holder], after: Iterable[Holder]) -> list[Change]:
     exact = _paired(before, after, lambda one: one.stack)
     both = [pair for pair in exact if all(pair)]
-    left = [[one for pair in exact if not all(pair) for one in pair[side]] for side in (0, 1)]
-    return [_stack_change(*pair) for pair in [*both, *_paired(*left, _moved)]]
+    gone = [one for pair in exact if not pair[1] for one in pair[0]]
+    new = [one for pair in exact if not pair[0] for one in pair[1]]
+    return [_stack_change(*pair) for pair in [*both, *_paired(gone, new, _moved)]]
 
 
 def _paired(
