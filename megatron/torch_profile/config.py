@@ -193,6 +193,12 @@ class TorchProfileConfig:
         nargs="+",
         choices=["file", "signal"],
     )
+    on_hang: float | None = _flag(
+        None,
+        "When no iteration has ended for SECONDS, every rank writes where it is into the folder of "
+        "the run, for torch-trace hang RUN. Evaluation and checkpoints do not count.",
+        metavar="SECONDS",
+    )
     preset: str | None = _flag(
         None,
         "Switch on a common set of flags: light (no operators: slows recorded iterations least), "
@@ -210,6 +216,11 @@ class TorchProfileConfig:
         if self.spans and "spans" in switched_on:
             switched_on["spans"] = sorted({*self.spans, *switched_on["spans"]})
         return replace(self, **switched_on)
+
+    @property
+    def watches(self) -> bool:
+        """Whether every iteration is looked at, in or out of windows."""
+        return self.on_hang is not None
 
     @property
     def wanted_spans(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from megatron.torch_profile.metrics.run_metrics import Metrics
+    from megatron.torch_profile.monitor.heartbeat import Heartbeat
     from megatron.torch_profile.plan.capture_plan import CapturePlan
     from megatron.torch_profile.publish.window_results import WindowResults
 
@@ -52,6 +53,7 @@ class Followers:
         results: who tells what the windows' traces say, also right after training; None on a rank
             that tells of none.
         metrics: who measures every iteration; None where nobody asked.
+        heartbeat: who notes where the training loop is; None where nobody asked.
         followed: whether a training has been followed in this process, recording or not.
         stepped: whether it had an iteration.
     """
@@ -60,6 +62,7 @@ class Followers:
     steps: StepFollower = field(default_factory=Idle)
     results: WindowResults | None = None
     metrics: Metrics | None = None
+    heartbeat: Heartbeat | None = None
     followed: bool = False
     stepped: bool = False
 

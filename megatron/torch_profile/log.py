@@ -81,6 +81,8 @@ class Slug(Enum):
     GPU_SLOW = "gpu-slow"
     REQUEST = "request"
     REQUESTS_FAILED = "requests-failed"
+    HANG = "hang"
+    MONITOR_FAILED = "monitor-failed"
     RECOMPILED = "recompiled"
     FUSED_KERNEL_REFUSED = "fused-kernel-refused"
 

@@ -131,6 +131,15 @@ class Trainings:
         )
 
     @cached_property
+    def hanging(self) -> Training:
+        """Rank 1 hangs for a while in iteration 3, and goes on."""
+        return self._train(
+            "hanging",
+            f"{TRAIN} --torch-profile --torch-profile-on-hang 5 --torch-profile-dir {{0}}",
+            script=HANGING_RANK_1,
+        )
+
+    @cached_property
     def of_a_gpu(self) -> Training:
         """A launch script of a GPU, without one; numbers go to W&B alone, nothing is profiled."""
         return self._train(
@@ -143,6 +152,23 @@ class Trainings:
             variables={"NVTE_FLASH_ATTN": "1"},
         )
 
+
+HANGING_RANK_1 = """
+import itertools, os, runpy, sys, time
+from megatron.core.transformer.mlp import MLP
+
+forward, calls = MLP.forward, itertools.count()
+
+def hanging(self, *args, **kwargs):
+    # Four micro-batches of four layers an iteration: the third layer, micro-batch 1, iteration 3.
+    if os.environ["RANK"] == "1" and next(calls) == 2 * 16 + 4 + 2:
+        time.sleep(15)
+    return forward(self, *args, **kwargs)
+
+MLP.forward = hanging
+sys.argv[0] = "pretrain_gpt.py"
+runpy.run_path("pretrain_gpt.py", run_name="__main__")
+"""
 
 LATE = 3.0
 """Seconds that rank 1 is late, once in each log interval; an iteration has 4 micro-batches.

@@ -23,6 +23,7 @@ from megatron.torch_profile.config import (
     argument_of,
     flag_of,
 )
+from megatron.torch_profile.hooks import flight_recorder
 from megatron.torch_profile.hooks.command_line import (
     add_flag,
     add_flags,
@@ -100,6 +101,10 @@ def _wanted_instead(field: Field[Any], value: Any) -> str | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if field.type in ("int", "int | None") and not whole:
         return "must be a whole number"
+    if field.type == "float | None" and (
+        isinstance(value, bool) or not isinstance(value, (int, float))
+    ):
+        return "must be a number"
     if field.type == "bool" and not isinstance(value, bool):
         return "must be true or false"
     choices = field.metadata["argparse"].get("choices")
@@ -243,6 +248,8 @@ def _check(namespace: argparse.Namespace) -> None:
         capture_plan.check(config, namespace)
     except UsageError as error:
         exit_with(error)
+    if config.on_hang is not None and "torch" in sys.modules:
+        flight_recorder.switch_on(sys.modules["torch"].__version__)
 
 
 def _defines_flags(parser: argparse.ArgumentParser, where: Any) -> bool:

@@ -50,6 +50,8 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             capture = followers.plan
         if capture and capture.config.trigger and (requests := _follower("requests")):
             requests.begin(capture)
+        if capture and capture.config.watches and (watching := _follower("watching")):
+            stack.enter_context(watching.training(capture, model))
         if capture and (window_results := _follower("window_results")):
             stack.enter_context(window_results.training(capture, megatron_args))
         if metrics_config.wanted and (metrics := _follower("metrics")):
@@ -75,6 +77,11 @@ _FOLLOWERS = {
         "megatron.torch_profile.monitor.lifetime",
         Slug.REQUESTS_FAILED,
         "windows on request",
+    ),
+    "watching": (
+        "megatron.torch_profile.monitor.watching",
+        Slug.MONITOR_FAILED,
+        "a watch over hangs and slow ranks",
     ),
     "metrics": ("megatron.torch_profile.metrics.lifetime", Slug.METRICS_FAILED, "metrics"),
 }
@@ -105,20 +112,41 @@ def _metrics(method: str) -> Wrapper:
 def _train_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if followers.plan:
         followers.stepped = True
-        _steps(lambda: followers.steps.begin_step(_iteration()))
+        _steps(_begin_step)
     return _metrics("train_step")(wrapped, instance, args, kwargs)
 
 
-def _pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if followers.plan:
-        followers.steps.begin_pause()
-    return _metrics("pause")(wrapped, instance, args, kwargs)
+def _begin_step() -> None:
+    iteration = _iteration()
+    followers.steps.begin_step(iteration)
+    if followers.heartbeat is not None:
+        followers.heartbeat.begin_step(iteration)
+
+
+def _pause(what: str) -> Wrapper:
+    """Around what belongs to no iteration: evaluation, a checkpoint."""
+
+    def pause(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if followers.plan:
+            followers.steps.begin_pause()
+        heartbeat = followers.heartbeat
+        if heartbeat is None:
+            return _metrics("pause")(wrapped, instance, args, kwargs)
+        heartbeat.begin_pause(what)
+        try:
+            return _metrics("pause")(wrapped, instance, args, kwargs)
+        finally:
+            heartbeat.end_pause()
+
+    return pause
 
 
 def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     results = followers.results
     if results is not None:
         _windows(_end_iteration, results)
+    if followers.heartbeat is not None:
+        _steps(lambda heartbeat: heartbeat.log(_iteration()), followers.heartbeat)
     return _metrics("training_log")(wrapped, instance, args, kwargs)
 
 
@@ -159,8 +187,8 @@ PATCHES = (
     Patch("megatron.training.arguments", "_add_logging_args", _add_arguments),
     Patch(_TRAINING, "train", _train),
     Patch(_TRAINING, "train_step", _train_step),
-    Patch(_TRAINING, "evaluate_and_print_results", _pause),
-    Patch(_TRAINING, "save_checkpoint_and_time", _pause),
+    Patch(_TRAINING, "evaluate_and_print_results", _pause("evaluation")),
+    Patch(_TRAINING, "save_checkpoint_and_time", _pause("checkpoint")),
     # A name that some version lacks costs its number, never the training: hence "since".
     Patch(_TRAINING, "training_log", _training_log, OLDEST_CORE),
     Patch(_TRAINING, "print_rank_last", _metrics("print_line"), OLDEST_CORE),

@@ -153,6 +153,8 @@ def check(config: TorchProfileConfig, args: Any) -> None:
             "interface; drop --profile (nsys, --use-pytorch-profiler) or "
             f"{flag_of('enabled')}."
         )
+    if config.on_hang is not None and not config.on_hang > 0:
+        raise UsageError(f"{flag_of('on_hang')} {config.on_hang:g}: must be more than 0 seconds.")
     schedule.check(config)
     ranks.check(config.ranks, topology.layout_from_arguments(args))
     if config.spans_depth is not None and "modules" not in config.wanted_spans:
@@ -215,8 +217,8 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
         restarts,
         slurm.run_before(folder) if restarts and members.rank == 0 else None,
     )
-    # A request may ask any rank.
-    writes = plan.records_here or config.trigger
+    # A request may ask any rank, and any rank may hang.
+    writes = plan.records_here or config.trigger or config.on_hang
     problems = topology.gather(run_folder.why_not_writable(folder) if writes else None)
     for member, problem in zip(members.members, problems, strict=True):
         if problem:

@@ -77,6 +77,12 @@ class BackwardSpans:
         for node in nodes:
             _before(node, span)
 
+    @property
+    def open(self) -> list[str]:
+        """Names of what has begun and not ended."""
+        spans = [span for task in [*self._open.values()] for span in task]
+        return [span.name for span in spans if span.is_open]
+
     def close(self) -> None:
         """Close all that is open, and leave no hook behind."""
         self.generation += 1
@@ -106,13 +112,13 @@ class BackwardSpans:
 class _BackwardSpan:
     """One span: begins with the first gradient used, ends with the last one that is complete."""
 
-    __slots__ = ("_done", "_generation", "_name", "_range", "_spans", "hooks", "missing")
+    __slots__ = ("_done", "_generation", "_range", "_spans", "hooks", "missing", "name")
 
     def __init__(self, name: str, spans: BackwardSpans) -> None:
         self.hooks: list[Any] | None = None
         self.missing = 0
         """How many gradients make it complete."""
-        self._name = name
+        self.name = name
         self._spans = spans
         self._generation = spans.generation
         self._done = False
@@ -123,8 +129,13 @@ class _BackwardSpan:
         spans = self._spans
         if self._generation != spans.generation or self._done or self._range is not None:
             return
-        self._range = begin(self._name)
+        self._range = begin(self.name)
         spans.opened(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._range is not None
 
     def complete(self, *_: Any) -> None:
         """A gradient is complete."""

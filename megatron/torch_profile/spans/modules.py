@@ -84,6 +84,11 @@ class ModuleSpans:
             end(self._forward.pop()[1])
         self.close_backward()
 
+    @property
+    def open(self) -> list[str]:
+        """Names of what is open: the backward pass, then forwards, the outermost first."""
+        return [*self._backward.open, *(name for name, _ in self._forward)]
+
     def close_backward(self) -> None:
         """Close backward spans that a pass which failed left open."""
         self._backward.close()

@@ -34,6 +34,8 @@ class Phases:
 
     def __init__(self) -> None:
         self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of phases")
+        self.open: list[str] = []
+        """Names of what is open, the outermost first."""
         self._timers: dict[str, list[Any]] = {}
         self._microbatches: dict[int, tuple[int, int | None]] = {}
         self._forwards: dict[int | None, int] = {}
@@ -49,11 +51,14 @@ class Phases:
         """A timer starts."""
         if name not in _NO_PHASES:
             self._timers.setdefault(name, []).append(begin(name))
+            self.open.append(name)
 
     def stop(self, name: str) -> None:
         """A timer stops; one that started before the window is not known."""
         if self._timers.get(name):
             end(self._timers[name].pop())
+            if name in self.open:
+                self.open.remove(name)
 
     def close(self) -> None:
         """The window closes: so does what is open."""
@@ -67,13 +72,14 @@ class Phases:
         number = self._forwards.get(chunk, 0) if given is None else given
         self._forwards[chunk] = number + 1
         phase = self._phase("forward", schedule)
-        span = Range(_microbatch_name("forward", number, chunk, phase))
+        span = _NotedRange(_microbatch_name("forward", number, chunk, phase), self)
         return span, partial(self._remember, number, chunk)
 
     def backward(self, output: Any, schedule: Schedule | None) -> Any:
         """The span of a micro-batch's backward, found by the output its forward returned."""
         number, chunk = self._microbatches.pop(id(_first(output)), (None, None))
-        return Range(_microbatch_name("backward", number, chunk, self._phase("backward", schedule)))
+        phase = self._phase("backward", schedule)
+        return _NotedRange(_microbatch_name("backward", number, chunk, phase), self)
 
     def _remember(self, number: int, chunk: int | None, output: Any) -> None:
         self._microbatches[id(_first(output))] = (number, chunk)
@@ -82,6 +88,25 @@ class Phases:
         index = self._count[direction]
         self._count[direction] += 1
         return schedule.phase(direction, index) if schedule else None
+
+
+class _NotedRange(Range):
+    """A range that the phases know while it is open."""
+
+    __slots__ = ("_phases",)
+
+    def __init__(self, name: str, phases: Phases) -> None:
+        super().__init__(name)
+        self._phases = phases
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._phases.open.append(self._name)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._name in self._phases.open:
+            self._phases.open.remove(self._name)
+        super().__exit__(*error)
 
 
 class Schedule:

@@ -35,6 +35,7 @@ class Spans:
             self._stack.enter_context(section_spans())
         if "modules" in config.wanted_spans and model is not None:
             self._modules = self._stack.enter_context(module_spans(model, config.spans_depth))
+        _now.append(self)
 
     def begin_step(self) -> None:
         """An iteration begins."""
@@ -43,6 +44,12 @@ class Spans:
         if self._modules:
             self._modules.close_backward()
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Names of what is open now, phases first; any thread may ask."""
+        phases = self._phases.open if self._phases else ()
+        return (*phases, *(self._modules.open if self._modules else ()))
+
     def start(self) -> None:
         """The profiler has begun to record, in this thread."""
         if self._operators:
@@ -50,4 +57,14 @@ class Spans:
 
     def close(self) -> None:
         """Take everything back."""
+        if self in _now:
+            _now.remove(self)
         self._stack.close()
+
+
+_now: list[Spans] = []
+
+
+def open_spans() -> tuple[str, ...]:
+    """Names of the spans that are open in the open window of this process, if there is one."""
+    return tuple(name for spans in [*_now] for name in spans.open)

@@ -27,11 +27,12 @@ def command(paths: tuple[str, ...], as_json: bool) -> None:
     """Say why a job hangs: which ranks are at fault, and who waits for whom.
 
     \b
+    torch-trace hang traces/20261128-173012
     torch-trace hang flight_records/
-    torch-trace hang comm_lib_trace_rank_0 comm_lib_trace_rank_1
 
-    PATH is a folder with the flight records of all ranks, which torch writes when a collective
-    times out (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1,
+    PATH is a run whose ranks have left hang records, which --torch-profile-on-hang writes. Or it is
+    a folder with the flight records of all ranks, which torch writes when a collective times out
+    (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1,
     TORCH_FR_DUMP_TEMP_FILE=FOLDER/comm_lib_trace_rank_). They are pickles, or JSON: they are read
     as data, and nothing in them is run.
     """
@@ -58,7 +59,8 @@ def _print(console: Console, answer: HangAnswer) -> None:
 
 
 def _print_ranks(console: Console, answer: HangAnswer) -> None:
-    table = terminal.table("rank", "state", "first pending call", "pending", "called in")
+    where = "is in" if any(one.place for one in answer.ranks) else "called in"
+    table = terminal.table("rank", "state", "first pending call", "pending", where)
     table.columns[3].justify = "right"
     culprits = {*answer.culprits}
     shown = sorted(answer.ranks, key=lambda one: (one.rank not in culprits, one.rank))
@@ -79,6 +81,8 @@ def _print_ranks(console: Console, answer: HangAnswer) -> None:
 
 def _called_in(one: RankState) -> str:
     """The innermost frame outside of torch, or the thread."""
+    if one.place is not None:
+        return one.place.words.removeprefix("in ")
     if one.call is None:
         return ""
     outside = [frame for frame in one.call.stack if "/torch/" not in frame]
@@ -105,16 +109,28 @@ def _document(answer: HangAnswer) -> dict[str, Any]:
 
 
 def _rank(one: RankState) -> dict[str, Any]:
-    call = one.call
+    call, place = one.call, one.place
+    python = place.record.training.stack if place else call.stack if call else ()
+    hung = {}
+    if place:
+        record = place.record
+        hung = {
+            "iteration": record.iteration,
+            "micro_batch": record.micro_batch,
+            "spans": list(record.spans),
+            "host": record.host,
+            "pid": record.pid,
+        }
     return {
         "rank": one.rank,
         "state": one.state,
-        "collective": call.name if call else None,
+        "collective": call.name if call else one.words or None,
         "dimension": one.dimension or None,
         "group": call.group if call else None,
         "sequence": call.sequence if call else None,
         "sizes": call.sizes if call else None,
-        "module": None,
-        "python": list(call.stack) if call else [],
+        "module": (place.module or None) if place else None,
+        "python": list(python),
         "pending": one.pending,
+        **hung,
     }

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, dimension_of
+from megatron.torch_trace.flight_recorder.hang_files import (
+    LastHang,
+    hangs_folder,
+    read_last_hang,
+)
+from megatron.torch_trace.flight_recorder.places import Place, blames_by_place, place_of
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 from megatron.torch_trace.flight_recorder.record_file import read_records
 from megatron.torch_trace.flight_recorder.waiting import Blame, Cause, Joined
@@ -28,6 +34,7 @@ class RankState:
         words: that call: `tensor-parallel all_reduce 8,112`; empty if there is none.
         dimension: of the call's group, such as tp.
         pending: how many calls are pending.
+        place: where its CPU is, if it has left a hang record.
     """
 
     rank: int
@@ -36,6 +43,7 @@ class RankState:
     words: str
     dimension: str
     pending: int
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +72,71 @@ class HangAnswer:
 
 
 def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
-    """Join the flight records of all ranks and say who is at fault.
+    """Join the records of all ranks and say who is at fault.
 
     Args:
-        path: a folder with the records of a job, or the files.
+        path: a run whose ranks have left hang records; or a folder with the flight records of a
+            job, or the files.
 
     Raises:
         UsageError: there is no record, or a rank has two.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
+    folder = hangs_folder(paths)
+    if folder is not None:
+        return _of_a_run(read_last_hang(folder))
     records, skipped = read_records(paths)
     joined = Joined(records)
     blames = joined.blames()
     everyone = sorted({*joined.records, *joined.absent})
     states = tuple(_state(rank, joined) for rank in everyone)
-    verdict = " ".join(_sentences(blames, joined)) or _no_fault(records, joined)
+    verdict = " ".join(_sentences(blames, joined, {})) or _no_fault(records, joined)
     damaged = tuple(one.path for one in records if one.damaged)
     return HangAnswer(states, blames, verdict, _advice(blames), tuple(skipped), damaged)
+
+
+def _of_a_run(last: LastHang) -> HangAnswer:
+    """By flight records where there are any, and by Python stacks."""
+    places = {rank: place_of(record) for rank, record in last.records.items()}
+    flights = [*last.flights]
+    if any(one.calls for one in flights):
+        # A rank whose torch did not answer may wait in anything.
+        silent = last.records.keys() - {one.rank for one in flights}
+        flights += [FlightRecord(Path(), rank, {}, (), "", damaged=True) for rank in silent]
+    joined = Joined(flights, last.absent)
+    blames = joined.blames() or blames_by_place(last, places)
+    states = tuple(
+        _state_by_place(place, _state(rank, joined) if rank in joined.records else None)
+        if (place := places.get(rank)) is not None
+        else RankState(rank, MISSING, None, "", "", 0)
+        for rank in range(last.world_size)
+    )
+    verdict = " ".join(_sentences(blames, joined, places)) or _no_fault_by_place(places)
+    damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
+    return HangAnswer(states, blames, verdict, _advice(blames, places), last.skipped, damaged)
+
+
+def _state_by_place(place: Place, state: RankState | None) -> RankState:
+    if state is not None and state.call is not None:
+        return replace(state, place=place)
+    kind = WAITING if place.collective else RUNNING
+    return RankState(place.record.rank, kind, None, place.collective, "", 0, place)
+
+
+def _no_fault_by_place(places: dict[int, Place]) -> str:
+    if not any(one.collective for one in places.values()):
+        return "No rank waits in a collective: all of them are slow, or wait for something else."
+    return "All ranks wait in collectives, and no rank differs from most: see where each one waits."
 
 
 def call_words(call: Call, groups: dict[str, Group]) -> str:
     """`tensor-parallel all_reduce 8,112`; of a group that nobody described `all_reduce 3 of group
     17`."""
-    group = groups.get(call.group, Group(call.group, "", ()))
     name = call.name.strip("_")
+    if not call.group:  # known by a Python stack alone
+        where, _, function = call.stack[0].rpartition(" ")
+        return f"{name}, {where.rpartition('/')[2]} {function}".strip(", ")
+    group = groups.get(call.group, Group(call.group, "", ()))
     if call.is_transfer:
         name = name.partition(" ")[0]
         where = "" if call.peer is None else f" {'to' if name == 'send' else 'from'} {call.peer}"
@@ -113,27 +162,51 @@ def _state(rank: int, joined: Joined) -> RankState:
     return RankState(rank, WAITING, first, words, dimension_of(group.description), len(calls))
 
 
-def _sentences(blames: Sequence[Blame], joined: Joined) -> Iterable[str]:
+def _sentences(blames: Sequence[Blame], joined: Joined, places: dict[int, Place]) -> Iterable[str]:
     """Blames of the same kind together, so that a host of eight ranks is one sentence."""
     for cause in Cause:
         mine = [one for one in blames if one.cause is cause]
         if cause in (Cause.NO_FILE, Cause.NOT_IN_A_COLLECTIVE) and mine:
-            yield _together(mine, joined)
+            yield _together(mine, joined, places)
         else:
-            yield from (_alone(one, joined) for one in mine)
+            yield from (_alone(one, joined) + _and_is(one, places) for one in mine)
 
 
-def _together(blames: Sequence[Blame], joined: Joined) -> str:
+def _and_is(blame: Blame, places: dict[int, Place]) -> str:
+    place = places.get(blame.rank)
+    if place is None or blame.cause is not Cause.NEVER_CALLED:
+        return ""
+    waits = f"waits in {place.collective}" if place.collective else "is"
+    return f" It {waits} {place.words}."
+
+
+def _are_elsewhere(who: tuple[int, ...], places: dict[int, Place]) -> str:
+    """`it is in dataloader.py:88 (...)`, as far as hang records tell."""
+    known = [(rank, places[rank].words) for rank in who if rank in places]
+    if not known:
+        return "their CPUs are elsewhere" if len(who) > 1 else "its CPU is elsewhere"
+    if len(who) == 1:
+        return f"it is {known[0][1]}"
+    if len({words for _, words in known}) == 1:
+        return f"they are {known[0][1]}"
+    more = ", ..." if len(known) > _MOST_PLACES else ""
+    return "; ".join(f"rank {rank} is {words}" for rank, words in known[:_MOST_PLACES]) + more
+
+
+_MOST_PLACES = 4
+
+
+def _together(blames: Sequence[Blame], joined: Joined, places: dict[int, Place]) -> str:
     who = tuple(one.rank for one in blames)
     waits = sorted({rank for one in blames for rank in one.waits} - {*who})
     first = min((one.call for one in blames), key=lambda call: call.created)
     several = len(who) > 1
     what = call_words(first, joined.groups)
     if blames[0].cause is Cause.NO_FILE:
-        did = f"{'have' if several else 'has'} left no flight record"
+        record = "hang record" if places else "flight record"
+        did = f"{'have' if several else 'has'} left no {record}"
     else:
-        are = "are" if several else "is"
-        did = f"{are} in no collective: {'their CPUs are' if several else 'its CPU is'} elsewhere"
+        did = f"{'are' if several else 'is'} in no collective: {_are_elsewhere(who, places)}"
     return (
         f"{_rank(who)} {did}, and {_rank(tuple(waits)).lower()} "
         f"{'wait' if len(waits) > 1 else 'waits'} for {'them' if several else 'it'} "
@@ -169,10 +242,14 @@ def _no_fault(records: Sequence[FlightRecord], joined: Joined) -> str:
     )
 
 
-def _advice(blames: Sequence[Blame]) -> str:
+def _advice(blames: Sequence[Blame], places: dict[int, Place] | None = None) -> str:
     causes = {one.cause for one in blames}
-    said = [_ADVICE[cause] for cause in Cause if cause in causes]
+    advice = _ADVICE | ({Cause.NOT_IN_A_COLLECTIVE: _STACKS} if places else {})
+    said = [advice[cause] for cause in Cause if cause in causes]
     return " ".join(said)
+
+
+_STACKS = "The rank's file in the folder hangs has the Python stacks of all its threads."
 
 
 _ADVICE = {

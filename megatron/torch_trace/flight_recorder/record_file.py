@@ -13,6 +13,7 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import absence, is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
+from megatron.torch_trace.format.hang_records import HangName
 from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
 from megatron.torch_trace.pickles.plain_pickle import PlainPickle
 from megatron.torch_trace.reader.bytestream import ByteStream
@@ -38,12 +39,12 @@ def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skip
     skipped: _Skipped = []
     for path in map(Path, paths):
         if is_file(path):
-            found.append(_read(path))
+            found.append(read_record(path))
         elif is_folder(path):
             for one in sorted(path.rglob("*")):
                 if one.is_file():
                     try:
-                        found.append(_read(one))
+                        found.append(read_record(one))
                     except UsageError as error:
                         skipped.append((one, str(error).removeprefix(f"{one}: ").rstrip(".")))
         else:
@@ -63,8 +64,13 @@ def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skip
     return found, skipped
 
 
-def _read(path: Path) -> FlightRecord:
-    rank = _RANK.search(path.name)
+def read_record(path: Path) -> FlightRecord:
+    """One record.
+
+    Raises:
+        UsageError: the file is none.
+    """
+    rank = _rank_of(path.name)
     if rank is None:
         raise UsageError(f"{path}: no rank at the end of the file's name.")
     data, damaged = _content(path)
@@ -79,7 +85,13 @@ def _read(path: Path) -> FlightRecord:
             damaged = True
     calls.sort(key=lambda one: one.order)
     version = str(data.get("version", ""))
-    return FlightRecord(path, int(rank[1]), groups, tuple(calls), version, damaged)
+    return FlightRecord(path, rank, groups, tuple(calls), version, damaged)
+
+
+def _rank_of(name: str) -> int | None:
+    ours = HangName.parse(name)
+    match = _RANK.search(name)
+    return ours.rank if ours else int(match[1]) if match else None
 
 
 def _content(path: Path) -> tuple[Any, bool]:

@@ -55,6 +55,7 @@ class Joined:
 
     Args:
         records: one a rank.
+        absent: ranks that have left nothing, beside those that groups name.
 
     Attributes:
         groups: all groups that any record knows, with all ranks that are known of each.
@@ -62,7 +63,7 @@ class Joined:
         absent: ranks that groups name and that left no file.
     """
 
-    def __init__(self, records: Sequence[FlightRecord]) -> None:
+    def __init__(self, records: Sequence[FlightRecord], absent: Sequence[int] = ()) -> None:
         self.records = {one.rank: one for one in records}
         self.groups = _all_groups(records)
         self.pending: dict[int, dict[str, list[Call]]] = {}
@@ -72,7 +73,7 @@ class Joined:
                 by_group[call.group].append(call)
             self.pending[one.rank] = by_group
         named = {rank for group in self.groups.values() for rank in group.ranks}
-        self.absent = tuple(sorted(named - self.records.keys()))
+        self.absent = tuple(sorted({*named, *absent} - self.records.keys()))
 
     def blames(self) -> tuple[Blame, ...]:
         """Ranks at fault, each once, with the surest sign; by rank."""

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's flight recorder of this process: the collectives of NCCL that it has called.
+
+Asking it calls no collective and waits for no GPU. torch may still wait for a lock of CUDA that a
+thread of the job holds, so it is asked in a thread that nobody waits for longer than a moment.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+_SECONDS = 20.0
+_KEPT_COMPLETED = 50
+"""Calls that are complete, of which only the last are written."""
+
+
+def flight_entries() -> bytes | None:
+    """A pickle as torch's own, with the calls that are not complete and the last that are.
+
+    None where NCCL is not used, or torch does not answer.
+    """
+    found: list[bytes] = []
+
+    def ask() -> None:
+        text = _dump()
+        if text is not None:
+            found.append(_shortened(text))
+
+    thread = threading.Thread(target=ask, name="torch-profile-flight-entries", daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    return found[0] if found else None
+
+
+def _dump() -> bytes | None:
+    import torch
+
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    dump: Any = getattr(torch._C._distributed_c10d, "_dump_nccl_trace", None)
+    if dump is None or "nccl" not in str(distributed.get_backend()):
+        return None
+    return bytes(dump())
+
+
+def _shortened(text: bytes) -> bytes:
+    """Torch's own bytes, of this process."""
+    record: dict[str, Any] = pickle.loads(text)
+    entries = list(record.get("entries", ()))
+    completed = [one for one in entries if one.get("state") == "completed"]
+    kept = {id(one) for one in completed[-_KEPT_COMPLETED:]}
+    record["entries"] = [
+        one for one in entries if one.get("state") != "completed" or id(one) in kept
+    ]
+    return pickle.dumps(record, 2)

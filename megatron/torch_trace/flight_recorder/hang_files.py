@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hang records in the folder of a run: those of its last hang, one a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.sources import is_folder
+from megatron.torch_trace.flight_recorder.record import FlightRecord
+from megatron.torch_trace.flight_recorder.record_file import read_record
+from megatron.torch_trace.format.hang_records import (
+    FLIGHT_SUFFIX,
+    HANG_SUFFIX,
+    HANGS,
+    HangName,
+    HangRecord,
+)
+
+_CLOCKS_SECONDS = 30.0
+"""How far apart the clocks of hosts, and the last iterations of ranks, may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastHang:
+    """What ranks have left of the last hang of a run.
+
+    Args:
+        records: by rank.
+        flights: torch's flight records of the same hang.
+        skipped: files that are no hang records, or of earlier hangs, with the reason.
+        damaged: hang records that are not whole.
+    """
+
+    records: dict[int, HangRecord]
+    flights: tuple[FlightRecord, ...]
+    skipped: tuple[tuple[Path, str], ...]
+    damaged: tuple[Path, ...]
+
+    @property
+    def world_size(self) -> int:
+        return max(one.world_size for one in self.records.values())
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that have left no record."""
+        hidden = {name.rank for path in self.damaged if (name := HangName.parse(path.name))}
+        return tuple(r for r in range(self.world_size) if r not in self.records and r not in hidden)
+
+
+def hangs_folder(paths: Sequence[Path | str]) -> Path | None:
+    """The folder with hang records that a run is named by; None if these paths name no such run."""
+    if len(paths) != 1:
+        return None
+    for folder in (Path(paths[0]), Path(paths[0]) / HANGS):
+        if is_folder(folder) and any(folder.glob(f"*{HANG_SUFFIX}")):
+            return folder
+    return None
+
+
+def read_last_hang(folder: Path) -> LastHang:
+    """The records of the last hang.
+
+    Raises:
+        UsageError: no record is whole.
+    """
+    whole: list[tuple[Path, HangRecord]] = []
+    skipped: list[tuple[Path, str]] = []
+    damaged: list[Path] = []
+    for path in sorted(folder.glob(f"*{HANG_SUFFIX}")):
+        try:
+            whole.append((path, HangRecord.parse(path.read_bytes())))
+        except (OSError, ValueError):
+            damaged.append(path)
+    if not whole:
+        raise UsageError(f"{folder}: no hang record in it is whole.")
+    newest = max(record.began_ns for _, record in whole)
+    chosen: dict[int, tuple[Path, HangRecord]] = {}
+    for path, record in whole:
+        # All ranks of one hang ended their last iteration at nearly the same time.
+        apart = (record.seconds + _CLOCKS_SECONDS) * 1e9
+        known = chosen.get(record.rank)
+        if newest - record.began_ns > apart:
+            skipped.append((path, "of an earlier hang"))
+        elif known is None or known[1].began_ns < record.began_ns:
+            if known is not None:
+                skipped.append((known[0], "of an earlier hang"))
+            chosen[record.rank] = (path, record)
+        else:
+            skipped.append((path, "of an earlier hang"))
+    flights = []
+    for path, _ in chosen.values():
+        flight = path.with_name(path.name.removesuffix(HANG_SUFFIX) + FLIGHT_SUFFIX)
+        if flight.is_file():
+            try:
+                flights.append(read_record(flight))
+            except UsageError as error:
+                skipped.append((flight, str(error).removeprefix(f"{flight}: ").rstrip(".")))
+    return LastHang(
+        {rank: record for rank, (_, record) in sorted(chosen.items())},
+        tuple(flights),
+        tuple(skipped),
+        tuple(damaged),
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a rank writes down that it hangs, and what, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.hooks.flight_recorder import switch_on
+from megatron.torch_profile.monitor.hangs.hang_watch import HangWatch
+from megatron.torch_profile.monitor.heartbeat import Heartbeat
+from megatron.torch_profile.plan.ranks import Layout
+from megatron.torch_profile.plan.topology import CPU, Member, Topology
+from megatron.torch_profile.spans.window_spans import Spans, open_spans
+
+SECOND = 1_000_000_000
+
+
+class Rank:
+    def __init__(self, folder: Path, model: Any = None) -> None:
+        self.folder = folder
+        self.heartbeat = Heartbeat()
+        members = [Member(number, "node0", 7, number, CPU) for number in range(12)]
+        topology = Topology(3, Layout(12, {}), members)
+        self.watch = HangWatch(10.0, folder, topology, self.heartbeat, model, open_spans)
+
+    def look_after(self, seconds: float) -> list[str]:
+        self.watch.look(self.heartbeat.since_ns + int(seconds * SECOND))
+        return sorted(path.name for path in self.folder.glob("hangs/*"))
+
+
+def test_a_rank_writes_once_for_each_hang_and_never_over_an_earlier_record(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    rank.heartbeat.begin_step(4)
+    first, second = "rank-03.iter-0000004.hang.json", "rank-03.iter-0000004-2.hang.json"
+    assert rank.look_after(9) == []
+    assert rank.look_after(11) == [first]
+    before = (tmp_path / "hangs" / first).read_text()
+    assert rank.look_after(100) == [first]
+    rank.heartbeat.begin_step(4)  # training has started again in the same process
+    assert rank.look_after(11) == [second, first]
+    assert (tmp_path / "hangs" / first).read_text() == before
+
+
+def test_evaluation_and_checkpoints_are_no_hang(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    rank.heartbeat.begin_step(4)
+    rank.heartbeat.begin_pause("evaluation")
+    assert rank.look_after(100) == []
+    rank.heartbeat.end_pause()
+    assert rank.look_after(9) == []
+    assert rank.look_after(11) == ["rank-03.iter-0000004.hang.json"]
+
+
+def test_a_record_tells_threads_modules_spans_and_the_last_line_of_the_log(tmp_path: Path) -> None:
+    record: dict[str, Any] = {}
+
+    class Slow(torch.nn.Module):
+        def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+            # Another thread looks while this one is in here.
+            looks = threading.Thread(target=rank.look_after, args=(11,))
+            looks.start()
+            looks.join()
+            return tensor
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), Slow())
+    rank = Rank(tmp_path, [model])
+    rank.heartbeat.begin_step(87)
+    rank.heartbeat.log(86)
+    spans = Spans(TorchProfileConfig(spans=["modules"]), [model])
+    model(torch.ones(1, 2))
+    spans.close()
+    record = json.loads((tmp_path / "hangs" / "rank-03.iter-0000087.hang.json").read_text())
+    assert record["modules"] == ["model: Sequential", "1: Slow"]
+    assert record["spans"] == ["model: Sequential", "1: Slow"]
+    assert open_spans() == ()
+    assert (record["iteration"], record["logged_iteration"]) == (87, 86)
+    trains = record["threads"][0]
+    assert trains["trains"]
+    assert any(frame.endswith(" forward") for frame in trains["stack"])
+    assert "torch-profile" not in str([one["name"] for one in record["threads"]])
+
+
+def test_a_folder_that_takes_no_record_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hangs").write_text("a file")
+    rank = Rank(tmp_path)
+    rank.heartbeat.begin_step(4)
+    rank.watch.look(rank.heartbeat.since_ns + 11 * SECOND)
+    rank.watch.look(rank.heartbeat.since_ns + 12 * SECOND)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == "[torch-profile hang] warning: rank 3 left no hang record: File exists"
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "expected"),
+    [
+        ("2.11.0+cu129", {}, {"TORCH_FR_BUFFER_SIZE": "2000"}),
+        ("2.4.1", {}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}),
+        ("2.11.0", {"TORCH_FR_BUFFER_SIZE": "0"}, {"TORCH_FR_BUFFER_SIZE": "0"}),
+        ("main", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}),
+    ],
+)
+def test_torchs_flight_recorder_is_switched_on_unless_the_user_has_set_it(
+    version: str, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    switch_on(version, given)
+    assert given == expected
