@@ -39,7 +39,7 @@ def test_a_preset_is_not_asked_for_the_categories_of_other_makers(clean: Path) -
 
 @pytest.fixture
 def two_streams(tmp_path: Path) -> Path:
-    trace = TraceBuilder().step(5, 0, 100_000).step(6, 100_000, 200_000)
+    trace = TraceBuilder(clock=1_000).step(5, 0, 100_000).step(6, 100_000, 200_000)
     trace.gpu(GEMM, 20_000, 30_000, launch=10_000, stream=7)
     trace.gpu("of another stream", 40_000, 50_000, launch=11_000, stream=8)
     return trace.write(tmp_path / "two.json")
