@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from command_line import invoked
+from command_line import run as refusal
 from recorded_traces import SAMPLES
+from trace_builder import GEMM, TraceBuilder
 
 from megatron import torch_trace
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
@@ -61,6 +63,18 @@ def test_a_pipeline_with_a_stage_missing_is_refused_and_one_rank_of_each_stage_i
     )
     one_of_each = replay(names[0], names[2])
     assert abs(one_of_each.simulated_ns - one_of_each.recorded_ns) < 0.02 * one_of_each.recorded_ns
+
+
+@pytest.mark.parametrize("change", ["--micro-batches 16", "--stages balanced"])
+def test_without_spans_of_micro_batches_the_change_is_refused(change: str, tmp_path: Path) -> None:
+    rank = TraceBuilder().step(5, 0, 100_000).gpu(GEMM, 20_000, 90_000, launch=2_000)
+    refused = refusal("whatif", rank.write(tmp_path / "rank-0.json"), *change.split())
+    assert refused.returncode == 2
+    assert refused.stdout == b""
+    assert refused.stderr.decode() == (
+        f"torch-trace: {change}: the traces have no spans of micro-batches; record the "
+        "micro-batches with --torch-profile-spans phases.\n"
+    )
 
 
 def test_json_has_the_keys_that_others_rely_on() -> None:

@@ -11,7 +11,12 @@ from megatron.torch_trace.errors import TorchTraceError
 
 
 class UnreplayableError(TorchTraceError):
-    """The recording does not hold what a graph needs; the sentence says what, and what would."""
+    """The recording does not hold what a graph needs; the sentence says what, and what would.
+
+    As with every other question that a trace cannot answer, something else has to be asked.
+    """
+
+    exit_status = 2
 
 
 class PathPiece(Protocol):

@@ -143,9 +143,12 @@ class Graphs:
         """
         if not changes:
             return self.best()
-        if any(one.of_spans for one in changes):
-            return SPANS, self.spans()
-        return KERNELS, self.kernels(changes)
+        try:
+            if any(one.of_spans for one in changes):
+                return SPANS, self.spans()
+            return KERNELS, self.kernels(changes)
+        except UnreplayableError as error:
+            raise UnreplayableError(f"{changes[0].text}: {error}") from error
 
     def proposals(self) -> list[tuple[Change, str | None]]:
         """Changes that may be worth it, with the finding that each is about."""

@@ -69,9 +69,11 @@ def _predicted(answer: WhatIf) -> list[str]:
     before, after = answer.before, answer.after
     speeds = []
     if before.tokens_per_s is not None and after.tokens_per_s is not None:
-        speeds.append(f"{number(after.tokens_per_s)} tokens/s after {number(before.tokens_per_s)}")
+        speeds.append(
+            f"{number(after.tokens_per_s)} tokens/s instead of {number(before.tokens_per_s)}"
+        )
     if before.mfu is not None and after.mfu is not None:
-        speeds.append(f"MFU {percent(after.mfu)} after {percent(before.mfu)}")
+        speeds.append(f"MFU {percent(after.mfu)} instead of {percent(before.mfu)}")
     if speeds:
         sentences.append(f"Speed: {', '.join(speeds)}.")
     return sentences
@@ -144,7 +146,9 @@ def _path(answer: WhatIf, width: int) -> list[str]:
     lines = ["CRITICAL PATH", *table(("<rank", "<on", "time", "share", "<~what"), rows, width)]
     more = len(stretches) - len(shown)
     if more:
-        lines.append(f"  {counted(more, 'shorter stretch', 'shorter stretches')} between: --json.")
+        verb = "lies" if more == 1 else "lie"
+        stretches = counted(more, "shorter stretch", "shorter stretches")
+        lines.append(f"  {stretches} {verb} between them: --json has all.")
     return lines
 
 

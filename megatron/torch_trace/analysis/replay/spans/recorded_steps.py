@@ -99,10 +99,10 @@ def recording_of(found: Iterable[tuple[RankResult, RankCalls]]) -> Recording:
 def _common_steps(results: Sequence[RankResult]) -> tuple[int, ...]:
     whole = [one for one in results if one.recorded_iteration_ns is not None]
     if not whole or len(whole) < len(results):
-        raise UnreplayableError("the traces hold no whole step of all ranks to replay.")
+        raise UnreplayableError("the traces do not have one whole step of all ranks.")
     common = set.intersection(*({step.step for step in one.steps} for one in whole))
     if not common:
-        raise UnreplayableError("the traces of the ranks have no step in common to replay.")
+        raise UnreplayableError("the ranks have no step in common.")
     return tuple(sorted(common))
 
 
@@ -117,7 +117,7 @@ def _shape(ranks: Sequence[Rank]) -> Shape:
     known = {step.stages for step in steps if step.stages}
     stages = max(known, default=1)
     if not known and any(rank.stage for rank in ranks):
-        raise UnreplayableError("the traces do not tell how many stages the pipeline has.")
+        raise UnreplayableError("the traces do not say how many stages the pipeline has.")
     microbatches = _most_common(step.microbatches for step in steps)
     chunks = _most_common(step.chunks for step in steps)
     rows = [row for rank in ranks for row in rank.result.microbatches if row.number is not None]
@@ -126,7 +126,7 @@ def _shape(ranks: Sequence[Rank]) -> Shape:
         microbatches = len({row.number for row in rows})
         chunks = len({row.chunk for row in rows})
     if not microbatches or not chunks:
-        raise UnreplayableError(f"the traces do not tell of micro-batches; {RECORD_SPANS}.")
+        raise UnreplayableError(f"the traces have no spans of micro-batches; {RECORD_SPANS}.")
     if microbatches * chunks * stages > MOST_PASSES:
         raise UnreplayableError(
             f"{stages} stages with {microbatches} micro-batches and {chunks} chunks are more than "
