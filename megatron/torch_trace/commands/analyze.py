@@ -47,7 +47,8 @@ from megatron.torch_trace.wording import visible
     "gains",
     default=None,
     help="--gains finds out how much shorter the iteration would be without each finding; "
-    "--no-gains does not [default: if up to 16 traces, 512 MB uncompressed, are read anyway].",
+    "--no-gains does not [default: --gains if at most 16 traces with together at most 512 MB "
+    "uncompressed have to be read].",
 )
 @options.strict
 @options.jobs_of_ranks

@@ -70,10 +70,10 @@ def command(
     torch-trace whatif iter-0000005/ --rank 2=median
     torch-trace whatif iter-0000005/ --micro-batches 16 --virtual-stages 2
 
-    PATH is a trace, or the folder of a window with the traces of its ranks. Without a change the
-    answer is a table of those that may be worth it, by gain. The last four changes are simulated on
-    the forwards and backwards of micro-batches over all ranks, the others on single kernels of up
-    to 16 ranks.
+    PATH is a trace, or the folder of a window with the traces of its ranks. Without a change, the
+    answer is a table of the changes that may be worth it, the largest gain first. The changes from
+    --micro-batches on are simulated on the forward and backward of each micro-batch over all ranks,
+    the changes before it on single kernels of up to 16 ranks.
     """
     from megatron.torch_trace.analysis.run.whatif import whatif
     from megatron.torch_trace.report.prediction.document import document

@@ -68,8 +68,8 @@ def head(analysis: Analysis) -> str:
     return "; ".join(parts) + "."
 
 
-def to_be_had(analysis: Analysis) -> list[str]:
-    """Where the time went and what could be had, in one line; none where nothing worth it could."""
+def possible_gains(analysis: Analysis) -> list[str]:
+    """Where the time went and what could be gained, in one line; none if no gain is worth it."""
     shares, iteration = analysis.summary.shares, analysis.summary.iteration_ns
     if shares is None or iteration is None:
         return []
@@ -85,17 +85,18 @@ def to_be_had(analysis: Analysis) -> list[str]:
     }
     went = ", ".join(f"{part} {percent(share)}" for part, share in parts.items() if share)
     had = [f"{duration(one.gain_ns)} without `{one.code}`" for one in sure[:_MOST_GAINS]]
-    return [f"{duration(iteration)} an iteration: {went}; to be had: {', '.join(had)}."]
+    return [f"{duration(iteration)} an iteration: {went}; possible gain: {', '.join(had)}."]
 
 
 def gain(finding: Finding) -> str:
     """How much shorter the iteration would be, with a blank before it; nothing if unknown."""
     if finding.gain_ns is None:
         return ""
-    error = f"(error {duration(finding.gain_error_ns)})"
+    error = duration(finding.gain_error_ns) if finding.gain_error_ns else "below 1 ns"
     if not finding.sure_gain_ns:
-        return f" The iteration would not be shorter without it {error}."
-    return f" The iteration would be {duration(finding.gain_ns)} shorter without it {error}."
+        return f" Without this cause, the iteration would not be shorter (error {error})."
+    shorter = duration(finding.gain_ns)
+    return f" Without this cause, the iteration would be {shorter} shorter (error {error})."
 
 
 def first_lines(analysis: Analysis) -> str:

@@ -42,7 +42,7 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
 
 def _first_lines(analysis: Analysis, width: int) -> list[str]:
     lines = [
-        *sentences.to_be_had(analysis),
+        *sentences.possible_gains(analysis),
         sentences.head(analysis),
         *sentences.undisturbed(analysis),
     ]

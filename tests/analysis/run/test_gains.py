@@ -121,7 +121,8 @@ def test_kept_analyses_alone_have_no_graph_of_kernels(tmp_path: Path) -> None:
         trace.unlink()
     error = CliRunner().invoke(whatif.command, [str(tmp_path), "--rank", "2=median"]).exception
     assert str(error) == (
-        "the graph of kernels needs the traces themselves, and only kept analyses are here."
+        "--rank 2=median: the graph of kernels needs the traces themselves, and only kept analyses "
+        "are here."
     )
 
 
