@@ -147,8 +147,8 @@ def _path(answer: WhatIf, width: int) -> list[str]:
     more = len(stretches) - len(shown)
     if more:
         verb = "lies" if more == 1 else "lie"
-        stretches = counted(more, "shorter stretch", "shorter stretches")
-        lines.append(f"  {stretches} {verb} between them: --json has all.")
+        others = counted(more, "shorter stretch", "shorter stretches")
+        lines.append(f"  {others} {verb} between them: --json has all.")
     return lines
 
 
