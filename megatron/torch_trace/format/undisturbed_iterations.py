@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.wording import duration, percent
@@ -61,6 +61,14 @@ class UndisturbedIterations:
         if len(self.lengths) < LEAST:
             return None
         return round(median(ns for _, ns in self.lengths))
+
+    @property
+    def spread(self) -> float | None:
+        """Half of the distance between their quartiles, of the median; None of too few."""
+        if len(self.lengths) < LEAST:
+            return None
+        low, middle, high = quantiles([ns for _, ns in self.lengths], n=4)
+        return (high - low) / 2 / middle
 
     def joined(self, other: UndisturbedIterations) -> UndisturbedIterations:
         """These and those, each iteration once."""

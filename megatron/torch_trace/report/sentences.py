@@ -39,6 +39,8 @@ _LEAST_TWICE = 0.005
 _MOST_GAINS = 3
 _LEAST_GAIN = 0.01
 """Of the iteration."""
+_SOME_NS = 100_000
+"""Less than that would not be seen in any iteration."""
 _MOST_NOTES = 8
 _MOST_OPERATORS = 4
 
@@ -94,7 +96,10 @@ def gain(finding: Finding) -> str:
         return ""
     error = duration(finding.gain_error_ns) if finding.gain_error_ns else "below 1 ns"
     if not finding.sure_gain_ns:
-        return f" Without this cause, the iteration would not be shorter (error {error})."
+        if finding.gain_ns + (finding.gain_error_ns or 0) < _SOME_NS:
+            return f" Without this cause, the iteration would not be shorter (error {error})."
+        had = f"gain {duration(finding.gain_ns)}, " if finding.gain_ns > 0 else ""
+        return f" The gain without this cause is not distinguishable from none ({had}error {error})."
     shorter = duration(finding.gain_ns)
     return f" Without this cause, the iteration would be {shorter} shorter (error {error})."
 

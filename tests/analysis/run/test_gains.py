@@ -20,6 +20,7 @@ from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.analysis.run.undisturbed_cost import calibration_of
 from megatron.torch_trace.commands import analyze, whatif
 from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.prediction.text import quoted
 
 SLEEPER = SAMPLES / "analysis" / "dp4-rank2-slow"
@@ -39,6 +40,30 @@ def test_the_sleep_of_a_rank_is_what_its_finding_gains_and_a_faster_network_gain
     assert network.change == "--comm dp*0"
     assert not network.sure_gain_ns
     assert analysis.findings[-1] == network
+
+
+def test_the_finding_names_the_work_that_takes_longer_and_the_error_knows_its_luck() -> None:
+    straggler = torch_trace.analyze(SLEEPER, gains=True).findings[0]
+    assert "Rank 2 takes 48.2 ms longer in 4 stretches of `training loop`." in straggler.title
+    (cause,) = straggler.evidence["causes"]
+    assert (cause["rank"], cause["count"]) == (2, 4)
+    assert straggler.gain_error_ns is not None
+    assert abs((straggler.gain_ns or 0) - SLEPT_NS) <= 2 * straggler.gain_error_ns
+
+
+def test_one_recorded_step_is_said() -> None:
+    printed = CliRunner().invoke(whatif.command, [str(SLEEPER)]).output
+    assert "One step is recorded, which does not tell by how much steps differ" in printed
+
+
+def test_what_is_within_its_error_is_not_called_a_gain() -> None:
+    told = [(45_600_000, 76_000_000), (0, 24_000), (0, 1_230_000), (48_000_000, 200_000)]
+    assert [sentences.gain(finding("straggler", gain, error)) for gain, error in told] == [
+        " The gain without this cause is not distinguishable from none (gain 45.6 ms, error 76 ms).",
+        " Without this cause, the iteration would not be shorter (error 24 us).",
+        " The gain without this cause is not distinguishable from none (error 1.23 ms).",
+        " Without this cause, the iteration would be 48 ms shorter (error 200 us).",
+    ]
 
 
 def test_the_first_line_says_where_the_time_went_and_what_could_be_had() -> None:

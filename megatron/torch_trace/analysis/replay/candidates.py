@@ -18,12 +18,13 @@ from megatron.torch_trace.analysis.replay.change import (
     RankAsMedian,
     WithoutSynchronisation,
 )
-from megatron.torch_trace.analysis.replay.effects import cpu_segments
-from megatron.torch_trace.analysis.replay.effects.adjustment import segments_of
-from megatron.torch_trace.analysis.replay.effects.cpu_changes import stage_of
 from megatron.torch_trace.analysis.replay.kernels.graph import WAIT
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
-from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.replay.kernels.peer_segments import (
+    far_longer,
+    median_of,
+    segments_of,
+)
 from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 
@@ -50,25 +51,17 @@ def candidates(found: KernelGraph) -> tuple[Change, ...]:
 
 def _late_ranks(found: KernelGraph) -> list[int]:
     """Ranks whose CPU works longer than that of the others of their stage, the most first."""
-    stages: dict[int | None, list[RankGraph]] = {}
-    for one in found.ranks:
-        stages.setdefault(stage_of(one), []).append(one)
     late = []
     duration = found.graph.nodes.duration
-    for ranks in stages.values():
-        if len(ranks) < 2:
+    for at, one in enumerate(found.ranks):
+        peers = found.peers.peers(at)
+        if not peers:
             continue
-        ids = cpu_segments.segment_ids(ranks)
-        own = [duration[segments_of(one)] for one in ranks]
-        for at, one in enumerate(ranks):
-            columns = [
-                cpu_segments.aligned(ids[at], ids[other], own[other])
-                for other in range(len(ranks))
-                if other != at
-            ]
-            more = int((own[at] - cpu_segments.median_of(columns, own[at])).sum())
-            if more > 0:
-                late.append((-more, one.rank))
+        own = duration[segments_of(one)]
+        columns = found.peers.columns(at, peers, duration)
+        more = int((own - median_of(columns, own)).sum())
+        if more > 0 or far_longer(own, columns).any():
+            late.append((-more, one.rank))
     return [rank for _, rank in sorted(late)[:_MOST_RANKS]]
 
 

@@ -7,6 +7,7 @@ replay.simulate([RankAsMedian(2)]).iteration_ns
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,12 @@ from megatron.torch_trace.analysis.replay.candidates import candidates
 from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.effects.change_effects import adjusted
+from megatron.torch_trace.analysis.replay.gain_error import GainError, of_steps
 from megatron.torch_trace.analysis.replay.kernels.graph import EDGE_KINDS
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph, kernel_graph
 from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPaths
+from megatron.torch_trace.analysis.replay.left_out import LeftOut
+from megatron.torch_trace.analysis.replay.path.causes import Cause, causes_of
 from megatron.torch_trace.analysis.replay.path.critical_path import critical_path
 from megatron.torch_trace.analysis.replay.path.pieces import PathPiece as PathPiece
 from megatron.torch_trace.analysis.replay.path.pieces import pieces_of
@@ -39,15 +43,20 @@ class Simulated:
 
     Args:
         iteration_ns: mean over ranks and steps.
-        error_ns: by how much the gain over the recorded iteration may be wrong: what it changes if
-            latencies are the usual ones instead of the recorded, at least the replay's own error,
-            and what the ranks differ by that a median is of.
+        error: by how much the gain over the recorded iteration may be wrong.
         critical_path: of the step that is closest to the mean, from begin to end.
+        causes: what took far longer on a rank than on its peers, the longest first.
     """
 
     iteration_ns: int
-    error_ns: int
+    error: GainError
     critical_path: tuple[PathPiece, ...]
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def error_ns(self) -> int:
+        """All parts of the error together."""
+        return self.error.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,10 @@ class Replay:
     def __init__(self, timelines: Mapping[int, Timeline]) -> None:
         self.found: KernelGraph = kernel_graph(timelines)
         self._paths = LongestPaths.of(self.found.graph)
+        self._rewired: tuple[Adjustment, LongestPaths] | None = None
         self._strict = self.evaluated(Adjustment.none(self.found))
         self._usual = self.evaluated(Adjustment.none(self.found), usual=True)
+        self._left_out = LeftOut(self.found, self._strict.changed, self._iteration_with)
 
     @classmethod
     def of(
@@ -142,6 +153,11 @@ class Replay:
         return max(abs(one - self.recorded_ns) for one in missed)
 
     @property
+    def steps(self) -> int:
+        """How many every rank has."""
+        return min(len(one.timeline.window.steps) for one in self.found.ranks)
+
+    @property
     def inferred_edges(self) -> dict[str, int]:
         """Dependencies that no event tells, by kind."""
         edges = self.found.graph.edges
@@ -161,25 +177,26 @@ class Replay:
         """Whether the replay is close enough to the recording for gains to be told."""
         return self.error_ns <= MOST_ERROR * self.recorded_ns
 
-    def simulate(self, changes: Sequence[Change], *, with_path: bool = True) -> Simulated:
+    def simulate(
+        self, changes: Sequence[Change], *, with_path: bool = True, with_error: bool = True
+    ) -> Simulated:
         """The iteration after changes.
 
         Args:
             changes: made one after the other.
             with_path: find the critical path too, which takes longer than the time.
+            with_error: find out how much of the gain is luck too; else only the graph's own error.
 
         Raises:
             UsageError: a change is about what the traces do not hold.
         """
         changed = adjusted(self.found, changes)
         result = self.evaluated(changed)
-        usual = self.evaluated(changed, usual=True)
-        gain = self._strict.iteration_ns - result.iteration_ns
-        error = abs(gain - (self._usual.iteration_ns - usual.iteration_ns))
         return Simulated(
             iteration_ns=result.iteration_ns,
-            error_ns=round(max(error, self.error_ns) + self._spread(changed, result)),
+            error=self._error(changed, result) if with_error else GainError(self.error_ns),
             critical_path=self._path(result) if with_path else (),
+            causes=causes_of(self.found, changed.excess) if changed.excess else (),
         )
 
     def critical_path(self) -> tuple[PathPiece, ...]:
@@ -205,18 +222,55 @@ class Replay:
         """Changes worth trying, from what the traces hold."""
         return candidates(self.found)
 
-    def _spread(self, changed: Adjustment, result: Evaluated) -> float:
-        """Half of what the iteration differs by between variants of a change that are as likely."""
-        if not changed.variants:
+    def _error(self, changed: Adjustment, result: Evaluated) -> GainError:
+        """Of the gain, by what the recording tells."""
+        usual = self.evaluated(changed, usual=True)
+        gain = self._strict.iteration_ns - result.iteration_ns
+        replay = abs(gain - (self._usual.iteration_ns - usual.iteration_ns))
+        count = min(len(one) for one in (*result.steps, *self._strict.steps))
+        before, after = (
+            [float(np.mean([steps[n] for steps in one.steps])) for n in range(count)]
+            for one in (self._strict, result)
+        )
+        ranks = self._left_out.error(changed, gain)
+        if changed.variants:
+            ranks = math.hypot(ranks or 0.0, self._among_variants(changed, gain))
+        return GainError(
+            float(max(replay, self.error_ns)),
+            of_steps([one - other for one, other in zip(before, after, strict=True)])
+            or self._instead_of_steps(changed, gain, ranks),
+            ranks,
+        )
+
+    def _instead_of_steps(
+        self, changed: Adjustment, gain: float, ranks: float | None
+    ) -> float | None:
+        """Of one step: the part by which ranks differ in what the change takes away from them."""
+        if self.steps > 1:
             return 0.0
+        nodes = self.found.graph.nodes
+        own = nodes.rank >= 0
+        taken = np.bincount(
+            nodes.rank[own], weights=np.abs(nodes.duration - changed.duration)[own]
+        )
+        taken = taken[taken > 0]
+        if len(taken) < 2:
+            return ranks
+        return max(ranks or 0.0, abs(gain) * float(taken.std(ddof=1) / taken.mean()))
+
+    def _among_variants(self, changed: Adjustment, gain: float) -> float:
+        """Half of what the iteration differs by between variants of a change that are as likely."""
         if len(changed.variants) == 1:
             # What one other rank is a luck away from, nobody knows.
-            return abs(self._strict.iteration_ns - result.iteration_ns) / 2
-        found = []
-        for duration in changed.variants:
-            times = result.paths.times(self._weights(changed, duration, changed.lag), self._start)
-            found.append(float(np.mean(np.concatenate(self._steps(times, duration)))))
+            return abs(gain) / 2
+        found = [self._iteration_with(changed, duration) for duration in changed.variants]
         return (max(found) - min(found)) / 2
+
+    def _iteration_with(self, changed: Adjustment, duration: Ints) -> float:
+        """The iteration of a changed graph with other durations."""
+        paths = self._paths_of(changed)
+        times = paths.times(self._weights(changed, duration, changed.lag), self._start)
+        return float(np.mean(np.concatenate(self._steps(times, duration))))
 
     @property
     def _start(self) -> Ints:
@@ -227,12 +281,18 @@ class Replay:
 
     def evaluated(self, changed: Adjustment, *, usual: bool = False) -> Evaluated:
         """Times of all nodes after a change, with recorded or with usual latencies."""
-        paths = self._paths
-        if changed.rewired:
-            paths = LongestPaths.of(self.found.graph, changed.keep, changed.source)
+        paths = self._paths_of(changed)
         lag = changed.usual if usual else changed.lag
         times = paths.times(self._weights(changed, changed.duration, lag), self._start)
         return Evaluated(changed, paths, times, self._steps(times, changed.duration))
+
+    def _paths_of(self, changed: Adjustment) -> LongestPaths:
+        if not changed.rewired:
+            return self._paths
+        if self._rewired is None or self._rewired[0] is not changed:
+            paths = LongestPaths.of(self.found.graph, changed.keep, changed.source)
+            self._rewired = changed, paths
+        return self._rewired[1]
 
     def _steps(self, times: Ints, duration: Ints) -> tuple[Ints, ...]:
         """Lengths of the steps of each rank; the last one lasts as long as the GPU works for it."""

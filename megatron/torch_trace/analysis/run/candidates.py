@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
 from megatron.torch_trace.analysis.replay.change import Change, MicroBatches
+from megatron.torch_trace.analysis.replay.gain_error import GainError
+from megatron.torch_trace.analysis.replay.path.causes import Cause
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.graphs import Graphs, KernelAnswers
 from megatron.torch_trace.errors import UsageError
@@ -26,14 +28,21 @@ class Candidate:
         finding: code of the finding whose cause it takes away; None if there is none.
         iteration_ns: after it.
         gain_ns: by how much shorter; with more micro-batches, by how much for as many tokens.
-        error_ns: of the gain.
+        error: of the gain, in its parts.
+        causes: what took far longer on a rank than on its peers, where the change is about that.
     """
 
     change: str
     finding: str | None
     iteration_ns: int
     gain_ns: int
-    error_ns: int
+    error: GainError
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def error_ns(self) -> int:
+        """Of the gain, all parts together."""
+        return self.error.total
 
     @property
     def is_distinguishable(self) -> bool:
@@ -69,23 +78,34 @@ def candidates_of(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
         try:
             _, graph = graphs.for_changes(changes)
             check(graph, changes)
-            found.append(candidate_of(graph, changes, code))
+            found.append(candidate_of(graph, changes, code, graphs.spread))
         except (UsageError, UnreplayableError):
             # Of another change than the recording can tell nothing is asked here.
             continue
     return sorted(found, key=lambda one: (-one.gain_ns, one.change))
 
 
-def candidate_of(graph: Graph, changes: Sequence[Change], finding: str | None) -> Candidate:
-    """Changes, and what all of them together would give."""
+def candidate_of(
+    graph: Graph, changes: Sequence[Change], finding: str | None, spread: float | None = None
+) -> Candidate:
+    """Changes, and what all of them together would give.
+
+    Args:
+        graph, changes: which is asked for what.
+        finding: code of the finding whose remedy they are.
+        spread: the part by which the run's iterations without the profiler differ.
+    """
     simulated = _without_path(graph, changes)
     fewer = 1.0 / times_the_tokens(graph, changes)
+    gain = round(graph.simulated_ns - simulated.iteration_ns * fewer)
+    error = simulated.error.at_least(missed_ns(graph)).times(fewer)
     return Candidate(
         change=" ".join(one.text for one in changes),
         finding=finding,
         iteration_ns=simulated.iteration_ns,
-        gain_ns=round(graph.simulated_ns - simulated.iteration_ns * fewer),
-        error_ns=round(max(simulated.error_ns, missed_ns(graph)) * fewer),
+        gain_ns=gain,
+        error=error.of_run(gain, spread),
+        causes=getattr(simulated, "causes", ()),
     )
 
 

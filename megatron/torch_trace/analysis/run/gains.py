@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.findings import by_gain
 from megatron.torch_trace.analysis.findings.remedies import remedy_of
+from megatron.torch_trace.analysis.findings.shares import milliseconds
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.analysis.run.candidates import candidate_of, check
+from megatron.torch_trace.analysis.run.candidates import Candidate, candidate_of, check
 from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.selection import listed
+from megatron.torch_trace.wording import counted
 
 logger = logging.getLogger(__name__)
 
+_MOST_CAUSES = 3
 _CHEAP_BYTES = 512 << 20
 """Traces of so many bytes, uncompressed, are replayed without being asked to."""
 
@@ -57,10 +61,31 @@ def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
     try:
         _, graph = graphs.for_changes(changes)
         check(graph, changes)
-        found = candidate_of(graph, changes, finding.code)
+        found = candidate_of(graph, changes, finding.code, graphs.spread)
     except (UsageError, UnreplayableError):
         # What graphs cannot tell has no gain; the finding is none the worse.
         return finding
     return replace(
-        finding, gain_ns=found.gain_ns, gain_error_ns=found.error_ns, change=found.change
+        finding,
+        title=finding.title + _where(found),
+        evidence={**finding.evidence, **_causes(found)},
+        gain_ns=found.gain_ns,
+        gain_error_ns=found.error_ns,
+        change=found.change,
     )
+
+
+def _causes(found: Candidate) -> dict[str, object]:
+    return {"causes": [asdict(one) for one in found.causes]} if found.causes else {}
+
+
+def _where(found: Candidate) -> str:
+    """Which work of the rank took far longer, with a blank before it; nothing if none did."""
+    if not found.causes:
+        return ""
+    longest = found.causes[0]
+    total = sum(one.time_ns for one in found.causes)
+    names = listed([f"`{one.name}`" for one in found.causes], most=_MOST_CAUSES)
+    what = f" ({longest.function})" if longest.function else ""
+    times = counted(sum(one.count for one in found.causes), "stretch", "stretches")
+    return f" Rank {longest.rank} takes {milliseconds(total)} longer in {times} of {names}{what}."

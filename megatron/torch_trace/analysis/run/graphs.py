@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from statistics import median
 
 from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
 from megatron.torch_trace.analysis.replay.change import (
@@ -28,6 +30,12 @@ _KEPT_PER_RAW_BYTE = 0.5
 KERNELS, SPANS = "kernels", "spans"
 
 
+ONE_STEP = (
+    "One step is recorded, which does not tell by how much steps differ: the errors say what the "
+    "ranks tell of that. Record three steps or more."
+)
+
+
 class KernelAnswers:
     """The graph of kernels, which tells a change's error apart from its own.
 
@@ -46,6 +54,15 @@ class KernelAnswers:
     def simulate(self, changes: Sequence[Change], *, with_path: bool = True) -> Simulated:
         """The iteration after changes; see `Replay`."""
         return self.replay.simulate(changes, with_path=with_path)
+
+    @property
+    def steps(self) -> int:
+        """How many were recorded."""
+        return self.replay.steps
+
+    def iteration_ns(self, changes: Sequence[Change]) -> int:
+        """The same without the path and the error."""
+        return self.replay.simulate(changes, with_path=False, with_error=False).iteration_ns
 
 
 class Graphs:
@@ -173,9 +190,21 @@ class Graphs:
             return self.spans().slack()
         return [(one.rank, one.slack_ns) for one in self.kernels().replay.slack()]
 
+    @cached_property
+    def spread(self) -> float | None:
+        """The part by which iterations without the profiler differ; None if that is unknown."""
+        found = [one.result.undisturbed.spread for one in self._known.by_rank.values()]
+        known = [one for one in found if one is not None]
+        return median(known) if known else None
+
     @property
     def notes(self) -> list[str]:
         """What to know of the graphs that were made, in sentences."""
+        made = [one for one in (self._kernels, self._spans) if isinstance(one, _GRAPHS)]
+        alone = [ONE_STEP] if any(one.steps == 1 for one in made) else []
+        return self._absent() + alone
+
+    def _absent(self) -> list[str]:
         if not isinstance(self._kernels, KernelAnswers):
             return []
         shown, there = len(self._kernels.replay.ranks), len(self._known.by_rank)
@@ -185,6 +214,9 @@ class Graphs:
             f"The graph of kernels has {shown} of the {there:,} ranks; what the others delay is "
             "not in it."
         ]
+
+
+_GRAPHS = (KernelAnswers, SpanReplay)
 
 
 def _finding(change: Change) -> str | None:

@@ -28,7 +28,7 @@ class Calibration:
 
     def iteration_ns(self, graph: Graph, changes: Sequence[Change]) -> int:
         """An iteration without the profiler, after changes."""
-        return graph.simulate([*changes, self.cost]).iteration_ns
+        return graph.iteration_ns([*changes, self.cost])
 
 
 def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | None:
@@ -37,7 +37,7 @@ def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | 
         return None
 
     def simulated(cost: float) -> int:
-        return graph.simulate([RecordingCost(cost)]).iteration_ns
+        return graph.iteration_ns([RecordingCost(cost)])
 
     if undisturbed_ns >= simulated(0.0):
         return Calibration(RecordingCost(0.0)) if _near(simulated(0.0), undisturbed_ns) else None

@@ -141,7 +141,9 @@ def answer(
     calibration = calibration_of(graph, analysis.summary.undisturbed_iteration_ns)
     undisturbed = calibration.iteration_ns(graph, changes) if calibration else None
     candidates = (
-        [candidate_of(graph, changes, None)] if changes else candidates_of(graphs, analysis)
+        [candidate_of(graph, changes, None, graphs.spread)]
+        if changes
+        else candidates_of(graphs, analysis)
     )
     return WhatIf(
         changes=tuple(one.text for one in changes),
@@ -150,7 +152,7 @@ def answer(
         recorded_ns=graph.recorded_ns,
         replayed_ns=graph.simulated_ns,
         simulated_ns=simulated.iteration_ns,
-        error_ns=max(simulated.error_ns, missed_ns(graph)),
+        error_ns=candidates[0].error_ns if changes else max(graph.error_ns, missed_ns(graph)),
         undisturbed_ns=undisturbed,
         inferred_edges=graphs.inferred_edges(name),
         candidates=tuple(candidates),

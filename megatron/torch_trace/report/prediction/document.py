@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from megatron.torch_trace.analysis.run.whatif import WhatIf
@@ -35,7 +36,12 @@ def document(answer: WhatIf) -> dict[str, Any]:
                 "iteration_ns": one.iteration_ns,
                 "gain_ns": one.gain_ns,
                 "error_ns": one.error_ns,
+                "error_parts_ns": {
+                    name: None if ns is None else round(ns)
+                    for name, ns in asdict(one.error).items()
+                },
                 "distinguishable": one.is_distinguishable,
+                "causes": [asdict(cause) for cause in one.causes],
             }
             for one in answer.candidates
         ],

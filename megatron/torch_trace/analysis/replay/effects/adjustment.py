@@ -9,7 +9,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
-from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.replay.kernels.peer_segments import segments_of as segments_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 
@@ -25,6 +25,9 @@ class Adjustment:
         keep: which edges count; None for all.
         rewired: sources or edges are others than recorded.
         variants: other durations that are as likely; what they differ by is the change's error.
+        mended: ranks that a change takes the peers' times for; nobody's peers.
+        excess: by rank, its segments (nodes) that took far longer than on its peers, and by how
+            much, ns.
     """
 
     duration: Ints
@@ -35,6 +38,8 @@ class Adjustment:
     keep: Bools | None = None
     rewired: bool = False
     variants: list[Ints] = field(default_factory=list)
+    mended: frozenset[int] = frozenset()
+    excess: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
 
     @classmethod
     def none(cls, found: KernelGraph) -> Adjustment:
@@ -52,11 +57,6 @@ class Adjustment:
         """Take edges out."""
         self.keep = ~gone if self.keep is None else self.keep & ~gone
         self.rewired = True
-
-
-def segments_of(rank: RankGraph) -> slice:
-    """The nodes of a rank's points."""
-    return slice(rank.first_point, rank.first_point + len(rank.points))
 
 
 def scaled(values: Ints, factor: float) -> Ints:

@@ -32,6 +32,7 @@ def adjusted(found: KernelGraph, changes: Sequence[Change]) -> Adjustment:
         UsageError: a change is about what is not in the traces, or not in this graph.
     """
     result = Adjustment.none(found)
+    result.mended = frozenset(one.rank for one in changes if isinstance(one, RankAsMedian))
     for change in changes:
         make = _MAKERS.get(type(change))
         if make is None:

@@ -16,8 +16,9 @@ from megatron.torch_trace.analysis.replay.effects import cpu_segments
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled, segments_of
 from megatron.torch_trace.analysis.replay.kernels.graph import LAUNCH, WAIT
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
-from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.replay.kernels.peer_segments import far_longer, median_of
 from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.selection import listed
 
@@ -28,37 +29,36 @@ _LEAST_LATENCY_NS = 1_000
 """From a launch to its work it takes at least as long, however cheap the call."""
 
 
-def stage_of(rank: RankGraph) -> int | None:
-    """Pipeline stage of a rank, as far as its trace tells."""
-    return rank.timeline.activity.metadata.coordinates.get("pp")
-
-
 def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian) -> None:
-    """The CPU segments of a rank as the median of the ranks of its pipeline stage has them."""
-    mine = next((one for one in found.ranks if one.rank == change.rank), None)
-    if mine is None:
+    """The CPU segments of a rank as the median of the ranks of its pipeline stage has them.
+
+    Where some of its segments take far longer than on any peer, these alone: the rest is luck.
+    """
+    position = next((at for at, one in enumerate(found.ranks) if one.rank == change.rank), None)
+    if position is None:
         there = listed([one.rank for one in found.ranks])
         raise UsageError(
             f"{change.text}: there is no trace of rank {change.rank}; there are {there}."
         )
-    others = [o for o in found.ranks if o is not mine and stage_of(o) == stage_of(mine)]
+    others = found.peers.peers(position, result.mended) or found.peers.peers(position)
     if not others:
         raise UsageError(
             f"{change.text}: no other rank does the same work as rank {change.rank}; name the "
             "traces of ranks of the same pipeline stage too."
         )
-    ids = cpu_segments.segment_ids([mine, *others])
-    own = result.duration[segments_of(mine)]
-    columns = [
-        cpu_segments.aligned(ids[0], other_ids, result.duration[segments_of(other)])
-        for other, other_ids in zip(others, ids[1:], strict=True)
-    ]
-    median = cpu_segments.median_of(columns, own)
+    here = segments_of(found.ranks[position])
+    own = result.duration[here]
+    columns = found.peers.columns(position, others, result.duration)
+    median, far = median_of(columns, own), far_longer(own, columns)
+    replaced = far if far.any() else np.ones(len(own), dtype=bool)
+    if far.any():
+        at = np.flatnonzero(far)
+        result.excess[change.rank] = ints(at + here.start), ints((own - median)[at])
     for column in columns[:_MOST_VARIANTS]:
         variant = result.duration.copy()
-        variant[segments_of(mine)] = np.where(column == NONE, own, column)
+        variant[here] = np.where(replaced & (column != NONE), column, own)
         result.variants.append(variant)
-    result.duration[segments_of(mine)] = median
+    result.duration[here] = np.where(replaced, median, own)
 
 
 def launch(found: KernelGraph, result: Adjustment, change: LaunchScaled) -> None:

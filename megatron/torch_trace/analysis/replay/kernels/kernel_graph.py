@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.communication.collectives import CollectiveCa
 from megatron.torch_trace.analysis.communication.messages import deliveries, messages_of
 from megatron.torch_trace.analysis.replay.kernels.graph import Graph, GraphBuilder
 from megatron.torch_trace.analysis.replay.kernels.meetings import Joined, Meetings, common_calls
+from megatron.torch_trace.analysis.replay.kernels.peer_segments import PeerSegments
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph, add_rank
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 
@@ -24,12 +25,14 @@ class KernelGraph:
         ranks: each rank's part, ascending.
         calls: communication of each of them.
         joined: what was joined over ranks.
+        peers: the CPU segments of ranks beside those of others.
     """
 
     graph: Graph
     ranks: tuple[RankGraph, ...]
     calls: tuple[CollectiveCalls, ...]
     joined: Joined
+    peers: PeerSegments
 
 
 def kernel_graph(timelines: Mapping[int, Timeline]) -> KernelGraph:
@@ -59,4 +62,6 @@ def _build(timelines: Mapping[int, Timeline]) -> KernelGraph:
         )
     )
     meetings.add_rest()
-    return KernelGraph(builder.graph(), ranks, tuple(calls.values()), meetings.joined)
+    return KernelGraph(
+        builder.graph(), ranks, tuple(calls.values()), meetings.joined, PeerSegments(ranks)
+    )

@@ -15,6 +15,7 @@ import numpy as np
 from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls
 from megatron.torch_trace.analysis.host.python_frames import function_name
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
+from megatron.torch_trace.analysis.replay.kernels.thread_points import LAST
 from megatron.torch_trace.analysis.timeline.activity import NONE, Rows
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
@@ -40,6 +41,19 @@ class PieceNames:
         self.rank = rank
         self.calls = calls
         self.activity = rank.timeline.activity
+
+    def tracks(self, nodes: Ints, lanes: Ints) -> Ints:
+        """Tracks of CPU nodes; of what follows a thread's last note it is the training loop's.
+
+        Args:
+            nodes: of this rank.
+            lanes: their tracks, of threads.
+        """
+        points, main = self.rank.points, self.rank.timeline.window.track
+        at = nodes - self.rank.first_point
+        own = (at >= 0) & (at < len(points))
+        rests = own & (points.role[np.where(own, at, 0)] == LAST)
+        return ints(np.where(rests & (main != NONE), main, lanes))
 
     def cpu(self, time: Ints, track: Ints) -> list[str]:
         """Of what the CPU did at these times, ns since the base of the trace, on these tracks."""

@@ -70,7 +70,8 @@ def _names(
         mine = [n for n, one in enumerate(stretches) if one.rank == position and one.kind == CPU]
         at = ints([stretches[n].node for n in mine])
         middle = nodes.time[at] + nodes.duration[at] // 2 - rank.shift
-        for n, name in zip(mine, names[position].cpu(middle, nodes.lane[at]), strict=True):
+        tracks = names[position].tracks(at, nodes.lane[at])
+        for n, name in zip(mine, names[position].cpu(middle, tracks), strict=True):
             told[n] = name
         work = [
             n for n, one in enumerate(stretches) if one.rank == position and one.kind == COMPUTE
@@ -164,4 +165,5 @@ def _with_function(
     nodes, node = graph.nodes, longest.node
     own = names[longest.rank]
     middle = int(nodes.time[node] + nodes.duration[node] // 2) - own.rank.shift
-    return replace(piece, function=own.function(middle, int(nodes.lane[node])))
+    track = own.tracks(ints([node]), nodes.lane[[node]])
+    return replace(piece, function=own.function(middle, int(track[0])))

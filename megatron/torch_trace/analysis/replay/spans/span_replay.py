@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.replay.change import (
     StagesBalanced,
     VirtualStages,
 )
+from megatron.torch_trace.analysis.replay.gain_error import GainError, of_steps
 from megatron.torch_trace.analysis.replay.spans.alterations import altered
 from megatron.torch_trace.analysis.replay.spans.measured_passes import passes_of
 from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape
@@ -49,16 +50,21 @@ class SpanSimulated:
 
     Args:
         iteration_ns: the mean over steps.
-        error_ns: what the replay misses without a change, in an iteration of this length; after a
-            change also the spread of the passes, since other ones come together then.
+        error: what the replay misses without a change, in an iteration of this length; after a
+            change also the spread over steps and of the passes, since other ones come together.
         critical_path: of the copy of the model that ends last.
         microbatches: of the iteration.
     """
 
     iteration_ns: int
-    error_ns: int
+    error: GainError
     critical_path: tuple[SpanPiece, ...]
     microbatches: int
+
+    @property
+    def error_ns(self) -> int:
+        """All parts of the error together."""
+        return self.error.total
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,11 @@ class SpanReplay:
         return self.shape.microbatches
 
     @property
+    def steps(self) -> int:
+        """How many were recorded."""
+        return len(self.passes.recorded)
+
+    @property
     def recorded_ns(self) -> int:
         """The recorded iteration: the mean over steps."""
         return round(float(self.passes.recorded.mean()))
@@ -119,13 +130,21 @@ class SpanReplay:
         passes = altered(self.passes, changes)
         simulation = simulate(passes) if changes else self.strict
         grown = max(1.0, simulation.iteration_ns / max(1, self.simulated_ns))
-        luck = _luck(passes) if changes else 0.0
+        error = GainError(self.error_ns * grown)
+        if changes:
+            more = passes.shape.microbatches / self.shape.microbatches
+            gains = self.strict.steps * more - simulation.steps
+            error = replace(error, steps=of_steps(gains.tolist()), passes=_luck(passes))
         return SpanSimulated(
             simulation.iteration_ns,
-            round(self.error_ns * grown + luck),
+            error,
             self._path(simulation),
             passes.shape.microbatches,
         )
+
+    def iteration_ns(self, changes: Sequence[Change]) -> int:
+        """The same without the path and the error."""
+        return simulate(altered(self.passes, changes)).iteration_ns
 
     def slack(self) -> list[tuple[int, int]]:
         """Rank and how much longer one of its passes may take before the iteration does, ns."""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The iteration with the luck of one rank taken out: its CPU takes as long as that of its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
+from megatron.torch_trace.analysis.replay.gain_error import jackknife
+from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
+from megatron.torch_trace.analysis.replay.kernels.peer_segments import median_of, segments_of
+from megatron.torch_trace.columns.intervals import Ints
+
+MOST_RANKS = 8
+"""Of more ranks those are left out whose CPU works longest: which of them is last is the luck."""
+
+
+class LeftOut:
+    """Each rank left out, one after the other.
+
+    Args:
+        found: the graph.
+        recorded: without a change.
+        iteration_ns: of an adjusted graph with other durations.
+    """
+
+    def __init__(
+        self,
+        found: KernelGraph,
+        recorded: Adjustment,
+        iteration_ns: Callable[[Adjustment, Ints], float],
+    ) -> None:
+        self._found = found
+        self._recorded = recorded
+        self._iteration_ns = iteration_ns
+        self._before: dict[tuple[int, frozenset[int]], float] = {}
+
+    def error(self, changed: Adjustment, gain: float) -> float | None:
+        """The jackknife's standard error of a gain; None where ranks have no peers."""
+        possible = self._possible(changed.mended)
+        chosen = possible[:MOST_RANKS]
+        gains = [
+            self._recorded_without(position, changed.mended)
+            - self._iteration_ns(changed, self._without(position, changed))
+            for position in chosen
+        ]
+        return jackknife(gain, gains, len(possible) - len(chosen))
+
+    def _possible(self, mended: frozenset[int]) -> list[int]:
+        """Ranks that have peers, of the longest CPU time first."""
+        duration, ranks = self._found.graph.nodes.duration, self._found.ranks
+        there = [
+            position
+            for position, one in enumerate(ranks)
+            if one.rank not in mended and self._found.peers.peers(position, mended)
+        ]
+        return sorted(there, key=lambda at: (-int(duration[segments_of(ranks[at])].sum()), at))
+
+    def _recorded_without(self, position: int, mended: frozenset[int]) -> float:
+        key = position, mended
+        if key not in self._before:
+            duration = self._without(position, self._recorded, mended)
+            self._before[key] = self._iteration_ns(self._recorded, duration)
+        return self._before[key]
+
+    def _without(
+        self, position: int, changed: Adjustment, mended: frozenset[int] | None = None
+    ) -> Ints:
+        peers = self._found.peers
+        others = peers.peers(position, changed.mended if mended is None else mended)
+        here = segments_of(self._found.ranks[position])
+        duration = changed.duration.copy()
+        columns = peers.columns(position, others, duration)
+        duration[here] = median_of(columns, np.asarray(duration[here]))
+        return duration

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gain's error knows the luck of steps and ranks, and a rank's cause is what it alone does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from machine import Act, Machine, cpu, reduce, run, sync
+
+from megatron.torch_trace.analysis.replay.change import KernelsScaled, LaunchScaled, RankAsMedian
+from megatron.torch_trace.analysis.replay.gain_error import GainError, jackknife, of_steps
+from megatron.torch_trace.analysis.replay.path.causes import Cause
+from megatron.torch_trace.analysis.replay.replay import Replay
+from megatron.torch_trace.format.undisturbed_iterations import UndisturbedIterations
+
+Programs = Mapping[int, Sequence[Act]]
+
+
+def lucky(more: Mapping[int, int], sleep: Mapping[int, int] | None = None) -> Programs:
+    """Four ranks, some with a CPU that takes a little longer everywhere, some that sleep once."""
+    slept = sleep or {}
+    return {
+        rank: [
+            act
+            for turn in range(9)
+            for act in (
+                cpu(100_000 + more.get(rank, 0) + (slept.get(rank, 0) if turn == 4 else 0)),
+                run("gemm", 20_000),
+                reduce(5_000),
+                sync(),
+            )
+        ]
+        for rank in range(4)
+    }
+
+
+def test_the_parts_of_an_error_are_added_as_squares() -> None:
+    assert GainError(3.0, steps=4.0).total == 5
+    assert GainError(1.0, 2.0, 4.0, 10.0).of_run(100.0, 0.2).total == 23
+
+
+def test_of_two_steps_the_spread_itself_is_luck() -> None:
+    assert of_steps([10.0]) is None
+    assert of_steps([10.0, 30.0]) == pytest.approx(1.84 * 10.0)
+    assert of_steps([10.0] * 20) == 0.0
+
+
+def test_a_gain_that_hangs_on_one_rank_has_an_error_and_one_that_does_not_has_none() -> None:
+    assert jackknife(50.0, [50.0]) is None
+    assert jackknife(50.0, [50.0] * 3) == 0.0
+    assert jackknife(50.0, [50.0, 50.0, 110.0]) == pytest.approx(40.0)
+    assert jackknife(50.0, [50.0, 110.0], others=1) == pytest.approx(40.0)
+
+
+def test_where_nothing_tells_the_spread_an_error_is_a_part_of_the_gain() -> None:
+    assert GainError(0.0).of_run(100.0, None).total == 16
+    assert GainError(0.0, ranks=0.0).of_run(100.0, None).total == 0
+
+
+def test_undisturbed_iterations_tell_by_which_part_iterations_differ() -> None:
+    assert UndisturbedIterations.of([[1, 100], [2, 100]]).spread is None
+    found = UndisturbedIterations.of([[1, 90], [2, 95], [3, 100], [4, 105], [5, 110]])
+    assert found.spread == pytest.approx(0.075)
+
+
+def test_a_rank_that_sleeps_once_is_mended_there_and_its_luck_stays(tmp_path: Path) -> None:
+    recorded = Machine(lucky({1: 1_000, 2: 3_000, 3: 2_000}, sleep={2: 400_000}))
+    replay = Replay.of(recorded.record(tmp_path))
+    result = replay.simulate([RankAsMedian(2)])
+    # It slept for 400 us, and in that turn it also took 2 us more than the median of the others.
+    assert replay.recorded_ns - result.iteration_ns == 402_000 - 1_000
+    assert result.causes == (Cause(2, "training loop", 402_000, 1),)
+    assert result.error.ranks is not None
+    assert result.error.ranks < 2_000
+
+
+def test_a_rank_that_is_slower_everywhere_is_mended_everywhere(tmp_path: Path) -> None:
+    replay = Replay.of(Machine(lucky({1: 9_000, 2: 7_000})).record(tmp_path))
+    result = replay.simulate([RankAsMedian(1)])
+    # Rank 2 is last then: whether it is the next one or not makes all the gain.
+    assert replay.recorded_ns - result.iteration_ns == 9 * 2_000
+    assert result.causes == ()
+    assert result.error_ns > 9 * 2_000
+
+
+def test_one_step_is_as_sure_as_the_ranks_are_alike(tmp_path: Path) -> None:
+    def error(kernels: Sequence[int]) -> float | None:
+        programs = {
+            rank: [
+                act
+                for _ in range(9)
+                for act in (cpu(50_000), run("gemm", kernel), reduce(5_000), sync())
+            ]
+            for rank, kernel in enumerate(kernels)
+        }
+        replay = Replay.of(Machine(programs).record(tmp_path / str(kernels[0])))
+        return replay.simulate([KernelsScaled("gemm", 0.5)]).error.steps
+
+    assert error([20_000] * 4) == 0
+    # The change takes 30 us away from one rank and 10 from the others: 10 / 15 of the gain.
+    assert error([60_000, 20_000, 20_000, 20_000]) == pytest.approx(9 * 30_000 * 10 / 15)
+
+
+def test_a_single_rank_and_step_tell_no_spread(tmp_path: Path) -> None:
+    replay = Replay.of(Machine({0: lucky({})[0]}).record(tmp_path))
+    error = replay.simulate([LaunchScaled(0.0)]).error
+    assert (error.steps, error.ranks) == (None, None)
