@@ -99,7 +99,9 @@ def gain(finding: Finding) -> str:
         if finding.gain_ns + (finding.gain_error_ns or 0) < _SOME_NS:
             return f" Without this cause, the iteration would not be shorter (error {error})."
         had = f"gain {duration(finding.gain_ns)}, " if finding.gain_ns > 0 else ""
-        return f" The gain without this cause is not distinguishable from none ({had}error {error})."
+        return (
+            f" The gain without this cause is not distinguishable from none ({had}error {error})."
+        )
     shorter = duration(finding.gain_ns)
     return f" Without this cause, the iteration would be {shorter} shorter (error {error})."
 

@@ -57,9 +57,9 @@ def test_one_recorded_step_is_said() -> None:
 
 
 def test_what_is_within_its_error_is_not_called_a_gain() -> None:
-    told = [(45_600_000, 76_000_000), (0, 24_000), (0, 1_230_000), (48_000_000, 200_000)]
+    told = [(45_000_000, 76_000_000), (0, 24_000), (0, 1_230_000), (48_000_000, 200_000)]
     assert [sentences.gain(finding("straggler", gain, error)) for gain, error in told] == [
-        " The gain without this cause is not distinguishable from none (gain 45.6 ms, error 76 ms).",
+        " The gain without this cause is not distinguishable from none (gain 45 ms, error 76 ms).",
         " Without this cause, the iteration would not be shorter (error 24 us).",
         " The gain without this cause is not distinguishable from none (error 1.23 ms).",
         " Without this cause, the iteration would be 48 ms shorter (error 200 us).",

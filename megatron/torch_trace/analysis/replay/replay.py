@@ -250,9 +250,7 @@ class Replay:
             return 0.0
         nodes = self.found.graph.nodes
         own = nodes.rank >= 0
-        taken = np.bincount(
-            nodes.rank[own], weights=np.abs(nodes.duration - changed.duration)[own]
-        )
+        taken = np.bincount(nodes.rank[own], weights=np.abs(nodes.duration - changed.duration)[own])
         taken = taken[taken > 0]
         if len(taken) < 2:
             return ranks

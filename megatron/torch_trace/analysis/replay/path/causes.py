@@ -30,9 +30,7 @@ class Cause:
     function: str | None = None
 
 
-def causes_of(
-    found: KernelGraph, excess: Mapping[int, tuple[Ints, Ints]]
-) -> tuple[Cause, ...]:
+def causes_of(found: KernelGraph, excess: Mapping[int, tuple[Ints, Ints]]) -> tuple[Cause, ...]:
     """By rank and name, the longest first.
 
     Args:
