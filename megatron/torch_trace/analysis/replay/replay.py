@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -24,68 +23,19 @@ from megatron.torch_trace.analysis.replay.kernels.graph import EDGE_KINDS
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph, kernel_graph
 from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPaths
 from megatron.torch_trace.analysis.replay.left_out import LeftOut
-from megatron.torch_trace.analysis.replay.path.causes import Cause, causes_of
+from megatron.torch_trace.analysis.replay.path.causes import causes_of
 from megatron.torch_trace.analysis.replay.path.critical_path import critical_path
 from megatron.torch_trace.analysis.replay.path.pieces import PathPiece as PathPiece
 from megatron.torch_trace.analysis.replay.path.pieces import pieces_of
 from megatron.torch_trace.analysis.replay.path.slack import node_slack, weighted_median
 from megatron.torch_trace.analysis.replay.recorded_ranks import read_ranks
+from megatron.torch_trace.analysis.replay.simulated import Evaluated, RankSlack
+from megatron.torch_trace.analysis.replay.simulated import Simulated as Simulated
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 MOST_ERROR = 0.02
 """A replay that misses the recorded iteration by more than this share tells no gain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """A simulated iteration.
-
-    Args:
-        iteration_ns: mean over ranks and steps.
-        error: by how much the gain over the recorded iteration may be wrong.
-        critical_path: of the step that is closest to the mean, from begin to end.
-        causes: what took far longer on a rank than on its peers, the longest first.
-    """
-
-    iteration_ns: int
-    error: GainError
-    critical_path: tuple[PathPiece, ...]
-    causes: tuple[Cause, ...] = ()
-
-    @property
-    def error_ns(self) -> int:
-        """All parts of the error together."""
-        return self.error.total
-
-
-@dataclass(frozen=True, slots=True)
-class RankSlack:
-    """How much longer a rank may take.
-
-    Args:
-        rank: global rank.
-        slack_ns: half of its CPU time may take so much longer, or more, before the window does.
-        least_ns: the least of all its segments: 0 on the rank that ends last.
-    """
-
-    rank: int
-    slack_ns: int
-    least_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """Times of all nodes after a change, and the steps of each rank, ns."""
-
-    changed: Adjustment
-    paths: LongestPaths
-    times: Ints
-    steps: tuple[Ints, ...]
-
-    @property
-    def iteration_ns(self) -> int:
-        return round(float(np.mean(np.concatenate(self.steps))))
 
 
 class Replay:
