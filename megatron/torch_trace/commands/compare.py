@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.commands.terminal.analysis_progress import analysed, raise_if_damaged
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.wording import visible
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 @click.command("compare", epilog=options.exit_status(s1="a --fail-if holds, or failure"))
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@options.output(required=False, help="Also write an HTML page, such as compare.html.")
+@options.output(
+    required=False,
+    help="Also write an HTML page, such as compare.html.",
+    refuse=output_names.COMPARISON,
+)
 @options.as_json
 @click.option(
     "--fail-if",

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.commands.options import output_names
+from megatron.torch_trace.errors import DamagedTraceError
 
 if TYPE_CHECKING:
     from megatron.torch_trace.perfetto.convert import Conversion
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.command("convert", epilog=options.exit_status())
 @options.paths
 @options.output(
-    required=True, help="File to write: .pftrace, .pftrace.gz or .pftrace.zst; - for stdout."
+    required=True,
+    help="File to write: .pftrace, .pftrace.gz or .pftrace.zst; - for stdout.",
+    refuse=output_names.TIMELINE,
 )
 @click.option(
     "--args",
@@ -43,11 +45,6 @@ def command(
     Streams are named after what runs on them, slices that cross are all shown, and time begins at
     0. The file opens in https://ui.perfetto.dev; a .zst file needs Perfetto v58 or later.
     """
-    if ".json" in Path(output).suffixes[-2:]:
-        raise UsageError(
-            f"--output {output}: a timeline is not JSON; name the file .pftrace.gz, or write JSON "
-            "with `torch-trace merge`."
-        )
     from megatron.torch_trace.perfetto.convert import convert
 
     with terminal.progress_of_work("convert") as on_progress:

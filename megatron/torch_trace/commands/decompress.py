@@ -9,6 +9,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.files.sources import is_file
 from megatron.torch_trace.format.other_formats import not_a_trace
@@ -19,7 +20,9 @@ from megatron.torch_trace.rewrite.decompression import BEGINS_BLANK, BLANKS, MOS
 @click.command("decompress", epilog=options.exit_status(s3="something was lost or mended"))
 @options.paths
 @options.output(
-    required=False, help="File to write; - for stdout [default: PATH without .gz or .zst]."
+    required=False,
+    help="File to write; - for stdout [default: PATH without .gz or .zst].",
+    refuse=output_names.TRACE,
 )
 @options.force
 @options.strict

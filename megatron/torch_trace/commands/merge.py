@@ -9,6 +9,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.files.sources import find_traces, ranked, skipped_lines
 from megatron.torch_trace.reader import available_cores
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 @click.command("merge", epilog=options.exit_status())
 @options.paths
-@options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
+@options.output(
+    required=True,
+    help="File to write: .json, .json.gz or .json.zst; - for stdout.",
+    refuse=output_names.TRACE,
+)
 @click.option(
     "--ranks",
     metavar="N[,N]",

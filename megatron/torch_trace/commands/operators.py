@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from megatron.torch_trace.commands import options
+from megatron.torch_trace.commands.options.one_trace import refuse_all_but_one_trace
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.reader import available_cores
 
@@ -48,6 +49,7 @@ def command(
     from megatron.torch_trace.analysis.host.key_averages import key_averages
     from megatron.torch_trace.report.operator_table import ORDERS, operator_table
 
+    refuse_all_but_one_trace(path, "operators")
     tree = call_tree(path, strict=strict, workers=jobs or available_cores())
     rows = key_averages(tree)
     if not rows:

@@ -7,20 +7,19 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.commands.terminal.analysis_progress import analysed, raise_if_damaged
 from megatron.torch_trace.files.writer import OutputFile
 
 
 @click.command("report", epilog=options.exit_status())
 @options.paths
-@click.option(
-    "-o",
-    "--output",
+@options.output(
+    required=False,
+    help="File to write: HTML, or Markdown if its name ends in .md; - for stdout.",
+    refuse=output_names.REPORT,
     default="report.html",
     show_default=True,
-    metavar="OUT",
-    help="File to write: HTML, or Markdown if its name ends in .md; - for stdout.",
-    callback=options.replaceable,
 )
 @options.ranks()
 @options.step()
@@ -62,7 +61,9 @@ def command(
             jobs=jobs,
             strict=strict,
         )
-        render = render_markdown if output.endswith(".md") else render_html
+        render = (
+            render_markdown if output_names.ending(output) in (".md", ".markdown") else render_html
+        )
         page = render(analysis).encode()
         file.write(page)
     if output != "-":

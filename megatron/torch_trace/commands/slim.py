@@ -10,8 +10,9 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
-from megatron.torch_trace.errors import DamagedTraceError, UsageError
-from megatron.torch_trace.files.sources import absence, is_file, is_folder
+from megatron.torch_trace.commands.options import output_names
+from megatron.torch_trace.commands.options.one_trace import refuse_all_but_one_trace
+from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.reader import available_cores
 from megatron.torch_trace.reader.workers import started_early
@@ -33,7 +34,11 @@ def _listed(entries: dict[str, str]) -> str:
 
 @click.command("slim", epilog=options.exit_status())
 @click.argument("path", metavar="FILE")
-@options.output(required=True, help="File to write: .json, .json.gz or .json.zst; - for stdout.")
+@options.output(
+    required=True,
+    help="File to write: .json, .json.gz or .json.zst; - for stdout.",
+    refuse=output_names.TRACE,
+)
 @click.option("--preset", "presets", multiple=True, metavar="NAME", help=f"{_listed(PRESETS)}.")
 @click.option("--step", "steps", metavar="N[-M]", help="Only these ProfilerStep numbers.")
 @click.option("--from", "start", metavar="TIME", help="From this time after the first event: 1.5s.")
@@ -85,7 +90,7 @@ def command(
     The new trace has the same metadata, track names and track order. Arrows that lost an end are
     left out.
     """
-    _one_file(path)
+    refuse_all_but_one_trace(path, "slim")
     named = _categories(categories)
     selection = Selection(
         steps=parse_numbers(steps, "--step") if steps else None,
@@ -123,15 +128,6 @@ def command(
         _report(output, result)
     if result.damage:
         raise DamagedTraceError(f"{path}: {result.damage.sentence()}.")
-
-
-def _one_file(path: str) -> None:
-    if is_folder(Path(path)):
-        raise UsageError(
-            f"{path}: is a folder, and slim takes one trace; name a file in the folder."
-        )
-    if path != "-" and not is_file(Path(path)):
-        raise UsageError(f"{path}: {absence(Path(path))}.")
 
 
 def _categories(text: str | None) -> frozenset[str] | None:

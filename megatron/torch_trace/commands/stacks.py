@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from megatron.torch_trace.commands import options
+from megatron.torch_trace.commands.options.one_trace import refuse_all_but_one_trace
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.reader import available_cores
 
@@ -28,12 +29,14 @@ def command(path: str, device: str | None, strict: bool, jobs: int | None) -> No
     torch-trace stacks rank-0.pt.trace.json.gz > stacks.txt
     flamegraph.pl stacks.txt > flames.svg
 
-    A line is a stack, the outermost function first, and its own microseconds, as torch.profiler's
-    export_stacks() writes it. The trace needs Python functions (with_stack).
+    Each line is a stack, the outermost function first, and then the microseconds of the innermost
+    function itself, as torch.profiler's export_stacks() writes them. The trace needs Python
+    functions (with_stack).
     """
     from megatron.torch_trace.analysis.host import stacks
     from megatron.torch_trace.analysis.host.call_tree import call_tree
 
+    refuse_all_but_one_trace(path, "stacks")
     tree = call_tree(path, strict=strict, workers=jobs or available_cores())
     if not tree.has_python:
         raise UsageError(

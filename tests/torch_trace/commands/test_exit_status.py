@@ -12,6 +12,16 @@ from command_line import last_line, run
 from small_traces import CLEAN
 from trace_builder import strict, write
 
+TIMELINE = (
+    "a timeline is for Perfetto; name the file .pftrace or .pftrace.gz (`torch-trace merge` writes "
+    "JSON)"
+)
+REPORT = "a report is HTML or Markdown; name the file .html or .md"
+TRACE = (
+    "a trace is JSON; name the file .json, .json.gz or .json.zst (`torch-trace convert` writes "
+    ".pftrace)"
+)
+
 
 @pytest.mark.parametrize("command", ["info", "check", "decompress", "slim", "merge"])
 def test_help_says_what_a_command_does(command: str) -> None:
@@ -57,7 +67,18 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
         (["decompress", "{here}/log.txt"], "{here}/log.txt: no trace: neither a JSON object nor an array of events."),
         (["decompress", "{here}/nothing.gz"], "{here}/nothing.gz: no trace: the file is empty."),
         (["slim", "{here}/empty", "-o", "{here}/o.json"], "{here}/empty: is a folder, and slim takes one trace; name a file in the folder."),
-        (["convert", "{clean}", "-o", "{here}/o.json.gz"], "--output {here}/o.json.gz: a timeline is not JSON; name the file .pftrace.gz, or write JSON with `torch-trace merge`."),
+        (["convert", "{clean}", "-o", "{here}/o.json.gz"], f"--output {{here}}/o.json.gz: {TIMELINE}."),
+        (["convert", "{clean}", "-o", "{here}/o.pdf"], f"--output {{here}}/o.pdf: {TIMELINE}."),
+        (["report", "{clean}", "-o", "{here}/r.pdf"], f"--output {{here}}/r.pdf: {REPORT}."),
+        (["report", "{clean}", "-o", "{here}/r.JSON.gz"], f"--output {{here}}/r.JSON.gz: {REPORT}."),
+        (["compare", "{clean}", "{clean}", "-o", "{here}/c.md"], "--output {here}/c.md: a comparison is an HTML page; name the file .html."),
+        (["slim", "{clean}", "-o", "{here}/o.html"], f"--output {{here}}/o.html: {TRACE}."),
+        (["merge", "{clean}", "-o", "{here}/o.pftrace.gz"], f"--output {{here}}/o.pftrace.gz: {TRACE}."),
+        (["decompress", "{clean}", "-o", "{here}/o.zip"], f"--output {{here}}/o.zip: {TRACE}."),
+        (["operators", "{here}/no.json"], "{here}/no.json: no such file or folder."),
+        (["operators", "{here}/empty"], "{here}/empty: is a folder, and operators takes one trace; name a file in the folder."),
+        (["stacks", "{here}/no.json"], "{here}/no.json: no such file or folder."),
+        (["stacks", "{here}/empty"], "{here}/empty: is a folder, and stacks takes one trace; name a file in the folder."),
         (["analyse", "{clean}"], "analyse: no such command; did you mean analyze?"),
         (["info", "{here}/empty"], "{here}/empty: holds no trace (every file in this folder and below was looked at)."),
     ],

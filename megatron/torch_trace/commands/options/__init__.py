@@ -63,10 +63,28 @@ jobs: Decorator = _jobs(JOBS)
 jobs_of_ranks: Decorator = _jobs(JOBS_OF_RANKS)
 
 
-def output(*, required: bool, help: str) -> Decorator:  # noqa: A002  (click's word)
-    """`-o`, `--output`: a file or folder that is there, one that is not, or `-`."""
+def output(
+    *,
+    required: bool,
+    help: str,  # noqa: A002  (click's word)
+    refuse: Callable[[str], None] | None = None,
+    **more: Any,
+) -> Decorator:
+    """`-o`, `--output`: a file or folder that is there, one that is not, or `-`.
+
+    Args:
+        required, help: for click.
+        refuse: raises UsageError where a name is wrong for what the command writes.
+        more: for click, too.
+    """
+
+    def checked(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value and refuse:
+            refuse(value)
+        return replaceable(ctx, param, value)
+
     return click.option(
-        "-o", "--output", required=required, metavar="OUT", help=help, callback=replaceable
+        "-o", "--output", required=required, metavar="OUT", help=help, callback=checked, **more
     )
 
 
