@@ -78,7 +78,13 @@ def test_several_ranks_are_a_table_and_the_fullest_in_full(tmp_path: Path) -> No
     assert lines[0] == str(tmp_path)
     assert [line.split()[0] for line in lines[1:5]] == ["rank", "0", "1", "2"]
     assert [line.endswith("fullest") for line in lines[1:5]] == [False, False, True, False]
-    assert lines[6].endswith("rank 1  GPU 0")
+    assert [line.split() for line in lines[6:10]] == [
+        ["rank,", "at", "its", "peak", "optimizer", "state", "activations"],
+        ["0", "6.29", "MB", "4.19", "MB"],
+        ["1", "6.29", "MB", "8.39", "MB"],
+        ["2", "6.29", "MB", "4.19", "MB"],
+    ]
+    assert lines[11].endswith("rank 1  GPU 0")
 
 
 def test_python_has_the_same_answer(tmp_path: Path) -> None:

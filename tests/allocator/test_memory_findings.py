@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from snapshot_builder import GIB, MIB, SnapshotBuilder, block
+from snapshot_builder import GIB, MIB, SnapshotBuilder, block, frames
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer, memory
 from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
@@ -90,13 +90,51 @@ def test_a_failed_request_that_no_free_pieces_would_hold_asks_to_hold_less(tmp_p
 
 def test_requests_to_cuda_in_the_steady_state_are_a_finding(tmp_path: Path) -> None:
     built = SnapshotBuilder()
-    for number in range(4):
+    for number in range(9):
         built.entry("segment_alloc", size=MIB, time_us=1_000_000 * (number + 1))
-    built.segment(*(block(MIB) for _ in range(4)))
+    built.segment(*(block(MIB) for _ in range(9)))
     (found,) = memory_findings(answered(built, tmp_path))
     assert found.sentence == (
-        "The allocator asked CUDA for memory 4 times in 3 s; each request can hold the GPU up."
+        "In the second half of the history the allocator asked CUDA for memory 5 times in 4 s; "
+        "each request can hold the GPU up."
     )
+
+
+def test_requests_to_cuda_in_the_first_step_are_none(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    for step in range(5):
+        built.annotation(f"ProfilerStep#{step}", 1_000_000 * (step + 1), 1_000_000 * (step + 2))
+    for number in range(9):
+        built.entry("segment_alloc", size=MIB, time_us=1_000_000 + number)
+    built.free(built.alloc(MIB, FORWARD, time_us=6_000_000))
+    built.segment(*(block(MIB) for _ in range(9)))
+    answer = answered(built, tmp_path)
+    assert (answer.cuda.asked, answer.cuda.steady, answer.cuda.marked) == (9, 0, True)
+    assert memory_findings(answer) == ()
+
+
+def test_memory_that_was_given_back_to_be_asked_for_again_is_a_retry(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    for _ in range(2):
+        built.entry("segment_free", size=20 * MIB, frames=frames(FORWARD))
+    built.entry("segment_alloc", size=40 * MIB, frames=frames(FORWARD))
+    built.segment(block(40 * MIB))
+    (found,) = memory_findings(answered(built, tmp_path))
+    assert (found.code, found.severity) == ("allocator_retries", "high")
+    assert found.evidence == {"retries": 1, "given_back_bytes": 40 * MIB}
+    assert found.sentence == (
+        "CUDA had no memory left 1 time: the allocator waited for the GPU, gave 41.9 MB back and "
+        f"asked again, the last time for {FORWARD}."
+    )
+
+
+def test_a_cache_that_the_program_empties_is_no_retry(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    stack = frames("/site/torch/cuda/memory.py:222 empty_cache", "train.py:3 main")
+    built.entry("segment_free", size=20 * MIB, frames=stack)
+    built.entry("segment_alloc", size=40 * MIB, frames=frames(FORWARD))
+    built.segment(block(40 * MIB))
+    assert memory_findings(answered(built, tmp_path)) == ()
 
 
 def test_an_optimizers_step_that_is_the_peak_is_a_finding(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron.torch_trace.allocator.allocations import allocations_of, of_device
-from megatron.torch_trace.allocator.categories import Category, categories_of
+from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.cuda_memory.requests import CudaRequests, cuda_requests
+from megatron.torch_trace.allocator.device_memory import DeviceMemory, device_memory
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
 from megatron.torch_trace.allocator.growth import Growth, growth_of
 from megatron.torch_trace.allocator.held import Held, held_by
@@ -20,7 +21,7 @@ from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
 from megatron.torch_trace.allocator.stack_table import Stack, shortened
 from megatron.torch_trace.allocator.trace_memory import read_trace_memory
-from megatron.torch_trace.allocator.usage import Usage, usage_of
+from megatron.torch_trace.allocator.usage import Usage
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.reader import NotATraceError
@@ -62,7 +63,7 @@ class MemoryAnswer:
         out_of_memory: requests that failed, the last one last.
         entries: length of the history.
         seconds: how long the history is; 0 where it has no times.
-        cuda_allocations: how often the allocator asked CUDA for memory in the history.
+        cuda: what the allocator asked of CUDA in the history.
         usage: over time.
         cut_short: the file ends before the snapshot does.
         odd: entries that are not what torch writes.
@@ -83,11 +84,16 @@ class MemoryAnswer:
     out_of_memory: tuple[OutOfMemory, ...]
     entries: int
     seconds: float
-    cuda_allocations: int
+    cuda: CudaRequests
     usage: Usage
     cut_short: bool
     odd: int
     expandable: bool
+
+    @property
+    def cuda_allocations(self) -> int:
+        """How often the allocator asked CUDA for memory in the history."""
+        return self.cuda.asked
 
     @property
     def at_peak(self) -> Held:
@@ -119,14 +125,28 @@ def memory(
 
 
 def answers_of(
-    path: Path, *, on_read: Callable[[int], None] | None = None
+    path: Path,
+    *,
+    on_read: Callable[[int], None] | None = None,
+    on_device: Callable[[DeviceMemory], None] | None = None,
 ) -> tuple[MemoryAnswer, ...]:
-    """The answers from one file, the fullest device first."""
+    """The answers from one file, the fullest device first.
+
+    Args:
+        path: the file.
+        on_read: called with the bytes of each piece read from the file.
+        on_device: gets all that is known of each device, which is large, for more than the answer.
+    """
     if is_snapshot(path):
         snapshot, rank = read_snapshot(path, on_read), rank_in_name(path.name)
     else:
         snapshot, rank = _of_a_trace(path, on_read)
-    found = [_answer(snapshot, rank, device) for device in snapshot.devices]
+    found = []
+    for device in snapshot.devices:
+        memory = device_memory(snapshot, rank, device)
+        found.append(_answer(memory))
+        if on_device:
+            on_device(memory)
     return tuple(sorted(found, key=lambda one: -one.peak_bytes))
 
 
@@ -143,31 +163,29 @@ def _of_a_trace(path: Path, on_read: Callable[[int], None] | None) -> tuple[Snap
     return snapshot, rank_in_name(path.name) if rank is None else rank
 
 
-def _answer(snapshot: Snapshot, rank: int | None, device: int) -> MemoryAnswer:
-    history = of_device(snapshot.history, device)
-    allocations = allocations_of(snapshot, history, device)
-    usage = usage_of(snapshot, history, allocations, device)
-    categories = categories_of(allocations, snapshot.stacks, len(history))
+def _answer(memory: DeviceMemory) -> MemoryAnswer:
+    snapshot, history, usage = memory.snapshot, memory.history, memory.usage
+    allocations = memory.allocations
     at_peak, at_end = (
-        held_by(allocations, categories, snapshot.stacks, allocations.alive(entry))
+        held_by(allocations, memory.categories, snapshot.stacks, allocations.alive(entry))
         for entry in (usage.peak_entry, len(history) - 1)
     )
     return MemoryAnswer(
         path=snapshot.path,
-        rank=rank,
-        device=device,
+        rank=memory.rank,
+        device=memory.device,
         peak_bytes=usage.peak_bytes,
         peak_time=usage.peak_time,
         peak_reserved=int(usage.reserved.max()),
         categories=at_peak.categories,
         holders=at_peak.holders,
         at_end=at_end,
-        fragmentation=fragmentation_of(snapshot, device) if snapshot.has_blocks else None,
+        fragmentation=fragmentation_of(snapshot, memory.device) if snapshot.has_blocks else None,
         growth=growth_of(snapshot, history, allocations),
         out_of_memory=_out_of_memory(snapshot, history),
         entries=len(history),
         seconds=(history.time[-1] - history.time[0]) / 1e9 if len(history) else 0.0,
-        cuda_allocations=int((history.action == Action.SEGMENT_ALLOC).sum()),
+        cuda=cuda_requests(snapshot, history),
         usage=usage,
         cut_short=snapshot.cut_short,
         odd=snapshot.odd,

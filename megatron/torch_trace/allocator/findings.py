@@ -121,17 +121,33 @@ def _scattered(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
 
 
 def _cuda_allocations(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
-    if answer.cuda_allocations < _CUDA_ALLOCATIONS or answer.seconds <= 0:
+    cuda = answer.cuda
+    if cuda.steady < _CUDA_ALLOCATIONS or cuda.steady_seconds <= 0:
         return
-    rate = answer.cuda_allocations / answer.seconds
+    when = "After the first step" if cuda.marked else "In the second half of the history"
     yield MemoryFinding(
         "cuda_allocations",
         "medium",
-        f"The allocator asked CUDA for memory {counted(answer.cuda_allocations, 'time')} in "
-        f"{number(answer.seconds)} s; each request can hold the GPU up.",
+        f"{when} the allocator asked CUDA for memory {counted(cuda.steady, 'time')} in "
+        f"{number(cuda.steady_seconds)} s; each request can hold the GPU up.",
         "In the steady state there should be none: keep shapes equal from step to step, or set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
-        {"cuda_allocations": answer.cuda_allocations, "per_second": rate},
+        {"cuda_allocations": cuda.steady, "per_second": cuda.steady / cuda.steady_seconds},
+    )
+
+
+def _allocator_retries(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+    cuda = answer.cuda
+    if not cuda.retries:
+        return
+    where = f", the last time for {cuda.retry_stack[0]}" if cuda.retry_stack else ""
+    yield MemoryFinding(
+        "allocator_retries",
+        "high",
+        f"CUDA had no memory left {counted(cuda.retries, 'time')}: the allocator waited for the "
+        f"GPU, gave {size(cuda.retry_bytes)} back and asked again{where}.",
+        f"The GPU is full, and such a step is slow. {_LESS_MEMORY}",
+        {"retries": cuda.retries, "given_back_bytes": cuda.retry_bytes},
     )
 
 
@@ -157,6 +173,7 @@ _RULES: tuple[Callable[[MemoryAnswer], Iterator[MemoryFinding]], ...] = (
     _out_of_memory,
     _growth,
     _scattered,
+    _allocator_retries,
     _cuda_allocations,
     _optimizer_peak,
 )

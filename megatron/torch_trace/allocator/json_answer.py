@@ -7,37 +7,70 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.findings import memory_findings
+from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
 from megatron.torch_trace.allocator.fragmentation import Fragmentation
+from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
+from megatron.torch_trace.allocator.ranks.stages import RankMemory, StageMemory, stages_of
 from megatron.torch_trace.wording import path_text
 
 SCHEMA = 1
 
 
-def document(answers: Sequence[MemoryAnswer], most: int) -> dict[str, Any]:
-    """The fullest process's answer, and beside it that of each.
+def document(ranks: Sequence[RankMemory], most: int) -> dict[str, Any]:
+    """The fullest process's answer, and beside it that of each, and of each stage.
 
     Args:
-        answers: at least one.
+        ranks: at least one.
         most: holders of each.
     """
-    fullest = max(answers, key=lambda one: one.peak_bytes)
+    fullest = max(ranks, key=lambda one: one.answer.peak_bytes)
     return {
         "schema": SCHEMA,
         **_answer(fullest, most),
-        "ranks": [_answer(one, most) for one in answers],
+        "findings": [_finding(one) for one in findings_of_all(ranks)],
+        "ranks": [_answer(one, most) for one in ranks],
+        "stages": [_stage(one) for one in stages_of(ranks)],
     }
 
 
-def _answer(one: MemoryAnswer, most: int) -> dict[str, Any]:
+def _stage(one: StageMemory) -> dict[str, Any]:
+    answer = one.fullest.answer
+    return {
+        "stage": one.stage,
+        "ranks": sorted(found.answer.rank for found in one.ranks if found.answer.rank is not None),
+        "fullest_rank": answer.rank,
+        "peak_bytes": answer.peak_bytes,
+        "reserved_bytes": answer.peak_reserved,
+        "categories": _categories(answer),
+    }
+
+
+def _categories(one: MemoryAnswer) -> dict[str, int]:
+    return {category.value: size for category, size in one.categories.items() if size}
+
+
+def _finding(found: MemoryFinding) -> dict[str, Any]:
+    return {
+        "code": found.code,
+        "severity": found.severity,
+        "title": found.sentence,
+        "evidence": found.evidence,
+        "advice": found.advice,
+    }
+
+
+def _answer(rank: RankMemory, most: int) -> dict[str, Any]:
+    one = rank.answer
     return {
         "file": path_text(one.path),
         "rank": one.rank,
         "device": one.device,
+        "coordinates": dict(rank.place.coordinates),
+        "capacity_bytes": rank.place.capacity,
         "peak_bytes": one.peak_bytes,
         "reserved_bytes": one.peak_reserved,
         "peak_at_ns": one.peak_time or None,
-        "categories": {category.value: size for category, size in one.categories.items() if size},
+        "categories": _categories(one),
         "holders": [
             {
                 "bytes": holder.size,
@@ -66,18 +99,11 @@ def _answer(one: MemoryAnswer, most: int) -> dict[str, Any]:
         "history": {
             "entries": one.entries,
             "duration_ns": round(one.seconds * 1e9),
-            "cuda_allocations": one.cuda_allocations,
+            "cuda_allocations": one.cuda.asked,
+            "steady_cuda_allocations": one.cuda.steady,
+            "allocator_retries": one.cuda.retries,
         },
-        "findings": [
-            {
-                "code": found.code,
-                "severity": found.severity,
-                "title": found.sentence,
-                "evidence": found.evidence,
-                "advice": found.advice,
-            }
-            for found in memory_findings(one)
-        ],
+        "findings": [_finding(found) for found in memory_findings(one)],
         "damaged": {"cut_short": one.cut_short, "odd_entries": one.odd},
     }
 

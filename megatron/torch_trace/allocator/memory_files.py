@@ -14,6 +14,7 @@ from megatron.torch_trace.files.sources import (
     is_file,
     is_folder,
 )
+from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader.bytestream import ByteStream
 
@@ -36,12 +37,26 @@ def find_memory_files(paths: Iterable[Path | str]) -> list[Path]:
         if is_file(path):
             found.append(path)
         elif is_folder(path):
-            inside = {one for name in _NAMES for one in path.rglob(name) if one.is_file()}
-            whole = [one for one in inside if not one.name.endswith(TEMPORARY_SUFFIX)]
-            found += sorted(whole, key=by_folder_and_rank) or _traces(path)
+            found += snapshots_in(path) or _traces(path)
         else:
             raise UsageError(f"{path}: {absence(path)}.")
     return list(dict.fromkeys(found))
+
+
+def snapshots_in(folder: Path) -> list[Path]:
+    """Every snapshot in a folder and its folders, in the order of their ranks."""
+    inside = {one for name in _NAMES for one in folder.rglob(name) if one.is_file()}
+    whole = [one for one in inside if not one.name.endswith(TEMPORARY_SUFFIX)]
+    return sorted(whole, key=by_folder_and_rank)
+
+
+def snapshots_of_window(folder: Path) -> list[Path]:
+    """The snapshots of a window: in its folder and in its `artifacts/`, nowhere else."""
+    inside = [
+        one for name in _NAMES for place in (folder, folder / ARTIFACTS) for one in place.glob(name)
+    ]
+    whole = {one for one in inside if one.is_file() and not one.name.endswith(TEMPORARY_SUFFIX)}
+    return sorted(whole, key=by_folder_and_rank)
 
 
 def is_snapshot(path: Path) -> bool:

@@ -23,11 +23,22 @@ if TYPE_CHECKING:
     metavar="BASE",
     help="Say what grew, is new or is gone since this snapshot, trace or folder.",
 )
+@click.option(
+    "--gpu-memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="Memory of one GPU, where no trace beside the snapshots tells it.",
+)
 @options.top(8, help="Holders that are listed for each process.")
 @options.as_json
 @options.strict
 def command(
-    paths: tuple[str, ...], against: str | None, top: int, as_json: bool, strict: bool
+    paths: tuple[str, ...],
+    against: str | None,
+    gpu_memory: float | None,
+    top: int,
+    as_json: bool,
+    strict: bool,
 ) -> None:
     """Say who holds the GPU's memory, when it peaks, what grows.
 
@@ -41,6 +52,7 @@ def command(
     folder with those of several ranks. A snapshot is a pickle: it is read as data, and nothing in
     it is run.
     """
+    capacity = None if gpu_memory is None else round(gpu_memory * 1e9)
     answers = _read(paths)
     base = _read([against]) if against else []
     said = _damage([*base, *answers])
@@ -49,7 +61,7 @@ def command(
     if against:
         _difference(base, answers, top, as_json=as_json)
     else:
-        _answer(answers, top, as_json=as_json)
+        _answer(answers, capacity, top, as_json=as_json)
     if said:
         raise DamagedTraceError(said)
 
@@ -71,15 +83,20 @@ def _damage(answers: Sequence[MemoryAnswer]) -> str:
     return f"damaged: {', '.join(damaged)}; the answer is about what is whole." if damaged else ""
 
 
-def _answer(answers: Sequence[MemoryAnswer], top: int, *, as_json: bool) -> None:
+def _answer(
+    answers: Sequence[MemoryAnswer], capacity: int | None, top: int, *, as_json: bool
+) -> None:
+    from megatron.torch_trace.allocator.ranks.rank_findings import rank_memories
+
+    ranks = rank_memories(answers, capacity)
     if as_json:
         from megatron.torch_trace.allocator.json_answer import document
 
-        click.echo(json.dumps(document(answers, top)))
+        click.echo(json.dumps(document(ranks, top)))
     else:
         from megatron.torch_trace.commands.memory_text.answer_text import print_answers
 
-        print_answers(terminal.console(), answers, top)
+        print_answers(terminal.console(), ranks, top)
 
 
 def _difference(

@@ -57,6 +57,7 @@ def command(
             paths,
             ranks=ranks,
             step=step,
+            with_memory=step is None,
             model_flops=model_flops,
             jobs=jobs,
             strict=strict,

@@ -126,6 +126,7 @@ class Preparation:
                 work()
 
     def _analyse(self) -> None:
+        from megatron.torch_trace.allocator.ranks.analysed import with_memory_findings
         from megatron.torch_trace.analysis.run.analyse import analyze
         from megatron.torch_trace.report.html import render_html
 
@@ -140,7 +141,8 @@ class Preparation:
             )
 
         try:
-            self.report = render_html(analyze(self.traces, on_done=on_done), view=self._links)
+            analysis = with_memory_findings(analyze(self.traces, on_done=on_done))
+            self.report = render_html(analysis, view=self._links)
         except TorchTraceError as error:
             self.reporting = Progress(FAILED, str(error))
         except Exception as error:

@@ -9,42 +9,28 @@ from rich.console import Console
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.findings import memory_findings
+from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
+from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.allocator.stack_table import Stack
 from megatron.torch_trace.commands import terminal
+from megatron.torch_trace.commands.memory_text.ranks_text import print_ranks
 
 _FRAMES = 4
 
 
-def print_answers(console: Console, answers: Sequence[MemoryAnswer], top: int) -> None:
-    """Several ranks in one table, then the fullest in full; two are both in full."""
-    if len(answers) > 1:
-        _print_ranks(console, answers)
-    for one in answers if len(answers) <= 2 else _fullest(answers):
-        _print_one(console, one, top)
-
-
-def _fullest(answers: Sequence[MemoryAnswer]) -> list[MemoryAnswer]:
-    return [max(answers, key=lambda one: one.peak_bytes)]
-
-
-def _print_ranks(console: Console, answers: Sequence[MemoryAnswer]) -> None:
-    """A line each, the fullest one marked."""
-    folders = {one.path.parent for one in answers}
-    if len(folders) == 1:
-        console.print(f"[bold]{terminal.literal(folders.pop())}[/]", soft_wrap=True)
-    table = terminal.table("rank", "peak", "reserved", "free between", "file", right=(0, 1, 2, 3))
-    fullest = _fullest(answers)[0]
-    for one in answers:
-        mark = "  [bold]fullest[/]" if one is fullest else ""
-        table.add_row(
-            "?" if one.rank is None else str(one.rank),
-            wording.size(one.peak_bytes),
-            wording.size(one.peak_reserved),
-            wording.size(one.fragmentation.scattered) if one.fragmentation else wording.NONE,
-            f"{terminal.literal(one.path if folders else one.path.name)}{mark}",
+def print_answers(console: Console, ranks: Sequence[RankMemory], top: int) -> None:
+    """Several ranks side by side, then the fullest in full; two are both in full."""
+    if len(ranks) > 1:
+        print_ranks(console, ranks)
+    by_peak = sorted(ranks, key=lambda one: -one.answer.peak_bytes)
+    for one in ranks if len(ranks) <= 2 else by_peak[:1]:
+        _print_one(console, one.answer, top)
+    for found in findings_of_all(ranks):
+        terminal.sentence(
+            console,
+            f"[bold red]![/] \\[{found.code}] {terminal.literal(found.sentence)} "
+            f"{terminal.literal(found.advice)}",
         )
-    console.print(table)
     console.print()
 
 
@@ -59,13 +45,6 @@ def _print_one(console: Console, one: MemoryAnswer, top: int) -> None:
     console.print()
     _print_categories(console, one)
     _print_holders(console, one, top)
-    for found in memory_findings(one):
-        terminal.sentence(
-            console,
-            f"[bold red]![/] \\[{found.code}] {terminal.literal(found.sentence)} "
-            f"{terminal.literal(found.advice)}",
-        )
-    console.print()
 
 
 def _history(one: MemoryAnswer) -> str:

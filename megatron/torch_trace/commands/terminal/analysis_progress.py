@@ -38,13 +38,24 @@ class Progress(ExitStack):
             self._advance(file.stat().st_size)
 
 
-def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis:
-    """The analysis of traces, with a bar; `options` are those of `analyze`."""
+def analysed(
+    title: str, paths: str | Sequence[str], *, with_memory: bool = False, **options: Any
+) -> Analysis:
+    """The analysis of traces, with a bar.
+
+    Args:
+        title: before the bar.
+        paths: the traces.
+        with_memory: allocator snapshots beside the traces have findings too.
+        options: those of `analyze`.
+    """
+    from megatron.torch_trace.allocator.ranks.analysed import with_memory_findings
     from megatron.torch_trace.analysis.run.analyse import analyze
 
     options["ranks"] = options["ranks"] or None
     with Progress(title) as progress:
-        return analyze(paths, on_start=progress.start, on_done=progress.done, **options)
+        analysis = analyze(paths, on_start=progress.start, on_done=progress.done, **options)
+    return with_memory_findings(analysis) if with_memory else analysis
 
 
 def raise_if_damaged(*analyses: Analysis) -> None:

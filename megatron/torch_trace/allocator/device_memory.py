@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a snapshot knows of one device, put together once for every question about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatron.torch_trace.allocator.allocations import Allocations, allocations_of, of_device
+from megatron.torch_trace.allocator.categories import categories_of
+from megatron.torch_trace.allocator.snapshot import History, Snapshot
+from megatron.torch_trace.allocator.usage import Usage, usage_of
+from megatron.torch_trace.format.integer_arrays import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """One device of one process.
+
+    Args:
+        snapshot: of the process.
+        rank: None if neither the file nor its name says.
+        device: index.
+        history: of this device alone.
+        allocations: with their lifetimes.
+        categories: of the allocations, as positions in `CATEGORIES`.
+        usage: over time.
+    """
+
+    snapshot: Snapshot
+    rank: int | None
+    device: int
+    history: History
+    allocations: Allocations
+    categories: Ints
+    usage: Usage
+
+
+def device_memory(snapshot: Snapshot, rank: int | None, device: int) -> DeviceMemory:
+    """Of one device."""
+    history = of_device(snapshot.history, device)
+    allocations = allocations_of(snapshot, history, device)
+    usage = usage_of(snapshot, history, allocations, device)
+    categories = categories_of(allocations, snapshot.stacks, len(history))
+    return DeviceMemory(snapshot, rank, device, history, allocations, categories, usage)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of memory in the analysis of traces that have snapshots beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from megatron.torch_trace.allocator.answer import MemoryAnswer, answers_of
+from megatron.torch_trace.allocator.memory_files import snapshots_of_window
+from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all, rank_memories
+from megatron.torch_trace.analysis.findings import SEVERITIES
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.sources import rank_in_name
+
+_MOST = 16
+"""Snapshots that are read for it; of more ranks one of each stage, then as many as fit."""
+
+
+def snapshots_beside(analysis: Analysis) -> list[Path]:
+    """The snapshots of the analysed ranks in their windows' folders, one for each rank."""
+    folders = {Path(rank.file).absolute().parent for rank in analysis.ranks}
+    stages = {rank.rank: rank.coordinates.get("pp", 0) for rank in analysis.ranks}
+    found: dict[int, Path] = {}
+    for folder in sorted(folders):
+        for path in snapshots_of_window(folder):
+            rank = rank_in_name(path.name)
+            if rank in stages and rank is not None:
+                found.setdefault(rank, path)
+    return [found[rank] for rank in _chosen(sorted(found), stages)]
+
+
+def with_memory_findings(analysis: Analysis) -> Analysis:
+    """The analysis, with what the snapshots beside its traces tell of memory.
+
+    A snapshot that cannot be read is left out: `torch-trace memory` says why.
+    """
+    answers: list[MemoryAnswer] = []
+    for path in snapshots_beside(analysis):
+        with suppress(TorchTraceError, OSError):
+            # A process has one GPU; on others it holds next to nothing.
+            answers += answers_of(path)[:1]
+    if not answers:
+        return analysis
+    findings = (*analysis.findings, *_findings(answers))
+    # Stable: of equal severity those of time come first.
+    ordered = sorted(findings, key=lambda one: SEVERITIES.index(one.severity))
+    return replace(analysis, findings=tuple(ordered))
+
+
+def _findings(answers: Sequence[MemoryAnswer]) -> Iterator[Finding]:
+    for one in findings_of_all(rank_memories(answers)):
+        yield Finding(one.code, one.severity, one.sentence, one.evidence, one.advice)
+
+
+def _chosen(ranks: Sequence[int], stages: dict[int, int]) -> list[int]:
+    if len(ranks) <= _MOST:
+        return list(ranks)
+    first = {stages[rank]: rank for rank in reversed(ranks)}
+    chosen = sorted(first.values())[:_MOST]
+    others = [rank for rank in ranks if rank not in chosen]
+    return sorted([*chosen, *others[: _MOST - len(chosen)]])

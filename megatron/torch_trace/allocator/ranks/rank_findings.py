@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only several ranks, or the size of the GPU, can tell of memory: one rule, one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median_low
+
+from megatron.torch_trace.allocator.answer import MemoryAnswer
+from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
+from megatron.torch_trace.allocator.ranks.place import place_of
+from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
+from megatron.torch_trace.wording import percent, size
+
+_UNEVEN = 0.10
+"""Of the fullest rank's peak: so much less in another one is uneven."""
+_LEAST = 1 << 28
+_UNUSED = 0.20
+"""Of the GPU, on the rank that uses most of it."""
+_SEVERITIES = ("high", "medium", "low")
+
+
+def rank_memories(
+    answers: Sequence[MemoryAnswer], capacity: int | None = None
+) -> tuple[RankMemory, ...]:
+    """Answers with their places.
+
+    Args:
+        answers: one for each device.
+        capacity: bytes of a GPU, if the user says so.
+    """
+    found = []
+    for one in answers:
+        place = place_of(one)
+        if capacity is not None:
+            place = type(place)(place.coordinates, capacity, place.arguments, place.layout)
+        found.append(RankMemory(one, place))
+    return tuple(found)
+
+
+def findings_of_all(ranks: Sequence[RankMemory]) -> tuple[MemoryFinding, ...]:
+    """Of all ranks, the worst first; of what several have the worst one says how many."""
+    own: dict[str, list[tuple[RankMemory, MemoryFinding]]] = {}
+    for one in ranks:
+        for found in memory_findings(one.answer):
+            own.setdefault(found.code, []).append((one, found))
+    together = [_one_for_all(found, len(ranks)) for found in own.values()]
+    return tuple(
+        sorted(
+            [*together, *findings_between(ranks)],
+            key=lambda one: _SEVERITIES.index(one.severity),
+        )
+    )
+
+
+def findings_between(ranks: Sequence[RankMemory]) -> tuple[MemoryFinding, ...]:
+    """What is wrong with the ranks as a whole."""
+    return tuple(one for rule in _RULES for one in rule(ranks))
+
+
+def _one_for_all(found: Sequence[tuple[RankMemory, MemoryFinding]], ranks: int) -> MemoryFinding:
+    """The finding of the fullest of the ranks that have it."""
+    rank, worst = max(found, key=lambda one: one[0].answer.peak_bytes)
+    if ranks == 1:
+        return worst
+    others = len(found) - 1
+    whose = _name(rank) + (f", and {others} more" if others else "")
+    numbers = [one.answer.rank for one, _ in found]
+    return MemoryFinding(
+        worst.code,
+        worst.severity,
+        f"{worst.sentence} ({whose})",
+        worst.advice,
+        {**worst.evidence, "ranks": numbers},
+    )
+
+
+def _name(one: RankMemory) -> str:
+    return "a rank" if one.answer.rank is None else f"rank {one.answer.rank}"
+
+
+def _uneven_stages(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
+    stages = stages_of(ranks)
+    if not stages:
+        return
+    peaks = [one.fullest.answer.peak_bytes for one in stages]
+    if not _is_uneven(peaks):
+        return
+    full, empty = stages[peaks.index(max(peaks))], stages[peaks.index(min(peaks))]
+    category, more = _most_different(full.fullest.answer, empty.fullest.answer)
+    yield MemoryFinding(
+        "memory_imbalance",
+        "medium",
+        f"Stage {full.stage} peaks at {size(max(peaks))}, stage {empty.stage} at "
+        f"{size(min(peaks))}; {size(more)} of the difference are {category.words}.",
+        _STAGE_ADVICE.get(category, _OTHER_STAGE_ADVICE),
+        {
+            "peak_bytes": {one.stage: peak for one, peak in zip(stages, peaks, strict=True)},
+            "category": category.value,
+            "category_bytes": more,
+        },
+    )
+
+
+_STAGE_ADVICE = {
+    Category.ACTIVATIONS: "In 1F1B a stage keeps the activations of as many micro-batches as there "
+    "are stages from it to the end: give the first stages fewer layers "
+    "(`--decoder-first-pipeline-num-layers`, `--pipeline-model-parallel-layout`), or recompute "
+    "more (`--recompute-granularity`).",
+}
+_OTHER_STAGE_ADVICE = (
+    "Count the embedding and the loss as layers (`--account-for-embedding-in-pipeline-split`, "
+    "`--account-for-loss-in-pipeline-split`), or place the layers by hand "
+    "(`--pipeline-model-parallel-layout`)."
+)
+
+
+def _uneven_ranks(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
+    """Ranks that should be alike: of one stage, or all where there are no stages."""
+    groups = [one.ranks for one in stages_of(ranks)]
+    if not groups and len(ranks) > 1 and all(one.place.stage in (None, 0) for one in ranks):
+        groups = [tuple(sorted(ranks, key=lambda one: -one.answer.peak_bytes))]
+    uneven = [one for one in groups if _is_uneven([rank.answer.peak_bytes for rank in one])]
+    if not uneven:
+        return
+    group = max(uneven, key=lambda one: one[0].answer.peak_bytes - one[-1].answer.peak_bytes)
+    typical = median_low(one.answer.peak_bytes for one in group)
+    peak = group[0].answer.peak_bytes
+    category, more = _most_different(group[0].answer, group[-1].answer)
+    stage = group[0].place.stage
+    of_stage = f" of stage {stage}" if stage is not None and stages_of(ranks) else ""
+    yield MemoryFinding(
+        "uneven_ranks",
+        "medium",
+        f"{_name(group[0]).capitalize()} peaks at {size(peak)}, {_name(group[-1])}{of_stage} at "
+        f"{size(group[-1].answer.peak_bytes)} (median {size(typical)}); {size(more)} of the "
+        f"difference are {category.words}.",
+        "Ranks of one stage should hold the same: with experts, balance the tokens "
+        "(`--moe-aux-loss-coeff`) or bound them (`--moe-expert-capacity-factor`); else look for "
+        "what only this rank does, such as logging or gathering.",
+        {
+            "peak_bytes": {one.answer.rank: one.answer.peak_bytes for one in group},
+            "category": category.value,
+            "category_bytes": more,
+        },
+    )
+
+
+def _is_uneven(peaks: Sequence[int]) -> bool:
+    difference = max(peaks) - min(peaks)
+    return difference >= _LEAST and difference >= _UNEVEN * max(peaks)
+
+
+def _most_different(full: MemoryAnswer, empty: MemoryAnswer) -> tuple[Category, int]:
+    more = {one: held - empty.categories.get(one, 0) for one, held in full.categories.items()}
+    category = max(more, key=lambda one: more[one])
+    return category, more[category]
+
+
+def _headroom(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
+    known = [(one.free, one.place.capacity, one) for one in ranks]
+    free, capacity, one = min(
+        ((free, capacity, one) for free, capacity, one in known if free is not None and capacity),
+        key=lambda found: found[0],
+        default=(0, 0, None),
+    )
+    if one is None or len(known) != sum(1 for found in known if found[0] is not None):
+        return
+    if free < _UNUSED * capacity:
+        return
+    whose = "" if len(ranks) == 1 else f", which uses most ({_name(one)})"
+    yield MemoryFinding(
+        "unused_headroom",
+        "low",
+        f"Torch had at most {size(one.answer.peak_reserved)} of the GPU's {size(capacity)}{whose}: "
+        f"{size(free)} ({percent(free / capacity)}) are left.",
+        "Use them: a larger `--micro-batch-size`, less recomputation (`--recompute-granularity`), "
+        "fewer stages or less tensor parallelism; `torch-trace memory --fit` says what fits.",
+        {
+            "unused_bytes": free,
+            "capacity_bytes": capacity,
+            "reserved_bytes": one.answer.peak_reserved,
+        },
+    )
+
+
+_RULES: tuple[Callable[[Sequence[RankMemory]], Iterator[MemoryFinding]], ...] = (
+    _uneven_stages,
+    _uneven_ranks,
+    _headroom,
+)

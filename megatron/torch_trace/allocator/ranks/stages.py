@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks with their places, and the stages of a pipeline that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron.torch_trace.allocator.answer import MemoryAnswer
+from megatron.torch_trace.allocator.ranks.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One device of one rank, and where it is."""
+
+    answer: MemoryAnswer
+    place: Place
+
+    @property
+    def free(self) -> int | None:
+        """Bytes of the GPU that torch never had from CUDA; None if its size is unknown."""
+        if self.place.capacity is None:
+            return None
+        return max(0, self.place.capacity - self.answer.peak_reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """One stage of the pipeline.
+
+    Args:
+        stage: its number.
+        ranks: those whose memory is known, the fullest first.
+    """
+
+    stage: int
+    ranks: tuple[RankMemory, ...]
+
+    @property
+    def fullest(self) -> RankMemory:
+        """The rank with the largest peak."""
+        return self.ranks[0]
+
+
+def stages_of(ranks: Sequence[RankMemory]) -> tuple[StageMemory, ...]:
+    """The stages, by number; none if they are unknown or only one."""
+    found: dict[int, list[RankMemory]] = {}
+    for one in ranks:
+        if one.place.stage is None:
+            return ()
+        found.setdefault(one.place.stage, []).append(one)
+    if len(found) < 2:
+        return ()
+    return tuple(
+        StageMemory(stage, tuple(sorted(found[stage], key=lambda one: -one.answer.peak_bytes)))
+        for stage in sorted(found)
+    )
