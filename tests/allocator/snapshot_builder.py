@@ -15,8 +15,8 @@ def frames(*texts: str) -> list[dict[str, Any]]:
     """`file.py:7 function` each, the innermost first."""
     found = []
     for text in texts:
-        place, _, name = text.rpartition(" ")
-        file, _, line = place.rpartition(":")
+        call_site, _, name = text.rpartition(" ")
+        file, _, line = call_site.rpartition(":")
         found.append({"name": name, "filename": file or "??", "line": int(line or 0)})
     return found
 
@@ -66,11 +66,11 @@ class SnapshotBuilder:
         """Blocks made by `block`, one behind the other."""
         start = blocks[0].get("address") or self._address + (1 << 40)
         at = start
-        placed = []
+        at_addresses = []
         for one in blocks:
-            placed.append({**one, "address": at})
+            at_addresses.append({**one, "address": at})
             at += one["size"]
-        used = sum(one["size"] for one in placed if one["state"] == "active_allocated")
+        used = sum(one["size"] for one in at_addresses if one["state"] == "active_allocated")
         self.segments.append(
             {
                 "device": device,
@@ -82,7 +82,7 @@ class SnapshotBuilder:
                 "segment_type": "large",
                 "segment_pool_id": (0, 0),
                 "is_expandable": False,
-                "blocks": placed,
+                "blocks": at_addresses,
             }
             | fields
         )

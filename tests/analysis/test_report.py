@@ -87,7 +87,7 @@ def test_the_report_is_plain_text(analysis: Analysis) -> None:
     assert "nan" not in text.split()
 
 
-def test_all_parts_have_their_place(analysis: Analysis) -> None:
+def test_all_parts_are_there(analysis: Analysis) -> None:
     text = render(analysis)
     for heading in ("FINDINGS", "WHERE THE TIME WENT", "COMMUNICATION", "GPU WORK BY FAMILY",
                     "TOP KERNELS", "TOP OPERATORS", "WHY THE GPU WAS IDLE", "LAUNCHES",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from interrupted_runs import run, unfinished
-from test_stopped_commands import COMMANDS, DATA, Place, is_clean
+from test_stopped_commands import COMMANDS, DATA, Sandbox, is_clean
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prlimit") is None, reason="prlimit, of util-linux, sets the limits"
@@ -22,15 +22,15 @@ WRITERS = ["convert", "decompress", "export", "keep", "merge", "report", "slim"]
 def test_a_disk_that_takes_no_more_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, name: str
 ) -> None:
-    place = Place(tmp_path / "place")
-    arguments = COMMANDS[name](place)
-    before = place.names()
+    box = Sandbox(tmp_path / "box")
+    arguments = COMMANDS[name](box)
+    before = box.names()
     ended = run(arguments, tmp_path, wrapper=["prlimit", "--fsize=4096"])
     assert ended.status == 1, ended
     assert ended.stderr.count("\n") == 1
     assert "cannot be written (File too large)" in ended.stderr
     assert is_clean(ended)
-    assert place.names() - before <= {"20260101-000000/iter-0000006/artifacts"}
+    assert box.names() - before <= {"20260101-000000/iter-0000006/artifacts"}
 
 
 @pytest.mark.parametrize("limit", ["--nofile=8", "--nofile=14", "--as=400000000"])
@@ -38,8 +38,8 @@ def test_few_files_and_little_memory_end_in_an_answer_or_a_sentence(
     tmp_path: Path, limit: str
 ) -> None:
     for name in ("analyze", "merge"):
-        place = Place(tmp_path / name)
-        arguments = COMMANDS[name](place)
+        box = Sandbox(tmp_path / name)
+        arguments = COMMANDS[name](box)
         ended = run(arguments, tmp_path, wrapper=["prlimit", limit])
         assert ended.status in (0, 1), ended
         assert is_clean(ended), ended

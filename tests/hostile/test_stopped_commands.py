@@ -24,7 +24,7 @@ STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGKILL": -9}
 Arguments = list[object]
 
 
-class Place:
+class Sandbox:
     """A run with one window of two ranks, and a folder for what commands write."""
 
     def __init__(self, root: Path) -> None:
@@ -42,29 +42,29 @@ class Place:
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
 
 
-def recovered(place: Place) -> Arguments:
-    left = place.window / f"{place.trace.name}.4242.json.tmp"
+def recovered(box: Sandbox) -> Arguments:
+    left = box.window / f"{box.trace.name}.4242.json.tmp"
     if not left.exists():
-        place.trace.rename(left)
+        box.trace.rename(left)
         os.utime(left, (0, 0))
-    return ["recover", place.window]
+    return ["recover", box.window]
 
 
-COMMANDS: dict[str, Callable[[Place], Arguments]] = {
-    "analyze": lambda place: ["analyze", place.window, "-j", 2],
-    "keep": lambda place: ["analyze", "--partials", place.window, "-j", 2],
-    "compare": lambda place: [
-        "compare", place.trace, place.window / "rank-1.pt.trace.json.gz",
-        "-o", place.out / "page.html",
+COMMANDS: dict[str, Callable[[Sandbox], Arguments]] = {
+    "analyze": lambda box: ["analyze", box.window, "-j", 2],
+    "keep": lambda box: ["analyze", "--partials", box.window, "-j", 2],
+    "compare": lambda box: [
+        "compare", box.trace, box.window / "rank-1.pt.trace.json.gz",
+        "-o", box.out / "page.html",
     ],
-    "convert": lambda place: ["convert", place.window, "-j", 2, "-o", place.out / "all.pftrace.gz"],
-    "decompress": lambda place: ["decompress", place.window],
-    "export": lambda place: ["export", place.window, "-j", 2, "-o", place.out / "tables"],
-    "merge": lambda place: ["merge", place.window, "-o", place.out / "all.json.gz"],
+    "convert": lambda box: ["convert", box.window, "-j", 2, "-o", box.out / "all.pftrace.gz"],
+    "decompress": lambda box: ["decompress", box.window],
+    "export": lambda box: ["export", box.window, "-j", 2, "-o", box.out / "tables"],
+    "merge": lambda box: ["merge", box.window, "-o", box.out / "all.json.gz"],
     "recover": recovered,
-    "report": lambda place: ["report", place.window, "-j", 2, "-o", place.out / "page.html"],
-    "slim": lambda place: [
-        "slim", place.trace, "--preset", "perfetto", "-o", place.out / "slim.json.gz",
+    "report": lambda box: ["report", box.window, "-j", 2, "-o", box.out / "page.html"],
+    "slim": lambda box: [
+        "slim", box.trace, "--preset", "perfetto", "-o", box.out / "slim.json.gz",
     ],
 }  # fmt: skip
 
@@ -75,9 +75,9 @@ def command(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def places(root: Path) -> Callable[[], Place]:
+def sandboxes(root: Path) -> Callable[[], Sandbox]:
     number = iter(range(1000))
-    return lambda: Place(root / str(next(number)))
+    return lambda: Sandbox(root / str(next(number)))
 
 
 def is_clean(ended: Ended) -> bool:
@@ -88,14 +88,14 @@ def is_clean(ended: Ended) -> bool:
 def undisturbed(name: str) -> tuple[Ended, frozenset[str], Path]:
     """How a command ends by itself, what is there then, and the trace that it read."""
     with TemporaryDirectory() as folder:
-        place = Place(Path(folder).resolve())
-        ended = run(COMMANDS[name](place), place.root)
-        assert unfinished(place.root) == []
-        return ended, frozenset(place.names()), place.trace
+        box = Sandbox(Path(folder).resolve())
+        ended = run(COMMANDS[name](box), box.root)
+        assert unfinished(box.root) == []
+        return ended, frozenset(box.names()), box.trace
 
 
 def test_a_command_that_is_stopped_leaves_only_what_is_whole(tmp_path: Path, command: str) -> None:
-    fresh = places(tmp_path)
+    fresh = sandboxes(tmp_path)
     ended, whole, _ = undisturbed(command)
     assert ended.status == 0, ended.stderr
     assert is_clean(ended)
@@ -108,16 +108,16 @@ def test_a_command_that_is_stopped_leaves_only_what_is_whole(tmp_path: Path, com
         (last, kinds[(first + 1) % 3]),
         (middle, "SIGKILL"),
     ):
-        place = fresh()
-        arguments = COMMANDS[command](place)
-        before = place.names()
-        ended = run(arguments, place.root, moment=moment, what=what)
+        box = fresh()
+        arguments = COMMANDS[command](box)
+        before = box.names()
+        ended = run(arguments, box.root, moment=moment, what=what)
         assert ended.status == STATUS[what], (moment, what, ended)
         assert is_clean(ended), (moment, what, ended)
         if what != "SIGKILL":
             assert interruption.STOPPED in ended.stderr
-            assert set(unfinished(place.root)) <= before
-        new = {name for name in place.names() - before if ".tmp" not in name}
+            assert set(unfinished(box.root)) <= before
+        new = {name for name in box.names() - before if ".tmp" not in name}
         assert new <= whole, (moment, what)
 
 
@@ -125,9 +125,9 @@ def test_a_command_that_is_stopped_leaves_only_what_is_whole(tmp_path: Path, com
 def test_input_that_changes_while_it_is_read_ends_in_a_sentence(
     tmp_path: Path, command: str, what: str
 ) -> None:
-    place = places(tmp_path)()
-    arguments = COMMANDS[command](place)
-    before, read = unfinished(place.root), undisturbed(command)[2].name
+    box = sandboxes(tmp_path)()
+    arguments = COMMANDS[command](box)
+    before, read = unfinished(box.root), undisturbed(command)[2].name
     opened = [
         number
         for number, event in enumerate(undisturbed(command)[0].events, start=1)
@@ -135,21 +135,21 @@ def test_input_that_changes_while_it_is_read_ends_in_a_sentence(
     ]
     # The last reading: what an earlier one has found is no longer true.
     moment = opened[-1] if opened else 1
-    target = place.trace if place.trace.exists() else place.root / before[0]
-    ended = run(arguments, place.root, moment=moment, what=what, target=target)
+    target = box.trace if box.trace.exists() else box.root / before[0]
+    ended = run(arguments, box.root, moment=moment, what=what, target=target)
     assert ended.status in (0, 1, 2, 3), ended
     assert is_clean(ended), ended
-    assert set(unfinished(place.root)) <= set(before)
+    assert set(unfinished(box.root)) <= set(before)
 
 
 def test_a_folder_that_is_removed_under_a_command_ends_in_a_sentence(
     tmp_path: Path, command: str
 ) -> None:
-    place = places(tmp_path)()
-    arguments = COMMANDS[command](place)
-    gone = place.out if str(place.out) in " ".join(map(str, arguments)) else place.window
+    box = sandboxes(tmp_path)()
+    arguments = COMMANDS[command](box)
+    gone = box.out if str(box.out) in " ".join(map(str, arguments)) else box.window
     moment = (len(undisturbed(command)[0].events) + 1) // 2
-    ended = run(arguments, place.root, moment=moment, what="remove", target=gone)
+    ended = run(arguments, box.root, moment=moment, what="remove", target=gone)
     assert ended.status in (0, 1, 2, 3), ended
     assert is_clean(ended), ended
-    assert unfinished(place.root) == []
+    assert unfinished(box.root) == []

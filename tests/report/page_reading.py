@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page taken apart with the standard library: sections, tables, scripts, marked places."""
+"""A page taken apart with the standard library: sections, tables, scripts, marked moments."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ def test_the_numbers_of_every_rank_are_those_of_the_analysis(tp2pp2: Analysis, p
         assert parts is not None
         shares = (parts.compute, parts.exposed_communication, parts.exposed_memory, parts.idle,
                   rank.overlapped_communication_ns or 0)  # fmt: skip
-        place = f"tp{rank.coordinates['tp']} pp{rank.coordinates['pp']}"
+        coordinates = f"tp{rank.coordinates['tp']} pp{rank.coordinates['pp']}"
         numbers = [percent(part / rank.window_ns) for part in shares]
-        expected.append([str(rank.rank), place, "", milliseconds(rank.window_ns), *numbers])
+        expected.append([str(rank.rank), coordinates, "", milliseconds(rank.window_ns), *numbers])
     assert rows == expected
 
 

@@ -90,13 +90,13 @@ def test_nothing_stands_out_of_a_printed_page_and_tables_say_what_they_leave_out
 @pytest.mark.parametrize("width", [1280, 640, 390])
 def test_the_times_below_the_lanes_do_not_overlap(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
-    places = page.evaluate(
+    boxes = page.evaluate(
         """[...document.querySelectorAll('.axis:last-of-type .words b')]
            .map(b => b.getBoundingClientRect()).filter(r => r.width).map(r => [r.left, r.right])"""
     )
-    assert len(places) >= 3
-    assert all(here[1] <= there[0] for here, there in pairwise(places))
-    assert places[-1][1] <= width
+    assert len(boxes) >= 3
+    assert all(here[1] <= there[0] for here, there in pairwise(boxes))
+    assert boxes[-1][1] <= width
 
 
 @pytest.mark.parametrize(("width", "is_shown"), [(1280, False), (390, True)])

@@ -74,7 +74,7 @@ def test_partial_stands_in_names_of_files_and_flags_only(document: Path) -> None
         assert re.findall(r"\bpartials?\b", prose, re.IGNORECASE) == []
 
 
-def test_every_place_in_the_tables_for_contributors_exists() -> None:
+def test_every_file_in_the_tables_for_contributors_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     halves = [ROOT / "megatron" / "torch_profile", ROOT / "megatron" / "torch_trace"]
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| "))

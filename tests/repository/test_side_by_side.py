@@ -65,16 +65,16 @@ def test_all_folders_passed_is_status_0_and_so_is_a_folder_without_tests_of_this
     assert (status, summary(output)) == (0, said)
 
 
-def test_each_folder_has_a_place_of_its_own_for_temporary_files(tmp_path: Path) -> None:
+def test_each_folder_has_a_folder_of_its_own_for_temporary_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         folder(tmp_path, name, "open(os.environ['PYTEST_DEBUG_TEMPROOT'] + '/it', 'x')")
-    place = tmp_path / "place"
-    place.mkdir()
+    root = tmp_path / "temporary"
+    root.mkdir()
     ended = subprocess.run(
-        command("one", "two"), cwd=tmp_path, env={**ENVIRONMENT, "TMPDIR": str(place)}
+        command("one", "two"), cwd=tmp_path, env={**ENVIRONMENT, "TMPDIR": str(root)}
     )
     assert ended.returncode == 0
-    assert len(list(place.glob("*/it"))) == 2
+    assert len(list(root.glob("*/it"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do together, by the source: two modules talk to other ranks, at two places.
+"""What ranks do together, by the source: two modules talk to other ranks, at two points.
 
-Both places are reached by every rank, whoever is profiled: `agree` before training, and `_tick` at
+Both points are reached by every rank, whoever is profiled: `agree` before training, and `_tick` at
 an iteration that Megatron logs. Anything else could make a rank wait for peers that never come.
 """
 

@@ -53,8 +53,8 @@ def test_on_no_lane_does_a_slice_cross_another(
             for position in range(piece.shape[1]):
                 start = int(piece[1, position])
                 seen.append(int(piece[4, position]))
-                place = (track, moved.get(position, 0))
-                found.setdefault(place, []).append((start, start + int(piece[2, position])))
+                row = (track, moved.get(position, 0))
+                found.setdefault(row, []).append((start, start + int(piece[2, position])))
         sorter.close()
     assert sorted(seen) == list(range(len(slices)))
     for lane in found.values():

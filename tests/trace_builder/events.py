@@ -111,8 +111,8 @@ def arrow(number: int | str, start: str, end: str, cat: str = "ac2g") -> list[st
     ends = []
     for phase, one in (("s", start), ("f", end)):
         there = json.loads(one, parse_float=str)
-        place = {"pid": there["pid"], "tid": there["tid"], "cat": cat}
-        ends.append(arrow_end(phase, number, str(there["ts"]), **place))
+        track = {"pid": there["pid"], "tid": there["tid"], "cat": cat}
+        ends.append(arrow_end(phase, number, str(there["ts"]), **track))
     return ends
 
 
@@ -135,7 +135,7 @@ def arrow_end(
 
 
 def metadata(kind: str, pid: int | str, tid: int | str, **args: Any) -> str:
-    """What a process or a thread is called, and its place in the order."""
+    """What a process or a thread is called, and where it is in the order."""
     return (
         f'{{\n    "name": "{kind}", "ph": "M", "ts": 0.000, "pid": {_quoted(pid)}, '
         f'"tid": {_quoted(tid)},\n    "args": {{\n      {_arguments(args)}\n    }}\n  }}'

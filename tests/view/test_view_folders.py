@@ -43,7 +43,7 @@ def test_beside_traces_that_nobody_may_write_the_users_cache_is_used(
     assert file.parent.parent == tmp_path / "cache" / "torch-trace"
 
 
-def test_without_any_place_to_write_to_there_is_a_sentence(
+def test_without_any_folder_to_write_to_there_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traces = window(tmp_path / "window")

@@ -51,7 +51,7 @@ def timeline_file(traces: Sequence[Path], *, whole_folder: bool) -> Path:
     if _can_write(there):
         return there / name
     raise TorchTraceError(
-        f"{here} and {there}: neither can be written, so the timeline has no place; set "
+        f"{here} and {there}: neither can be written, so the timeline cannot be kept; set "
         "XDG_CACHE_HOME to a folder that can be written."
     )
 

@@ -66,7 +66,7 @@ def test_a_finding_is_shown_where_it_is_worst(tmp_path: Path) -> None:
     assert shown["exposed_communication_dp"] == (0, Moment(600_000, 400_000))
 
 
-def test_steps_and_places_are_means_with_their_extremes(tmp_path: Path) -> None:
+def test_steps_and_coordinates_are_means_with_their_extremes(tmp_path: Path) -> None:
     for rank, end in ((0, 1_000), (1, 3_000)):
         own = {"coordinates": {"tp": rank, "pp": 0}}
         trace = TraceBuilder(rank, 2, own=own).step(5, 0, end)

@@ -32,10 +32,10 @@ def stage(
     parts += [(f"decoder.layers.{n}: TransformerLayer", layer) for n in range(layers)]
     parts += [("output_layer: ColumnParallelLinear", output)]
     at = 2000
-    for place, (name, time) in enumerate(parts):
-        trace.annotation(name, 10 + 20 * place, 20 + 20 * place)
+    for nth, (name, time) in enumerate(parts):
+        trace.annotation(name, 10 + 20 * nth, 20 + 20 * nth)
         if time:
-            trace.gpu(GEMM, at, at + time * MS, launch=15 + 20 * place)
+            trace.gpu(GEMM, at, at + time * MS, launch=15 + 20 * nth)
             at += time * MS
     return trace
 

@@ -100,8 +100,8 @@ def test_spans_tell_micro_batches_and_virtual_stages_of_a_stage_in_the_middle(
     trace = TraceBuilder(1, 3, groups=groups).step(1, 0, 1000)
     trace.op("record_param_comms", 5, 6, args=collective_args("send", "pp"))
     trace.annotation("nccl:coalesced", 7, 9).gpu(SENDRECV, 20, 30, launch=8)
-    for place in range(8):
-        at, number, chunk = 100 * place + 10, place // 2, place % 2
+    for nth in range(8):
+        at, number, chunk = 100 * nth + 10, nth // 2, nth % 2
         trace.annotation(f"forward micro-batch {number} chunk {chunk} (steady)", at, at + 30)
         trace.annotation(f"backward micro-batch {number} chunk {chunk} (steady)", at + 40, at + 50)
     timeline = trace.timeline(tmp_path)

@@ -82,7 +82,7 @@ def trace(work: list[Work], steps: list[int], *, clock: int = 0) -> TraceBuilder
     return built
 
 
-def placed(built: TraceBuilder) -> Timeline | None:
+def timeline_of(built: TraceBuilder) -> Timeline | None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             return built.timeline(Path(folder))
@@ -125,7 +125,7 @@ def parts(work: list[Work], start: int, end: int) -> Breakdown:
 @example([Work(COMPUTE, 0, 10, None, 7), Work(DP, 10, 7, 11, 8)], [10])  # edges that touch
 def test_every_nanosecond_is_one_of_four_parts(work: list[Work], steps: list[int]) -> None:
     start, end = window(work, steps)
-    timeline = placed(trace(work, steps))
+    timeline = timeline_of(trace(work, steps))
     assert timeline is not None
     assert (timeline.window.start, timeline.window.end) == (start, end)
     whole, by_step = break_down(timeline.sets, timeline.window)
@@ -145,7 +145,7 @@ def test_a_dimension_is_exposed_where_it_communicates_and_nothing_computes(
     work: list[Work], steps: list[int]
 ) -> None:
     start, end = window(work, steps)
-    timeline = placed(trace(work, steps))
+    timeline = timeline_of(trace(work, steps))
     assert timeline is not None
     calls = attribute(timeline)
     busy = [running(work, time) for time in range(start, end)]
@@ -182,7 +182,7 @@ def test_every_idle_nanosecond_has_one_cause(
         built.annotation(LOADER, start, start + length)
     for start, length in syncing:
         built.call("cudaDeviceSynchronize", start, start + length)
-    timeline = placed(built)
+    timeline = timeline_of(built)
     assert timeline is not None
     start, end = window(work, steps)
     cpu_end = steps[-1] + 7 if steps else end

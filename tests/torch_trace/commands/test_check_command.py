@@ -64,7 +64,9 @@ def test_missing_kernels_are_a_fault(tmp_path: Path, events: list[str], sentence
         ('{"ph": "X", "name": "x", "dur": 1, "pid": 1, "tid": 1}', "without a start"),
     ],
 )
-def test_impossible_times_are_a_fault_with_their_place(tmp_path: Path, odd: str, kind: str) -> None:
+def test_impossible_times_are_a_fault_with_their_offset(
+    tmp_path: Path, odd: str, kind: str
+) -> None:
     sane = [event("y", f"1723203468{i:03d}.000") for i in range(20)]
     data = text(*sane, odd)
     path = write(tmp_path / "rank-0.json", data)

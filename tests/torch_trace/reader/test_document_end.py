@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind the end of a document is dropped, and said with its place and its number."""
+"""What stands behind the end of a document is dropped, and said with its offset and its number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(path: Path) -> tuple[list[str], dict[str, int], dict[str, list[int]]]:
 
 
 @pytest.mark.parametrize("between", [b"", b"\n\n", b"\0" * 512])
-def test_a_second_document_is_said_with_its_events_and_its_place(
+def test_a_second_document_is_said_with_its_events_and_its_offset(
     tmp_path: Path, between: bytes
 ) -> None:
     path = write(tmp_path / "t.json", FIRST + between + SECOND)

@@ -282,7 +282,7 @@ def test_metadata_that_nothing_can_hold_is_unknown(tmp_path: Path) -> None:
     assert (faults, trace.metadata.get("schemaVersion"), trace.metadata.rank) == ({}, None, 3)
 
 
-def test_an_event_that_closed_too_early_is_lost_with_its_place_behind_other_letters(
+def test_an_event_that_closed_too_early_is_lost_with_its_offset_behind_other_letters(
     tmp_path: Path,
 ) -> None:
     early = '{"ph": "X", "name": "ü"}, "tid": 1, "ts": 1}'

@@ -231,9 +231,9 @@ def test_any_hit_of_one_byte_costs_at_most_the_event_it_hits(
     path = tmp_path / "t.json"
     path.write_bytes(WHOLE[:position] + put + WHOLE[position + removed :])
     found, trace = read(path)
-    places = [(WHOLE.index(e.encode()), e) for e in EVENTS]
+    offsets = [(WHOLE.index(e.encode()), e) for e in EVENTS]
     # Events that the hit did not touch, and that do not stand right beside it.
-    untouched = [json.loads(e)["name"] for at, e in places if not at <= position < at + len(e)]
+    untouched = [json.loads(e)["name"] for at, e in offsets if not at <= position < at + len(e)]
     kept = list(found)
     for name in untouched:
         assert name in kept, (name, found, dict(trace.damage.counts))

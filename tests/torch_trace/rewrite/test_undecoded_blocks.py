@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def decoded_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Offsets of the blocks of which not even the places were known."""
+    """Offsets of the blocks of which not even the offsets were known."""
     missed: list[int] = []
     call = undecoded_blocks.UndecodedBlocks.__call__
 
