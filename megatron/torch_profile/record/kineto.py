@@ -27,7 +27,7 @@ from megatron.torch_profile.record.other_profilers import ours
 
 _open = False
 """Whether Kineto is at work for us."""
-_ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
+ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
 
 def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
@@ -40,7 +40,7 @@ def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
     """
     config = plan.config
     options: dict[str, Any] = {
-        "activities": [_ACTIVITIES[name] for name in plan.activities],
+        "activities": [ACTIVITIES[name] for name in plan.activities],
         "record_shapes": config.record_shapes,
         "profile_memory": config.profile_memory,
         "with_stack": config.with_stack
@@ -52,9 +52,18 @@ def prepared(plan: CapturePlan, window: Window, *, beside: bool) -> Any:
     if config.execution_trace:
         path = plan.window_folder(window) / plan.trace_name().artifact("execution_trace.json")
         options["execution_trace_observer"] = _execution_trace(path)
+    return made(options)
+
+
+def made(options: dict[str, Any]) -> Any:
+    """A `torch.profiler.profile` that warms up.
+
+    Args:
+        options: its arguments, of which those are left out that this torch does not know.
+    """
+    global _open
     known = inspect.signature(torch.profiler.profile.__init__).parameters
     profiler = torch.profiler.profile(**{k: v for k, v in options.items() if k in known})
-    global _open
     _watch_forks()
     _open = True
     with ours():

@@ -159,28 +159,11 @@ def _tokens(args: Any) -> dict[str, int]:
 
 
 def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
-    import torch
-
     run = {
         "schema": 1,
         "run": capture.run_folder.name,
-        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "user": _user(),
-        "host": socket.gethostname(),
-        "argv": sys.argv,
-        "arguments": {name: _jsonable(value) for name, value in sorted(vars(args).items())},
-        "versions": {
-            "python": platform.python_version(),
-            "cuda": torch.version.cuda,
-            "nccl": _nccl_version(),
-            **{name: _version(name) for name in _PACKAGES},
-            "megatron-core": _megatron_version(),
-        },
-        "environment": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(_ENVIRONMENT)
-        },
+        **facts(),
+        "arguments": {name: jsonable(value) for name, value in sorted(vars(args).items())},
         "world_size": capture.topology.layout.world_size,
         "layout": dict(capture.topology.layout.sizes),
         "ranks": [member.as_json() for member in capture.topology.members],
@@ -195,9 +178,34 @@ def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
         warn(Slug.RUN_RECORD_FAILED, "%s was not written: %s", path, error)
 
 
-def _jsonable(value: Any) -> Any:
+def facts() -> dict[str, Any]:
+    """What `run.json` says of the process whatever it runs: when, who, where, which versions."""
+    import torch
+
+    return {
+        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "user": _user(),
+        "host": socket.gethostname(),
+        "argv": sys.argv,
+        "versions": {
+            "python": platform.python_version(),
+            "cuda": torch.version.cuda,
+            "nccl": _nccl_version(),
+            **{name: _version(name) for name in _PACKAGES},
+            "megatron-core": _megatron_version(),
+        },
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_ENVIRONMENT)
+        },
+    }
+
+
+def jsonable(value: Any) -> Any:
+    """A value of an argument as JSON can hold it."""
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     # NaN and infinity have no JSON.
     if isinstance(value, (bool, int, str, type(None))) or (
         isinstance(value, float) and abs(value) < float("inf")

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the numbers and the outputs of a case say, besides what torch itself said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from megatron.torch_profile.component.measure.finding import Finding
+from megatron.torch_profile.component.results import Result
+from megatron.torch_profile.component.step import Step
+from megatron.torch_trace.wording import percent
+
+_WIDE = ("float32", "float64")
+_NOISY = 0.25
+
+
+def of_result(result: Result, step: Step) -> Result:
+    """The result with its findings."""
+    return replace(result, findings=(*result.findings, *_findings(result, step)))
+
+
+def _findings(result: Result, step: Step) -> Iterator[Finding]:
+    case = result.case
+    asked = case.cast or (case.dtype if case.autocast is None else None)
+    wider = sorted(step.output_dtypes & set(_WIDE))
+    if asked in ("bfloat16", "float16") and wider:
+        yield Finding(
+            "dtype_fallback",
+            f"The output is {wider[0]} where {asked} was asked for: something inside computes in "
+            f"{wider[0]}.",
+        )
+    summary = result.summary
+    if summary is not None and summary.spread > _NOISY:
+        yield Finding(
+            "noisy",
+            f"From p10 to p90 the steps spread over {percent(summary.spread)} of the median; "
+            "measure more steps, or keep others off this device.",
+        )

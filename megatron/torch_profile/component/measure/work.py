@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work of one step: FLOPs of its matrix products, and the bytes that it cannot avoid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from megatron.torch_profile.component.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step does.
+
+    Args:
+        flops: of matrix products, convolutions and attention, as torch counts them.
+        bytes: what must be read and written if everything else stays on the chip: inputs,
+            parameters and outputs once; with a backward pass inputs, parameters and the outputs'
+            gradients once more, and the gradients of inputs and parameters.
+    """
+
+    flops: int
+    bytes: int
+
+
+def work_of(step: Step) -> Work | None:
+    """Count one step, which runs without torch.compile; None where torch cannot count it."""
+    step.prepare()
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            output = step.eagerly()
+    except (NotImplementedError, TypeError, RuntimeError):
+        return None
+    component = step.component
+    tensors = [
+        one
+        for one in torch.utils._pytree.tree_leaves((component.inputs, dict(component.keywords)))
+        if isinstance(one, torch.Tensor)
+    ]
+    outputs = [
+        one for one in torch.utils._pytree.tree_leaves(output) if isinstance(one, torch.Tensor)
+    ]
+    read = _bytes([*tensors, *component.parameters()])
+    written = _bytes(outputs)
+    gradients = _bytes(
+        one.grad for one in (*tensors, *component.parameters()) if one.grad is not None
+    )
+    again = read + written + gradients if step.goes_backward else 0
+    return Work(int(counter.get_total_flops()), read + written + again)
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    """Of elements that are there once: a view or an expanded tensor has those of its storage."""
+    found: dict[int, int] = {}
+    for one in tensors:
+        storage = one.untyped_storage()
+        own = min(one.numel() * one.element_size(), storage.nbytes())
+        found[storage.data_ptr()] = max(found.get(storage.data_ptr(), 0), own)
+    return sum(found.values())

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Components of known cost, and components that go wrong, for tests."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+def sleep(milliseconds: float) -> None:
+    time.sleep(milliseconds / 1e3)
+
+
+def products(x: torch.Tensor, times: int = 1) -> torch.Tensor:
+    for _ in range(times):
+        x = x @ x
+    return x
+
+
+class Stepper:
+    """What counts its steps."""
+
+    def __init__(self, by: int = 1) -> None:
+        self.by, self.count = by, 0
+
+    def step(self) -> None:
+        self.count += self.by
+
+
+class Silent:
+    """Neither steps nor can be called."""
+
+
+class Growing:
+    """Gives more in each step."""
+
+    def __init__(self) -> None:
+        self.length = 1
+
+    def __call__(self) -> torch.Tensor:
+        self.length += 1
+        return torch.zeros(self.length)
+
+
+def failing(x: torch.Tensor) -> torch.Tensor:
+    raise ValueError("head size 3 is odd")
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    return x.float()
+
+
+def chatty(x: torch.Tensor) -> torch.Tensor:
+    print("hello from a component")
+    return x
+
+
+def broken_graph(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+nothing_to_call = 3
