@@ -167,7 +167,7 @@ def test_the_figure_shows_the_rooms_in_the_order_that_the_contract_holds(
 ) -> None:
     contract = (ROOT / "pyproject.toml").read_text().split(f'containers = ["megatron.{house}"]')[1]
     layers = re.findall(r'"(.+?)"', contract.split("layers = [")[1].split("]")[0])
-    figure = GUIDE.split("    metrics")[1].split("\n\n")[0]
-    lines = re.sub("-+>|trace files", lambda one: " " * len(one[0]), "    metrics" + figure)
+    figure = GUIDE.split("    component")[1].split("\n\n")[0]
+    lines = re.sub("-+>|trace files", lambda one: " " * len(one[0]), "    component" + figure)
     shown = [(line[4:48].strip(), line[48:].strip())[column] for line in lines.splitlines()]
     assert [one for one in shown if one] == layers
