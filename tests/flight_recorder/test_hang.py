@@ -231,7 +231,7 @@ def test_python_has_the_same_answer(tmp_path: Path) -> None:
         ("rank_0", b'{"entries": [', "JSON that is not whole"),
         ("rank_0", b'{"traceEvents": []}', "no flight record: it has no entries"),
         ("rank_0", b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "asks for os.system"),
-        ("record", b"{}", "no rank at the end of the file's name"),
+        ("record", b"{}", "its name does not end in the number of a rank, as"),
     ],
 )
 def test_what_is_no_record_is_one_sentence(

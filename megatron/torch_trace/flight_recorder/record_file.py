@@ -72,7 +72,10 @@ def read_record(path: Path) -> FlightRecord:
     """
     rank = _rank_of(path.name)
     if rank is None:
-        raise UsageError(f"{path}: no rank at the end of the file's name.")
+        raise UsageError(
+            f"{path}: no flight record: its name does not end in the number of a rank, as "
+            "comm_lib_trace_rank_0 does."
+        )
     data, damaged = _content(path)
     if not isinstance(data, dict) or not isinstance(data.get("entries"), (list, tuple)):
         raise UsageError(f"{path}: no flight record: it has no entries.")

@@ -80,8 +80,8 @@ def not_a_trace(head: bytes) -> str:
             return reason.format(nsys=_NSYS)
     if _PICKLE.match(head):
         return (
-            "a pickle, such as a snapshot of CUDA memory; open a snapshot in "
-            "https://pytorch.org/memory_viz"
+            "a pickle, such as an allocator snapshot; `torch-trace memory` reads a snapshot, and "
+            "https://pytorch.org/memory_viz shows it"
         )
     if head[257:262] == b"ustar":
         return "a tar archive; unpack it and name the trace that is in it"

@@ -67,14 +67,24 @@ class RunState:
     requested: tuple[tuple[str, Answer | None], ...]
 
 
+def refuse_all_but_a_folder(run: Path) -> None:
+    """What is no folder is not the folder of a run.
+
+    Raises:
+        UsageError: it is a file, or nothing.
+    """
+    if not run.is_dir():
+        what = "is a file" if run.is_file() else "no such folder"
+        raise UsageError(f"{path_text(run)}: {what}; name the folder of a run.")
+
+
 def run_state(run: Path) -> RunState:
     """Read the folder of a run.
 
     Raises:
         UsageError: it is none.
     """
-    if not run.is_dir():
-        raise UsageError(f"{path_text(run)}: there is no such folder; name the folder of a run.")
+    refuse_all_but_a_folder(run)
     windows = sorted(
         (name, folder) for folder in run.iterdir() if (name := WindowName.parse(folder.name))
     )

@@ -79,6 +79,8 @@ def test_slim_and_decompress_write_what_is_whole_and_exit_3(broken: Path) -> Non
         (["operators", "{here}/empty"], "{here}/empty: is a folder, and operators takes one trace; name a file in the folder."),
         (["stacks", "{here}/no.json"], "{here}/no.json: no such file or folder."),
         (["stacks", "{here}/empty"], "{here}/empty: is a folder, and stacks takes one trace; name a file in the folder."),
+        (["status", "{here}/no"], "{here}/no: no such folder; name the folder of a run."),
+        (["trigger", "{here}/log.txt"], "{here}/log.txt: is a file; name the folder of a run."),
         (["analyse", "{clean}"], "analyse: no such command; did you mean analyze?"),
         (["info", "{here}/empty"], "{here}/empty: holds no trace (every file in this folder and below was looked at)."),
     ],

@@ -14,7 +14,7 @@ from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format import requests
 from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.requests import Request
-from megatron.torch_trace.inspect.run_state import answer_of
+from megatron.torch_trace.inspect.run_state import answer_of, refuse_all_but_a_folder
 from megatron.torch_trace.wording import counted, path_text, seconds, visible
 
 _POLL_SECONDS = 0.2
@@ -95,8 +95,7 @@ def command(
 
 def _requests_of(run: Path) -> Path:
     folder = run / requests.REQUESTS
-    if not run.is_dir():
-        raise UsageError(f"{path_text(run)}: there is no such folder; name the folder of a run.")
+    refuse_all_but_a_folder(run)
     if not (run / RUN_FILE).is_file():
         raise UsageError(f"{path_text(run)}: is not the folder of a run, which holds {RUN_FILE}.")
     if not folder.is_dir():
