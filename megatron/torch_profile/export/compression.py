@@ -16,9 +16,10 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +50,8 @@ class Written:
         events: slices, marks and arrows in it.
         kernels: GPU kernels.
         launches: calls that launched a kernel, by name.
+        ended: when it was finished, by the clock of `time.monotonic()`, which all processes of a
+            host share; training learns of it later, when it looks.
     """
 
     path: str
@@ -57,6 +60,7 @@ class Written:
     events: int
     kernels: int
     launches: int
+    ended: float = field(default_factory=time.monotonic)
 
 
 class CutShortError(TorchTraceError):

@@ -77,7 +77,7 @@ def done(export: Export, written: Written, started: float, held_seconds: float) 
         size(written.file_bytes),
         size(written.raw_bytes),
         counted(written.events, "event"),
-        seconds(time.monotonic() - started),
+        seconds(max(0.0, written.ended - started)),
         seconds(held_seconds),
     )
     if (written.launches or export.gpu) and not written.kernels:

@@ -207,6 +207,24 @@ def test_a_child_that_somebody_else_reaped_has_ended(
     assert files_below(tmp_path) == [TARGET]
 
 
+@pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
+def test_an_export_lasts_until_its_file_is_finished_and_not_until_training_looks(
+    tmp_path: Path, ending: Ending, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = Exporter(60)
+    hand_over(exporter, export_to(tmp_path), ending)
+    (flight,) = exporter._flights
+    while (ended := flight.process.poll()) is None:
+        time.sleep(0.01)
+    now = time.monotonic()
+    assert flight.started <= ended["ended"] <= now
+    # The next iteration ends, and training looks, an hour later.
+    monkeypatch.setattr(flight.process, "poll", lambda: ended | {"ended": flight.started + 0.23})
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    exporter.poll()
+    assert " events) in 230 ms; training was held for " in said[-1]
+
+
 def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -> None:
     exporter = Exporter(60)
     hand_over(exporter, export_to(tmp_path, key_averages=True, urgent=True))
