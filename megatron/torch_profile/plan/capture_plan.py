@@ -26,6 +26,7 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.file_names import TraceName, WindowName
 
 _SHOWN_WINDOWS = 5
+_LEAST = {"spans_depth": 1, "exit_timeout": 0, "max_trace_mb": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,10 @@ def check(config: TorchProfileConfig, args: Any) -> None:
         )
     if config.on_hang is not None and not config.on_hang > 0:
         raise UsageError(f"{flag_of('on_hang')} {config.on_hang:g}: must be more than 0 seconds.")
+    for name, least in _LEAST.items():
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise UsageError(f"{flag_of(name)} {value}: must be {least} or more.")
     schedule.check(config)
     ranks.check(config.ranks, topology.layout_from_arguments(args))
     if config.spans_depth is not None and "modules" not in config.wanted_spans:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import Field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,33 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         f"--torch-profile-dir {folder}: rank 0 cannot write there (Not a directory); name a folder "
         "that every profiled rank can write to."
     )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "least"),
+    [
+        ("max_trace_mb", 0, 1),
+        ("max_trace_mb", -5, 1),
+        ("spans_depth", 0, 1),
+        ("exit_timeout", -1, 0),
+    ],
+)
+def test_a_number_that_is_too_small_is_refused(flag: str, value: int, least: int) -> None:
+    config = TorchProfileConfig(enabled=True, spans=["modules"], **{flag: value})
+    with pytest.raises(UsageError) as error:
+        capture_plan.check(config, arguments_of())
+    assert str(error.value) == (
+        f"--torch-profile-{flag.replace('_', '-')} {value}: must be {least} or more."
+    )
+
+
+@pytest.mark.parametrize("field", fields(TorchProfileConfig), ids=lambda field: field.name)
+def test_no_number_may_be_negative(field: Field[Any]) -> None:
+    if field.type not in ("int", "int | None", "float | None"):
+        return
+    config = TorchProfileConfig(enabled=True, spans=["modules"], **{field.name: -1})
+    with pytest.raises(UsageError, match=f"^--torch-profile-{field.name.replace('_', '-')} -1: "):
+        capture_plan.check(config, arguments_of())
 
 
 @pytest.mark.parametrize("flag", ["with_flops", "key_averages", "execution_trace"])
