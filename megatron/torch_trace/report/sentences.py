@@ -39,6 +39,7 @@ _LEAST_TWICE = 0.005
 _MOST_GAINS = 3
 _LEAST_GAIN = 0.01
 """Of the iteration."""
+_BUBBLE = "pipeline_bubble"
 _SOME_NS = 100_000
 """Less than that would not be seen in any iteration."""
 _MOST_NOTES = 8
@@ -86,8 +87,11 @@ def possible_gains(analysis: Analysis) -> list[str]:
         "idle": shares.idle,
     }
     went = ", ".join(f"{part} {percent(share)}" for part, share in parts.items() if share)
-    had = [f"{duration(one.gain_ns)} without `{one.code}`" for one in sure[:_MOST_GAINS]]
-    return [f"{duration(iteration)} an iteration: {went}; possible gain: {', '.join(had)}."]
+    had = ", ".join(f"{duration(one.gain_ns)} without `{one.code}`" for one in sure[:_MOST_GAINS])
+    # What costs nothing in the window may cost most without the profiler.
+    costly = [one for one in analysis.findings if one.severity == "high" and one.gain_ns is None]
+    also = "".join(f"; unknown without `{one.code}`" for one in costly[:1])
+    return [f"{duration(iteration)} an iteration: {went}; possible gain: {had}{also}."]
 
 
 def gain(finding: Finding) -> str:
@@ -95,15 +99,15 @@ def gain(finding: Finding) -> str:
     if finding.gain_ns is None:
         return ""
     error = duration(finding.gain_error_ns) if finding.gain_error_ns else "below 1 ns"
+    # Of a bubble no change takes all away.
+    given = f"With `{finding.change}`" if finding.code == _BUBBLE else "Without this cause"
     if not finding.sure_gain_ns:
         if finding.gain_ns + (finding.gain_error_ns or 0) < _SOME_NS:
-            return f" Without this cause, the iteration would not be shorter (error {error})."
+            return f" {given}, the iteration would not be shorter (error {error})."
         had = f"gain {duration(finding.gain_ns)}, " if finding.gain_ns > 0 else ""
-        return (
-            f" The gain without this cause is not distinguishable from none ({had}error {error})."
-        )
+        return f" {given}, a gain is not distinguishable from none ({had}error {error})."
     shorter = duration(finding.gain_ns)
-    return f" Without this cause, the iteration would be {shorter} shorter (error {error})."
+    return f" {given}, the iteration would be {shorter} shorter (error {error})."
 
 
 def first_lines(analysis: Analysis) -> str:

@@ -73,6 +73,11 @@ def reduce(time: int, dimension: str = "dp") -> Act:
     return Act("reduce", time, dimension)
 
 
+def barrier(dimension: str = "dp") -> Act:
+    """All ranks wait for each other, and nothing is sent."""
+    return Act("barrier", 0, dimension)
+
+
 def send(peer: int, time: int, *, eager: bool = False) -> Act:
     """A message; one that is eager does not wait for who receives it."""
     return Act("send", time, peer=peer, eager=eager)
@@ -162,7 +167,7 @@ class Machine:
     def _end(self, rank: int, act: Act, start: int, counts: dict[tuple[Any, ...], int]) -> int:
         if act.what in ("run", "side"):
             return start + act.time
-        key: tuple[Any, ...] = ("reduce", act.name)
+        key: tuple[Any, ...] = (act.what, act.name)
         if act.what == "send":
             key = (rank, act.peer)
         elif act.what == "recv":
@@ -189,9 +194,10 @@ class Machine:
             act = one.act
             args: dict[str, Any] | None = None
             name = act.name
-            if act.what == "reduce":
+            if act.what in ("reduce", "barrier"):
                 name = NCCL
-                args = collective_args("allreduce", act.name, size=size)
+                kind = "allreduce" if act.what == "reduce" else "barrier"
+                args = collective_args(kind, act.name, size=size)
             elif act.what in ("send", "recv"):
                 name = SENDRECV
                 args = collective_args(act.what, "pp", size=size)

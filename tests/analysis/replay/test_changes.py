@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.replay.change import (
     Change,
     CommunicationScaled,
     CopiesScaled,
+    DataLoaderScaled,
     KernelsScaled,
     LaunchScaled,
     LayersMoved,
@@ -20,7 +21,9 @@ from megatron.torch_trace.analysis.replay.change import (
     Overlapped,
     RankAsMedian,
     StagesBalanced,
+    TinyKernelsScaled,
     VirtualStages,
+    WithoutBarriers,
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.change_parser import FORMS, checked, read, read_text
@@ -38,6 +41,9 @@ RIGHT = [
     ("--module mlp*0.9", ModuleScaled("mlp", 0.9)),
     ("--copies pageable=0", CopiesScaled("pageable", 0.0)),
     ("--sync none", WithoutSynchronisation()),
+    ("--data-loader 0", DataLoaderScaled(0.0)),
+    ("--tiny-kernels 0.5", TinyKernelsScaled(0.5)),
+    ("--barriers none", WithoutBarriers()),
     ("--micro-batches 16", MicroBatches(16)),
     ("--virtual-stages 2", VirtualStages(2)),
     ("--move-layers 3>2", LayersMoved(3, 2)),

@@ -51,6 +51,20 @@ def test_the_finding_names_the_work_that_takes_longer_and_the_error_knows_its_lu
     assert abs((straggler.gain_ns or 0) - SLEPT_NS) <= 2 * straggler.gain_error_ns
 
 
+def test_a_bubble_says_which_schedule_gains_most_of_it() -> None:
+    analysis = torch_trace.analyze(SAMPLES / "tp2pp2-spans", gains=True)
+    (bubble,) = (one for one in analysis.findings if one.code == "pipeline_bubble")
+    assert bubble.change == "--virtual-stages 2"
+    assert sentences.gain(bubble).startswith(" With `--virtual-stages 2`, the iteration would be ")
+
+
+def test_what_costs_nothing_in_the_window_stands_in_the_first_line_as_unknown() -> None:
+    loader = SAMPLES / "analysis" / "slow-dataloader"
+    printed = CliRunner().invoke(analyze.command, [str(loader)]).output
+    first = " ".join(line.strip() for line in printed.splitlines()[:2])
+    assert first.endswith("; unknown without `data_loader_without_reserve`.")
+
+
 def test_one_recorded_step_is_said() -> None:
     printed = CliRunner().invoke(whatif.command, [str(SLEEPER)]).output
     assert "One step is recorded, which does not tell by how much steps differ" in printed
@@ -59,9 +73,9 @@ def test_one_recorded_step_is_said() -> None:
 def test_what_is_within_its_error_is_not_called_a_gain() -> None:
     told = [(45_000_000, 76_000_000), (0, 24_000), (0, 1_230_000), (48_000_000, 200_000)]
     assert [sentences.gain(finding("straggler", gain, error)) for gain, error in told] == [
-        " The gain without this cause is not distinguishable from none (gain 45 ms, error 76 ms).",
+        " Without this cause, a gain is not distinguishable from none (gain 45 ms, error 76 ms).",
         " Without this cause, the iteration would not be shorter (error 24 us).",
-        " The gain without this cause is not distinguishable from none (error 1.23 ms).",
+        " Without this cause, a gain is not distinguishable from none (error 1.23 ms).",
         " Without this cause, the iteration would be 48 ms shorter (error 200 us).",
     ]
 

@@ -3,20 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from megatron.torch_trace.analysis.replay.change import (
     Change,
     CommunicationScaled,
     CopiesScaled,
+    DataLoaderScaled,
     LaunchScaled,
+    MicroBatches,
+    Overlapped,
     RankAsMedian,
     StagesBalanced,
+    TinyKernelsScaled,
+    VirtualStages,
+    WithoutBarriers,
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.results.analysis import Finding
 
-_REMEDIES: Mapping[str, Callable[[Finding], Change | tuple[Change, ...]]] = {
+_Changes = Change | tuple[Change, ...]
+
+_REMEDIES: Mapping[str, Callable[[Finding], _Changes]] = {
     "straggler": lambda finding: tuple(map(RankAsMedian, _late_ranks(finding))),
     "exposed_communication": lambda finding: CommunicationScaled(_dimension(finding), 0.0),
     "launch_bound": lambda _: LaunchScaled(0.0),
@@ -24,17 +32,46 @@ _REMEDIES: Mapping[str, Callable[[Finding], Change | tuple[Change, ...]]] = {
     "memory_copies": lambda _: CopiesScaled("all", 0.0),
     "uneven_stages": lambda _: StagesBalanced(),
     "layer_imbalance": lambda _: StagesBalanced(),
+    "data_loader": lambda _: DataLoaderScaled(0.0),
+    "tiny_kernels": lambda _: TinyKernelsScaled(0.0),
+    "barriers": lambda _: WithoutBarriers(),
 }
 """Slug of a finding -> its changes. What no change of a graph takes away is not here."""
+
+_CANNOT_TELL = frozenset({"data_loader_without_reserve"})
+"""Codes that begin with another's slug, of what costs nothing in the recorded window."""
+
+
+def remedies_of(finding: Finding) -> tuple[tuple[Change, ...], ...]:
+    """Changes of which each takes away the finding's cause, or part of it, as far as it can be.
+
+    The first ones are tried first; what a graph cannot answer is left to the ones behind it.
+    """
+    if finding.code == "pipeline_bubble":
+        return tuple((change,) for change in _of_bubble(finding))
+    changes = remedy_of(finding)
+    return (changes,) if changes else ()
 
 
 def remedy_of(finding: Finding) -> tuple[Change, ...]:
     """The changes, together; none where a graph cannot take the finding's cause away."""
     for slug, change in _REMEDIES.items():
+        if finding.code in _CANNOT_TELL:
+            break
         if finding.code == slug or finding.code.startswith(f"{slug}_"):
             found = change(finding)
             return found if isinstance(found, tuple) else (found,)
     return ()
+
+
+def _of_bubble(finding: Finding) -> Iterator[Change]:
+    """A better schedule; where spans tell of none, the pipeline without any wait."""
+    counts = finding.evidence.get("microbatches") or []
+    yield VirtualStages(2 * int(finding.evidence.get("chunks") or 1))
+    yield StagesBalanced()
+    if counts:
+        yield MicroBatches(2 * int(counts[-1]))
+    yield Overlapped("pp")
 
 
 def _late_ranks(finding: Finding) -> list[int]:

@@ -26,7 +26,7 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints
 
 _SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
-_TINY_NS = 5_000
+TINY_NS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def look_at_host(timeline: Timeline) -> Host:
     syncing = sync_rows_of(timeline)
     overhead = Intervals.of(activity.overhead.start, activity.overhead.end)
     short = timeline.is_compute & timeline.in_window
-    short &= (activity.gpu.end - activity.gpu.start) < _TINY_NS
+    short &= (activity.gpu.end - activity.gpu.start) < TINY_NS
     idle = idle_of(timeline, gaps, loader, syncing)
     return Host(
         idle=idle.causes,

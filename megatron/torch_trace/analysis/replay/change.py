@@ -8,7 +8,7 @@ all ranks. `read` makes a change from a flag and its value, and says which value
     --rank 2=median          --launch 0              --copies pageable=0     --micro-batches 16
     --comm tp*0.5            --cpu-operators '*0.7'  --sync none             --virtual-stages 2
     --overlap dp             --kernel 'gemm*0.8'     --module 'mlp*0.9'      --move-layers '3>2'
-                                                                             --stages balanced
+    --data-loader 0          --tiny-kernels 0        --barriers none         --stages balanced
 """
 
 from __future__ import annotations
@@ -151,6 +151,42 @@ class WithoutSynchronisation(Change):
     """The CPU never waits for the GPU."""
 
     flag: ClassVar[str] = "--sync"
+
+    @property
+    def value(self) -> str:
+        return "none"
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoaderScaled(Change):
+    """The CPU's time in the data loader, on every rank, is `factor` times as long."""
+
+    flag: ClassVar[str] = "--data-loader"
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class TinyKernelsScaled(Change):
+    """Compute kernels shorter than 5 us, and the calls that launch them, take `factor` times as
+    long: at 0 as if all of them were fused into others."""
+
+    flag: ClassVar[str] = "--tiny-kernels"
+    factor: float
+
+    @property
+    def value(self) -> str:
+        return f"{self.factor:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutBarriers(Change):
+    """No rank waits in a barrier: it waits for a late rank in the next collective, if it has to."""
+
+    flag: ClassVar[str] = "--barriers"
 
     @property
     def value(self) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +11,11 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from megatron.torch_trace.analysis.replay.change import (
-    ALL,
     COPY_KINDS,
     Change,
     CommunicationScaled,
     CopiesScaled,
+    DataLoaderScaled,
     KernelsScaled,
     LaunchScaled,
     LayersMoved,
@@ -26,16 +25,23 @@ from megatron.torch_trace.analysis.replay.change import (
     Overlapped,
     RankAsMedian,
     StagesBalanced,
+    TinyKernelsScaled,
     VirtualStages,
+    WithoutBarriers,
     WithoutSynchronisation,
+)
+from megatron.torch_trace.analysis.replay.change_values import (
+    USUAL_FACTOR,
+    dimension_near,
+    factor_near,
+    factor_of,
+    first_number,
+    name_and_factor,
+    name_near,
 )
 from megatron.torch_trace.errors import UsageError
 
-_DIMENSIONS = ("tp", "pp", "dp", "cp", "ep", "edp", "etp", "mp", ALL)
-"""From these comes the nearest right one; a trace may have others, such as `tp-cp`."""
 _DIMENSION = r"[A-Za-z_][\w.-]*"
-_NUMBER = r"\d+(?:\.\d*)?|\.\d+"
-_USUAL = 0.5
 _MOST = 1 << 20
 
 
@@ -126,71 +132,74 @@ def _rank(value: str) -> Change:
     match = re.fullmatch(r"(\d+)\s*=\s*median", value)
     if match and int(match[1]) < _MOST:
         return RankAsMedian(int(match[1]))
-    raise _WrongError(f"{_first_number(value, 0)}=median")
+    raise _WrongError(f"{first_number(value, 0)}=median")
 
 
 def _comm(value: str) -> Change:
-    name, factor = _scaled(value)
+    name, factor = name_and_factor(value)
     if name is not None and factor is not None and re.fullmatch(_DIMENSION, name):
         return CommunicationScaled(name.lower(), factor)
-    raise _WrongError(f"{_dimension_near(value)}*{_factor_near(value):g}")
+    raise _WrongError(f"{dimension_near(value)}*{factor_near(value):g}")
 
 
 def _overlap(value: str) -> Change:
     if re.fullmatch(_DIMENSION, value):
         return Overlapped(value.lower())
-    raise _WrongError(_dimension_near(value))
+    raise _WrongError(dimension_near(value))
 
 
-def _launch(value: str) -> Change:
-    factor = _factor(value.removeprefix("*"))
-    if factor is not None:
-        return LaunchScaled(factor)
-    raise _WrongError(f"{_factor_near(value, 0):g}")
+def _by_factor(change: Callable[[float], Change], usual: float) -> Callable[[str], Change]:
+    """What reads a factor alone: `0.5` or `*0.5`."""
+
+    def read_factor(value: str) -> Change:
+        factor = factor_of(value.removeprefix("*"))
+        if factor is not None:
+            return change(factor)
+        raise _WrongError(f"{factor_near(value, usual):g}")
+
+    return read_factor
 
 
-def _operators(value: str) -> Change:
-    factor = _factor(value.removeprefix("*"))
-    if factor is not None:
-        return OperatorsScaled(factor)
-    raise _WrongError(f"{_factor_near(value):g}")
+def _by_word(change: Change) -> Callable[[str], Change]:
+    """What reads the one value that a change can have."""
+
+    def read_word(value: str) -> Change:
+        if value == change.value:
+            return change
+        raise _WrongError(change.value)
+
+    return read_word
 
 
 def _kernel(value: str) -> Change:
-    pattern, factor = _scaled(value)
+    pattern, factor = name_and_factor(value)
     if pattern and factor is not None:
         try:
             re.compile(pattern)
         except re.error:
             raise _WrongError(f"{re.escape(pattern)}*{factor:g}") from None
         return KernelsScaled(pattern, factor)
-    raise _WrongError(f"{_name_near(value, 'gemm')}*{_factor_near(value):g}")
+    raise _WrongError(f"{name_near(value, 'gemm')}*{factor_near(value):g}")
 
 
 def _module(value: str) -> Change:
-    name, factor = _scaled(value)
+    name, factor = name_and_factor(value)
     if name and factor is not None and re.fullmatch(r"[\w.]+", name):
         return ModuleScaled(name, factor)
-    raise _WrongError(f"{_name_near(value, 'mlp')}*{_factor_near(value):g}")
+    raise _WrongError(f"{name_near(value, 'mlp')}*{factor_near(value):g}")
 
 
 def _copies(value: str) -> Change:
     name, sign, text = value.partition("=")
-    factor = _factor(text)
+    factor = factor_of(text)
     if not sign:
-        scaled, factor = _scaled(value)
+        scaled, factor = name_and_factor(value)
         name = scaled or ""
     if name.strip().lower() in COPY_KINDS and factor is not None:
         return CopiesScaled(name.strip().lower(), factor)
     word = re.match(r"[A-Za-z]*", value)
     near = get_close_matches(word[0].lower() if word else "", COPY_KINDS, n=1)
-    raise _WrongError(f"{near[0] if near else COPY_KINDS[0]}={_factor_near(value, 0):g}")
-
-
-def _sync(value: str) -> Change:
-    if value == "none":
-        return WithoutSynchronisation()
-    raise _WrongError("none")
+    raise _WrongError(f"{near[0] if near else COPY_KINDS[0]}={factor_near(value, 0):g}")
 
 
 def _micro_batches(value: str) -> Change:
@@ -214,12 +223,6 @@ def _move_layers(value: str) -> Change:
     raise _WrongError(f"{source}>{target if target != source else source + 1}")
 
 
-def _stages(value: str) -> Change:
-    if value == "balanced":
-        return StagesBalanced()
-    raise _WrongError("balanced")
-
-
 def _count(value: str, usual: int) -> int:
     if re.fullmatch(r"\d+", value) and 0 < int(value) < _MOST:
         return int(value)
@@ -227,61 +230,42 @@ def _count(value: str, usual: int) -> int:
 
 
 def _wrong_count(value: str, usual: int) -> NoReturn:
-    raise _WrongError(str(min(_first_number(value, usual) or usual, _MOST - 1)))
-
-
-def _scaled(value: str) -> tuple[str | None, float | None]:
-    name, sign, text = value.rpartition("*")
-    return (name.strip(), _factor(text)) if sign else (None, None)
-
-
-def _factor(text: str) -> float | None:
-    if not re.fullmatch(_NUMBER, text.strip()):
-        return None
-    number = float(text)
-    return number if math.isfinite(number) else None
-
-
-def _factor_near(value: str, usual: float = _USUAL) -> float:
-    """The factor that was meant: of `dp*50%` and `dp*0,5` a half."""
-    found = re.findall(rf"(?<![\w.])({_NUMBER})(\s*%)?", value.replace(",", "."))
-    if not found:
-        return usual
-    number, percent = found[-1]
-    return min(float(number), 1e6) / (100 if percent else 1)
-
-
-def _dimension_near(value: str) -> str:
-    word = re.match(r"[A-Za-z_-]*", value)
-    near = get_close_matches(word[0].lower() if word else "", _DIMENSIONS, n=1, cutoff=0.3)
-    return near[0] if near else "dp"
-
-
-def _name_near(value: str, usual: str) -> str:
-    word = re.match(r"[A-Za-z_][\w.]*", value)
-    return word[0] if word else usual
-
-
-def _first_number(value: str, usual: int) -> int:
-    found = re.search(r"\d+", value)
-    return int(found[0]) if found else usual
+    raise _WrongError(str(min(first_number(value, usual) or usual, _MOST - 1)))
 
 
 _ALL_FORMS: Sequence[Form] = (
     Form("--rank", "R=median", "The CPU of rank R takes as long as that of its peers.", _rank),
     Form("--comm", "DIM*FACTOR", "Transfers of a dimension take FACTOR times as long.", _comm),
     Form("--overlap", "DIM", "Compute does not wait for communication of a dimension.", _overlap),
-    Form("--launch", "FACTOR", "Launches take FACTOR times as long; 0: CUDA graphs.", _launch),
-    Form("--cpu-operators", "FACTOR", "The CPU's operators take FACTOR times as long.", _operators),
+    Form(
+        "--launch", "FACTOR", "Launches take FACTOR times as long; 0: CUDA graphs.",
+        _by_factor(LaunchScaled, 0),
+    ),
+    Form(
+        "--cpu-operators", "FACTOR", "The CPU's operators take FACTOR times as long.",
+        _by_factor(OperatorsScaled, USUAL_FACTOR),
+    ),
     Form("--kernel", "REGEX*FACTOR", "Kernels with these names take FACTOR times.", _kernel),
     Form("--module", "NAME*FACTOR", "Modules of this name or class take FACTOR times.", _module),
     Form("--copies", "KIND=FACTOR", f"Copies of a kind: {', '.join(COPY_KINDS)}.", _copies),
-    Form("--sync", "none", "The CPU never waits for the GPU.", _sync),
+    Form("--sync", "none", "The CPU never waits for the GPU.", _by_word(WithoutSynchronisation())),
+    Form(
+        "--data-loader", "FACTOR", "Waiting for the data loader takes FACTOR times as long.",
+        _by_factor(DataLoaderScaled, 0),
+    ),
+    Form(
+        "--tiny-kernels", "FACTOR", "Kernels below 5 us and their launches take FACTOR times.",
+        _by_factor(TinyKernelsScaled, 0),
+    ),
+    Form("--barriers", "none", "No rank waits in a barrier.", _by_word(WithoutBarriers())),
     Form("--micro-batches", "N", "N micro-batches of the recorded size.", _micro_batches),
     Form("--virtual-stages", "V", "V virtual stages on each pipeline rank.", _virtual_stages),
     Form("--move-layers", "'A>B'", "A layer goes from stage A to B; 'A>B*2': two.", _move_layers),
-    Form("--stages", "balanced", "All pipeline stages take equally long.", _stages),
-)
+    Form(
+        "--stages", "balanced", "All pipeline stages take equally long.",
+        _by_word(StagesBalanced()),
+    ),
+)  # fmt: skip
 
 FORMS = {form.flag: form for form in _ALL_FORMS}
 """Flag -> how it is written, in the order of `--help`."""

@@ -6,17 +6,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatron.torch_trace.analysis.findings.remedies import remedy_of
+from megatron.torch_trace.analysis.findings.remedies import remedies_of
 from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
-from megatron.torch_trace.analysis.replay.change import Change, MicroBatches
+from megatron.torch_trace.analysis.replay.change import (
+    Change,
+    MicroBatches,
+    StagesBalanced,
+    VirtualStages,
+)
 from megatron.torch_trace.analysis.replay.gain_error import GainError
 from megatron.torch_trace.analysis.replay.path.causes import Cause
-from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.run.graphs import Graphs, KernelAnswers
 from megatron.torch_trace.errors import UsageError
 
 MOST_ERROR = 0.02
 """A graph that misses the recorded iteration by more predicts nothing."""
+_SCHEDULES = (VirtualStages, StagesBalanced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +74,41 @@ def candidates_of(graphs: Graphs, analysis: Analysis) -> list[Candidate]:
     """Remedies of findings, and what the graphs propose; the largest gain first."""
     asked: dict[tuple[Change, ...], str | None] = {}
     for finding in analysis.findings:
-        changes = remedy_of(finding)
-        if changes:
+        for changes in remedies_of(finding):
             asked.setdefault(changes, finding.code)
     for change, code in graphs.proposals():
         asked.setdefault((change,), code)
-    found = []
-    for changes, code in asked.items():
-        try:
-            _, graph = graphs.for_changes(changes)
-            check(graph, changes)
-            found.append(candidate_of(graph, changes, code, graphs.spread))
-        except (UsageError, UnreplayableError):
-            # Of another change than the recording can tell nothing is asked here.
-            continue
+    answers = (_answer(graphs, changes, code) for changes, code in asked.items())
+    found = [one for one in answers if one is not None]
     return sorted(found, key=lambda one: (-one.gain_ns, one.change))
+
+
+def remedy_in(graphs: Graphs, finding: Finding) -> Candidate | None:
+    """The first remedy of a finding that graphs can answer; None where they can answer none.
+
+    Of a change of the schedule the one that gains most: each takes only a part of a bubble away.
+    """
+    schedules: list[Candidate] = []
+    for changes in remedies_of(finding):
+        is_schedule = any(isinstance(one, _SCHEDULES) for one in changes)
+        if schedules and not is_schedule:
+            break
+        found = _answer(graphs, changes, finding.code)
+        if found is not None and not is_schedule:
+            return found
+        if found is not None:
+            schedules.append(found)
+    return max(schedules, key=lambda one: one.gain_ns, default=None)
+
+
+def _answer(graphs: Graphs, changes: Sequence[Change], code: str | None) -> Candidate | None:
+    """None of another change than the recording can tell of: nobody has asked for it."""
+    try:
+        _, graph = graphs.for_changes(changes)
+        check(graph, changes)
+        return candidate_of(graph, changes, code, graphs.spread)
+    except (UsageError, UnreplayableError):
+        return None
 
 
 def candidate_of(

@@ -9,15 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.findings import by_gain
-from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.findings.shares import milliseconds
-from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.analysis.run.candidates import Candidate, candidate_of, check
+from megatron.torch_trace.analysis.run.candidates import Candidate, remedy_in
 from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
-from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.selection import listed
 from megatron.torch_trace.wording import counted
 
@@ -55,15 +52,8 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
 
 
 def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
-    changes = remedy_of(finding)
-    if not changes:
-        return finding
-    try:
-        _, graph = graphs.for_changes(changes)
-        check(graph, changes)
-        found = candidate_of(graph, changes, finding.code, graphs.spread)
-    except (UsageError, UnreplayableError):
-        # What graphs cannot tell has no gain; the finding is none the worse.
+    found = remedy_in(graphs, finding)
+    if found is None:
         return finding
     return replace(
         finding,

@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.replay.change import (
     Change,
     CommunicationScaled,
     CopiesScaled,
+    DataLoaderScaled,
     KernelsScaled,
     LaunchScaled,
     ModuleScaled,
@@ -17,6 +18,8 @@ from megatron.torch_trace.analysis.replay.change import (
     Overlapped,
     RankAsMedian,
     RecordingCost,
+    TinyKernelsScaled,
+    WithoutBarriers,
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.effects import cpu_changes, gpu_changes
@@ -47,6 +50,9 @@ _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     OperatorsScaled: cpu_changes.operators,
     RecordingCost: cpu_changes.recording_cost,
     WithoutSynchronisation: cpu_changes.without_waits,
+    DataLoaderScaled: cpu_changes.data_loader,
+    TinyKernelsScaled: gpu_changes.tiny_kernels,
+    WithoutBarriers: gpu_changes.without_barriers,
     CommunicationScaled: gpu_changes.communication,
     Overlapped: gpu_changes.overlap,
     KernelsScaled: gpu_changes.kernels,

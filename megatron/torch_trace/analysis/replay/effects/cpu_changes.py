@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from megatron.torch_trace.analysis.host.data_loader import is_loader
 from megatron.torch_trace.analysis.replay.change import (
+    DataLoaderScaled,
     LaunchScaled,
     OperatorsScaled,
     RankAsMedian,
@@ -14,7 +18,7 @@ from megatron.torch_trace.analysis.replay.change import (
 )
 from megatron.torch_trace.analysis.replay.effects import cpu_segments
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled, segments_of
-from megatron.torch_trace.analysis.replay.kernels.graph import LAUNCH, WAIT
+from megatron.torch_trace.analysis.replay.kernels.graph import LAUNCH, WAIT, Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import far_longer, median_of
 from megatron.torch_trace.analysis.timeline.activity import NONE
@@ -63,18 +67,47 @@ def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian)
 
 def launch(found: KernelGraph, result: Adjustment, change: LaunchScaled) -> None:
     """Calls that launch take another time, and their work begins as much earlier or later."""
+    scale_launches(found, result, [np.ones(len(one.points), dtype=bool) for one in found.ranks],
+                   change.factor)  # fmt: skip
+
+
+def scale_launches(
+    found: KernelGraph, result: Adjustment, chosen: Sequence[Bools], factor: float
+) -> None:
+    """Scale calls that launch.
+
+    Args:
+        chosen: for each rank, which of its points.
+    """
     edges, nodes = found.graph.edges, found.graph.nodes
     called = np.zeros(len(nodes), dtype=np.int64)
-    for rank in found.ranks:
+    for rank, mine in zip(found.ranks, chosen, strict=True):
         here = segments_of(rank)
-        parts = cpu_segments.launch_parts(rank, result.duration[here])
+        parts = np.where(mine, cpu_segments.launch_parts(rank, result.duration[here]), 0)
         called[here] = parts
-        result.duration[here] -= scaled(parts, 1 - change.factor)
+        result.duration[here] -= scaled(ints(parts), 1 - factor)
     launches = np.flatnonzero(edges.kind == LAUNCH)
-    saved = scaled(called[edges.source[launches]], 1 - change.factor)
+    saved = scaled(called[edges.source[launches]], 1 - factor)
     for lag in (result.lag, result.usual):
         least = np.minimum(lag[launches], _LEAST_LATENCY_NS)
         lag[launches] = np.maximum(lag[launches] - saved, least)
+
+
+def data_loader(found: KernelGraph, result: Adjustment, change: DataLoaderScaled) -> None:
+    """The data loader takes another time."""
+    there = False
+    for rank in found.ranks:
+        ops = rank.timeline.activity.ops
+        mine = rank.timeline.activity.named(ops, is_loader)
+        there |= bool(mine.any())
+        here = segments_of(rank)
+        parts = cpu_segments.parts_in(rank, result.duration[here], ops, mine)
+        result.duration[here] -= scaled(parts, 1 - change.factor)
+    if not there:
+        raise UsageError(
+            f"{change.text}: no data loader is in these traces; torch records its own, and another "
+            "one is in no event."
+        )
 
 
 def operators(found: KernelGraph, result: Adjustment, change: OperatorsScaled) -> None:

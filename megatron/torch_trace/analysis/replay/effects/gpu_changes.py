@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from megatron.torch_trace.analysis.host.idle import TINY_NS
 from megatron.torch_trace.analysis.replay.change import (
     ALL,
     Change,
@@ -16,9 +17,12 @@ from megatron.torch_trace.analysis.replay.change import (
     KernelsScaled,
     ModuleScaled,
     Overlapped,
+    TinyKernelsScaled,
+    WithoutBarriers,
 )
 from megatron.torch_trace.analysis.replay.effects import cpu_segments
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled, segments_of
+from megatron.torch_trace.analysis.replay.effects.cpu_changes import scale_launches
 from megatron.torch_trace.analysis.replay.effects.module_ranges import module_rows
 from megatron.torch_trace.analysis.replay.kernels.graph import (
     ALONE,
@@ -162,6 +166,44 @@ def kernels(found: KernelGraph, result: Adjustment, change: KernelsScaled) -> No
 
 def _finds(pattern: re.Pattern[str], name: str) -> bool:
     return any(pattern.search(one) is not None for one in (name, short_name(name)))
+
+
+def tiny_kernels(found: KernelGraph, result: Adjustment, change: TinyKernelsScaled) -> None:
+    """Short compute kernels take another time, and so do the calls that launch nothing else."""
+    mine, points = [], []
+    for rank in found.ranks:
+        timeline = rank.timeline
+        gpu = timeline.activity.gpu
+        short = (gpu.end - gpu.start)[rank.rows] < TINY_NS
+        tiny = timeline.is_compute[rank.rows] & short
+        call = timeline.launches.call[rank.rows]
+        others = np.unique(call[~tiny])
+        own = np.setdiff1d(call[tiny], others)
+        points.append(np.isin(rank.points.call, own[own != NONE]))
+        mine.append(tiny)
+    if not any(rows.any() for rows in mine):
+        raise UsageError(f"{change.text}: no kernel in these traces is shorter than 5 us.")
+    _scale_work(found, result, mine, change.factor)
+    scale_launches(found, result, points, change.factor)
+
+
+def without_barriers(found: KernelGraph, result: Adjustment, change: WithoutBarriers) -> None:
+    """A barrier ends where it begins, whoever else is there."""
+    nodes, edges = found.graph.nodes, found.graph.edges
+    start = np.full(len(nodes), NONE, dtype=np.int64)
+    for rank, calls in zip(found.ranks, found.calls, strict=True):
+        barriers = [n for n, kind in enumerate(calls.kinds) if kind.collective == "barrier"]
+        rows = calls.rows[np.isin(calls.kind, barriers)]
+        mine = np.isin(rank.rows, rows) & (rank.ends != NONE)
+        start[rank.ends[mine]] = rank.starts[mine]
+    ended = start[edges.target] != NONE
+    freed = np.flatnonzero(ended & np.isin(edges.kind, (TRANSFER, ALONE)))
+    if not len(freed):
+        raise UsageError(f"{change.text}: there are no barriers in these traces.")
+    result.source[freed] = start[edges.target[freed]]
+    result.lag[freed] = result.usual[freed] = 0
+    result.carries[freed] = False
+    result.rewired = True
 
 
 def copies(found: KernelGraph, result: Adjustment, change: CopiesScaled) -> None:
