@@ -88,7 +88,7 @@ def test_what_the_gpu_has_comes_from_the_trace_beside(tmp_path: Path) -> None:
     (finding,) = document["findings"]
     assert finding["code"] == "unused_headroom"
     assert finding["title"] == (
-        "Torch had at most 1.07 GB of the GPU's 8.59 GB: 7.52 GB (88 %) are left."
+        "Torch had at most 4.29 GB of the GPU's 8.59 GB: 4.29 GB (50 %) are left."
     )
 
 
@@ -97,7 +97,7 @@ def test_the_user_may_say_what_the_gpu_has(tmp_path: Path) -> None:
     document = found(window, "--gpu-memory", 80)
     assert [one["capacity_bytes"] for one in document["ranks"]] == [80_000_000_000] * 2
     assert [one["code"] for one in document["findings"]] == ["unused_headroom"]
-    assert found(window, "--gpu-memory", 1.2)["findings"] == []
+    assert found(window, "--gpu-memory", 4.5)["findings"] == []
 
 
 def traces(window: Path, ranks: int) -> None:

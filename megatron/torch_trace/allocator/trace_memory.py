@@ -27,6 +27,7 @@ from megatron.torch_trace.allocator.snapshot import (
     State,
 )
 from megatron.torch_trace.allocator.stack_table import UNKNOWN_STACK, StackTable
+from megatron.torch_trace.analysis.timeline.span_names import phase_of
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.integer_arrays import Ints
@@ -75,7 +76,7 @@ class _Thread:
 class _Read:
     threads: dict[Track, _Thread] = field(default_factory=dict)
     rows: list[tuple[int, MemoryArgs]] = field(default_factory=list)
-    steps: list[Annotation] = field(default_factory=list)
+    marks: list[Annotation] = field(default_factory=list)
 
     def take(self, events: Any, starts: Ints, durations: Ints) -> None:
         for event, start, duration in zip(events, starts.tolist(), durations.tolist(), strict=True):
@@ -87,10 +88,11 @@ class _Read:
                     self.rows.append((start, event.args))
             elif event.ph == "X" and category(event.cat) in _RANGES:
                 end = start + max(duration, 0)
-                if marks_a_step(event.name, event.cat) is None:
+                is_step = marks_a_step(event.name, event.cat) is not None
+                if not is_step:  # in a stack it would tell every step's memory apart
                     self._thread(event).ranges.append((start, end, event.name))
-                else:  # in a stack it would tell every step's memory apart
-                    self.steps.append(Annotation(event.name, 0, start, end))
+                if is_step or phase_of(event.name):
+                    self.marks.append(Annotation(event.name, 0, start, end))
 
     def _thread(self, event: MemoryEvent) -> _Thread:
         return self.threads.setdefault((event.pid, event.tid), _Thread())
@@ -133,16 +135,16 @@ def read_trace_memory(
     table = np.array([row for part in columns for row in part], dtype=np.int64).reshape(-1, 7)
     history = History(*(np.ascontiguousarray(table[:, n]) for n in range(7)))
     segments, blocks = _at_the_end(devices, histories)
-    steps = tuple(
+    marks = tuple(
         Annotation(one.name, 0, base + one.start, base + (one.end or 0))
-        for one in sorted(read.steps, key=lambda one: one.start)
+        for one in sorted(read.marks, key=lambda one: one.start)
     )
     snapshot = Snapshot(
         path,
         segments,
         blocks,
         history,
-        steps,
+        marks,
         stacks,
         cut_short=bool(trace.damage),
         has_blocks=False,

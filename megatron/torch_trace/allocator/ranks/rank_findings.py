@@ -169,18 +169,18 @@ def _headroom(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
         return
     if free < _UNUSED * capacity:
         return
-    whose = "" if len(ranks) == 1 else f", which uses most ({_name(one)})"
+    whose = "Torch" if len(ranks) == 1 else f"{_name(one).capitalize()}, the fullest one,"
     yield MemoryFinding(
         "unused_headroom",
         "low",
-        f"Torch had at most {size(one.answer.peak_reserved)} of the GPU's {size(capacity)}{whose}: "
+        f"{whose} had at most {size(capacity - free)} of the GPU's {size(capacity)}: "
         f"{size(free)} ({percent(free / capacity)}) are left.",
         "Use them: a larger `--micro-batch-size`, less recomputation (`--recompute-granularity`), "
         "fewer stages or less tensor parallelism; `torch-trace memory --fit` says what fits.",
         {
             "unused_bytes": free,
             "capacity_bytes": capacity,
-            "reserved_bytes": one.answer.peak_reserved,
+            "used_bytes": capacity - free,
         },
     )
 

@@ -22,7 +22,8 @@ class RankMemory:
         """Bytes of the GPU that torch never had from CUDA; None if its size is unknown."""
         if self.place.capacity is None:
             return None
-        return max(0, self.place.capacity - self.answer.peak_reserved)
+        had = max(self.answer.peak_reserved, self.answer.peak_bytes)
+        return max(0, self.place.capacity - had)
 
 
 @dataclass(frozen=True, slots=True)

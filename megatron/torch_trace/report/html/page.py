@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from functools import cache
 from importlib import resources
@@ -20,6 +18,7 @@ from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.contents import sections
 from megatron.torch_trace.report.html.environment import environment
 from megatron.torch_trace.report.html.links import ViewLinks
+from megatron.torch_trace.report.html.policy import policy
 from megatron.torch_trace.report.section import Subject
 from megatron.torch_trace.report.tables import Medium
 from megatron.torch_trace.wording import visible
@@ -55,7 +54,7 @@ def render_html(
         view=view,
         style=Markup(_asset("report.css")),
         scripts=[Markup(script) for script in scripts],
-        policy=_policy(scripts, served=view is not None),
+        policy=policy(scripts, served=view is not None),
     )
 
 
@@ -99,16 +98,3 @@ def _answer(sentence: str) -> Markup:
 @cache
 def _asset(name: str) -> str:
     return resources.files(_PACKAGE).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: list[str], *, served: bool) -> str:
-    """A content security policy by which the browser runs these scripts and asks for nothing."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'"
-        for one in scripts
-    )
-    own = "; connect-src 'self'; frame-src 'self'" if served else ""
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        f"base-uri 'none'; form-action 'none'{own}"
-    )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory over time by category, in as many points as a screen can show.
+
+The history is cut into pieces of equal time. Of each piece the fullest and the emptiest moment
+stay, with all their categories: peaks, the global one above all, are where and what they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron.torch_trace.allocator.categories import CATEGORIES, Category
+from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
+from megatron.torch_trace.format.integer_arrays import Ints, ints
+from megatron.torch_trace.format.step_names import marks_a_step
+
+PIECES = 500
+_MOST_RANGES = 400
+_OPTIMIZER = "Optimizer.step#"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What training did, [start, end) in ns since 1970.
+
+    Args:
+        kind: `step`, `forward`, `backward`, `optimizer` or `phase`.
+        name: as the program gave it.
+        label: what fits into a narrow mark: the number of a step or of a micro-batch.
+    """
+
+    kind: str
+    name: str
+    label: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One device over time.
+
+    Args:
+        times: ns since 1970, ascending; numbers of entries where the history has no times.
+        timed: whether they are times.
+        categories: bytes in use of each category that is ever in use.
+        reserved: bytes that the allocator has from CUDA.
+        peak: position of the peak.
+        ranges: what the program did, by start; the longest ones if there are many.
+    """
+
+    times: Ints
+    timed: bool
+    categories: dict[Category, Ints]
+    reserved: Ints
+    peak: int
+    ranges: tuple[Range, ...]
+
+
+def curves_of(memory: DeviceMemory, pieces: int = PIECES) -> Curves:
+    """The curves of one device.
+
+    Args:
+        memory: of the device.
+        pieces: of time; there are at most twice as many points, and the peak.
+    """
+    usage = memory.usage
+    timed = bool(usage.time[-1] > usage.time[0])
+    times = np.maximum.accumulate(usage.time) if timed else np.arange(len(usage.time))
+    kept = _kept(ints(times), usage.in_use, pieces)
+    found = {one: _over_time(memory, number)[kept] for number, one in enumerate(CATEGORIES)}
+    return Curves(
+        times=ints(times[kept]),
+        timed=timed,
+        categories={one: values for one, values in found.items() if values.any()},
+        reserved=usage.reserved[kept],
+        peak=int(np.searchsorted(kept, usage.peak_entry + 1)),
+        ranges=_ranges(memory, int(times[0]), int(times[-1])) if timed else (),
+    )
+
+
+def _kept(times: Ints, in_use: Ints, pieces: int) -> Ints:
+    """Entries that stay: both ends, and of each piece of time the fullest and the emptiest one."""
+    count = len(times)
+    if count <= 2 * pieces:
+        return ints(np.arange(count))
+    bounds = np.linspace(times[0], times[-1], pieces + 1)[:-1]
+    starts = np.unique(np.searchsorted(times, bounds))
+    ends = np.append(starts[1:], count)
+    kept = {0, count - 1, int(in_use.argmax())}
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        piece = in_use[start:end]
+        kept |= {start + int(piece.argmax()), start + int(piece.argmin())}
+    return ints(np.array(sorted(kept), dtype=np.int64))
+
+
+def _over_time(memory: DeviceMemory, category: int) -> Ints:
+    """Bytes in use of a category after each entry, first before any."""
+    allocations, count = memory.allocations, len(memory.history)
+    mine = memory.categories == category
+    change = np.zeros(count + 2, dtype=np.int64)
+    np.add.at(change, allocations.begin[mine] + 1, allocations.size[mine])
+    np.subtract.at(change, allocations.end[mine] + 1, allocations.size[mine])
+    return ints(np.cumsum(change)[: count + 1])
+
+
+def _mark(name: str) -> tuple[str, str, str] | None:
+    """Kind, name and label of a range that tells where training was; None of any other."""
+    step = marks_a_step(name, "user_annotation")
+    if step is not None:
+        return "step", name, f"step {step}"
+    microbatch = microbatch_span(name)
+    if microbatch is not None:
+        number = "" if microbatch.number is None else str(microbatch.number)
+        return microbatch.direction, name, number
+    if name.startswith(_OPTIMIZER):
+        return "optimizer", name, "optimizer"
+    phase = phase_of(name)
+    return None if phase is None else ("phase", name, phase)
+
+
+def _ranges(memory: DeviceMemory, start: int, end: int) -> tuple[Range, ...]:
+    found = [
+        Range(*marked, max(one.start, start), min(end if one.end is None else one.end, end))
+        for one in memory.snapshot.annotations
+        if (marked := _mark(one.name)) is not None
+    ]
+    inside = sorted(
+        (one for one in found if one.end > one.start), key=lambda one: one.start - one.end
+    )
+    return tuple(sorted(inside[:_MOST_RANGES], key=lambda one: (one.start, -one.end)))
