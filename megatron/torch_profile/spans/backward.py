@@ -14,7 +14,7 @@ import torch
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.spans.ranges import begin, end
 
-_BEGINS = "megatron.torch_profile.begins"
+_BOUNDARY = "megatron.torch_profile.boundary"
 
 
 class BackwardSpans:
@@ -62,10 +62,16 @@ class BackwardSpans:
         if parameters is None:
             span.missing = 1  # comes never: the end of the pass closes it
         elif incoming:
-            span.missing = len(incoming)
-            complete = span.complete
-            for tensor in incoming:
-                tensor.register_hook(complete)
+            # A tensor's gradient is complete when autograd comes to the node that made it, which
+            # mostly is where the backward of the module before begins: one hook does for both.
+            made_by = {tensor.grad_fn for tensor in incoming}
+            leaves = [t for t in incoming if t.grad_fn is None] if None in made_by else ()
+            made_by.discard(None)
+            span.missing = len(made_by) + len(leaves)
+            for node in made_by:
+                _boundary(node).ends.append(span)
+            for leaf in leaves:
+                leaf.register_hook(span.complete)
         else:
             # The first module of all: no input wants a gradient, so it is done with its weights.
             accumulators = [_accumulator(p) for p in parameters() if p.requires_grad]
@@ -75,7 +81,7 @@ class BackwardSpans:
             span.hooks = [node.register_hook(span.complete) for node in accumulators]
             self._hooked.add(span)
         for node in nodes:
-            _before(node, span)
+            _boundary(node).begins.append(span)
 
     @property
     def open(self) -> list[str]:
@@ -161,17 +167,25 @@ class _BackwardSpan:
             end(opened)
 
 
-class _Begins(list[_BackwardSpan]):
-    """What begins before an autograd node runs; of several spans the one added last comes first.
+class _Boundary:
+    """What ends and what begins before an autograd node runs.
 
-    A module and the last module inside it share the node that made their output. The inner one
-    returns first, and its backward must lie inside the outer one's.
+    A module and the last module inside it share the node that made their output, and a module and
+    the first one inside it the nodes that made their inputs. The inner one's forward returns first,
+    and its backward must lie inside the outer one's: of several spans the one added last begins
+    first, and ends last.
     """
 
-    __slots__ = ()
+    __slots__ = ("begins", "ends")
+
+    def __init__(self) -> None:
+        self.begins: list[_BackwardSpan] = []
+        self.ends: list[_BackwardSpan] = []
 
     def __call__(self, *_: Any) -> None:
-        for span in reversed(self):
+        for span in self.ends:
+            span.complete()
+        for span in reversed(self.begins):
             guard = span._spans.guard
             if guard.failed:
                 return
@@ -181,13 +195,13 @@ class _Begins(list[_BackwardSpan]):
                 guard.fail(error)
 
 
-def _before(node: Any, span: _BackwardSpan) -> None:
+def _boundary(node: Any) -> _Boundary:
     metadata = node.metadata
-    begins = metadata.get(_BEGINS)
-    if begins is None:
-        begins = metadata[_BEGINS] = _Begins()
-        node.register_prehook(begins)
-    begins.append(span)
+    boundary: _Boundary | None = metadata.get(_BOUNDARY)
+    if boundary is None:
+        boundary = metadata[_BOUNDARY] = _Boundary()
+        node.register_prehook(boundary)
+    return boundary
 
 
 def _accumulator(parameter: Any) -> Any:
