@@ -168,7 +168,7 @@ def _json(path: Path, text: str) -> Any:
 
 def _yaml(path: Path, text: str) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped,unused-ignore]
+        import yaml
     except ImportError:
         raise UsageError(
             f"{path}: YAML needs PyYAML (pip install pyyaml); JSON does not."

@@ -39,7 +39,7 @@ def override(document: dict[str, Any], change: str) -> None:
 def value_of(text: str) -> Any:
     """A value as it would be read from a file."""
     try:
-        import yaml  # type: ignore[import-untyped,unused-ignore]
+        import yaml
     except ImportError:
         try:
             return json.loads(text)

@@ -49,7 +49,8 @@ def record(
         {
             "activities": activities,
             "record_shapes": True,
-            "profile_memory": True,
+            # Of the GPU; `torch-trace memory` reads it.
+            "profile_memory": gpu,
             "with_stack": stacks,
         }
     )

@@ -43,7 +43,8 @@ class Result:
         slowest: of the ranks, the one whose median is the longest: its times are the case's.
         ranks: what each rank measured, by rank.
         window: of its trace in the run folder; None without one.
-        failure: why there is nothing else, a sentence.
+        failure: why there is nothing else, a sentence; left_out: because this machine lacks
+            something, and nothing is wrong with the component.
         ratio: to the baseline; None for the baseline itself.
     """
 
@@ -55,6 +56,7 @@ class Result:
     waterfall: Waterfall | None = None
     findings: tuple[Finding, ...] = ()
     failure: str | None = None
+    left_out: bool = False
     baseline: str | None = None
     ratio: Ratio | None = None
 

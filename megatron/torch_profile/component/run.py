@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from megatron.torch_profile.component import ready
-from megatron.torch_profile.component.component import Component, of_import_path
+from megatron.torch_profile.component.building import LeftOutError, built_step
 from megatron.torch_profile.component.config import Config
 from megatron.torch_profile.component.findings import of_result
-from megatron.torch_profile.component.measure.ceilings import CeilingsCache, device_name
+from megatron.torch_profile.component.measure.ceilings import Ceilings, CeilingsCache, device_name
 from megatron.torch_profile.component.measure.clocks import Clock, clock_of
 from megatron.torch_profile.component.measure.samples import ratio
 from megatron.torch_profile.component.measure.watch import Watch
@@ -57,9 +57,11 @@ class Measurer:
             with self._alone(case):
                 before = self._in_use()
                 with watch.listening():
-                    step = self._built(case)
+                    step = built_step(case, self.config, self.device)
                     self._warm_up(step)
                 return self._measured(case, step, watch, before)
+        except LeftOutError as error:
+            return Result(case, failure=str(error), left_out=True)
         except UsageError:
             raise
         except Exception as error:
@@ -71,22 +73,11 @@ class Measurer:
     def times_again(self, case: Case) -> tuple[int, ...]:
         """Of the slowest rank, once more and without a trace."""
         with self._alone(case):
-            step = self._built(case)
+            step = built_step(case, self.config, self.device)
             self._warm_up(step)
             times = self.clock.times(step, self.config.measure)
             found = self.ranks.gathered(Measured(self.ranks.rank, tuple(times)))
         return max(found, key=lambda one: one.summary.median).times
-
-    def _built(self, case: Case) -> Step:
-        config = self.config
-        torch.manual_seed(config.seed)
-        if case.target in ready.NAMES:
-            component: Component = ready.build(case, config, self.device)
-        else:
-            component = of_import_path(
-                case, config.inputs, self.device, config.seed, list(ready.NAMES)
-            )
-        return Step(component, case, self.device)
 
     def _warm_up(self, step: Step) -> None:
         for _ in range(max(1, self.config.warmup) + self.config.wait):
@@ -119,7 +110,7 @@ class Measurer:
             case,
             tuple(found),
             work,
-            self._ceilings(case, work),
+            self._ceilings(case, work, mine.summary.median),
             window,
             waterfall,
             tuple(watch.findings()),
@@ -151,10 +142,15 @@ class Measurer:
             stacks=self.config.stacks,
         )
 
-    def _ceilings(self, case: Case, work: Work | None) -> Any:
+    def _ceilings(self, case: Case, work: Work | None, median_ns: float) -> Ceilings | None:
         if self.ceilings is None or work is None:
             return None
-        return self.ceilings.get(self.device, case.autocast or case.cast or case.dtype)
+        dtype = case.autocast or case.cast or case.dtype
+        found = self.ceilings.get(self.device, dtype)
+        if found.least_ns(work) > median_ns:
+            # Others were at work when the ceilings were measured.
+            found = self.ceilings.again(self.device, dtype)
+        return found
 
     def _in_use(self) -> int:
         return torch.cuda.memory_allocated() if self.device == "cuda" else 0
@@ -193,13 +189,14 @@ def run(config: Config, *, clock: Clock | None = None) -> Answer:
         TorchTraceError: no case could be measured.
     """
     device = _device(config)
+    if device == "cpu":  # Kineto's only complaint would be that there is no GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     wanted = cases(config)
     ready.check(wanted)
     with ExitStack() as stack:
         ranks = stack.enter_context(Ranks.of_environment(device))
         _check_ranks(config, ranks)
-        if ready.needs_megatron(wanted):
-            stack.enter_context(ready.megatron(config, device))
+        stack.enter_context(ready.surroundings(wanted, config, device))
         files = RunFiles.made(config, ranks)
         clock = clock or clock_of(device, flush=config.flush_l2)
         ceilings = CeilingsCache() if config.roofline else None

@@ -37,6 +37,7 @@ def _variant(answer: Answer, one: Result) -> dict[str, Any]:
         "variant": one.case.variant,
         "point": dict(one.case.point),
         "failure": one.failure,
+        "left_out": one.left_out,
         **_times(one.summary),
         "steps": one.summary.steps if one.summary else 0,
         "flops": one.work.flops if one.work else None,

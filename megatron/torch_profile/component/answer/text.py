@@ -23,7 +23,8 @@ def render(answer: Answer, *, width: int = MOST_WIDTH) -> str:
         _table(tables.variants(answer), width),
         _table(tables.ranks(answer), width),
         _roof(answer, width),
-        _failures(answer, width),
+        _failures(answer, width, left_out=False),
+        _failures(answer, width, left_out=True),
         _findings(answer, width),
         [f"Run folder: {answer.run_folder}"],
     ]
@@ -40,14 +41,14 @@ def _roof(answer: Answer, width: int) -> list[str]:
     return ["ROOFLINE", *lines] if lines else []
 
 
-def _failures(answer: Answer, width: int) -> list[str]:
-    failed = [one for one in answer.results if one.failure]
+def _failures(answer: Answer, width: int, *, left_out: bool) -> list[str]:
+    failed = [one for one in answer.results if one.failure and one.left_out is left_out]
     lines = [
         line
         for one in failed
         for line in paragraph(f"{one.case.name}: {one.failure}", width, "  ", "    ")
     ]
-    return ["FAILED", *lines] if lines else []
+    return ["LEFT OUT" if left_out else "FAILED", *lines] if lines else []
 
 
 def _findings(answer: Answer, width: int) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import flop_counter
 from torch.utils.flop_counter import FlopCounterMode
 
 from megatron.torch_profile.component.step import Step
@@ -28,10 +29,35 @@ class Work:
     bytes: int
 
 
+def _grouped(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
+    """Each row of `a` meets one of the matrices, or each group of rows makes one."""
+    return 2 * int(a[0]) * int(a[1]) * int(b[-1])
+
+
+def _attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
+    return int(flop_counter.sdpa_flop_count(q, k, v))
+
+
+def _attention_backward(gradient: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
+    return int(flop_counter.sdpa_backward_flop_count(gradient, q, k, v))
+
+
+_UNKNOWN_TO_TORCH = {
+    getattr(torch.ops.aten, name): count
+    for name, count in (
+        ("_grouped_mm", _grouped),
+        ("_scaled_dot_product_flash_attention_for_cpu", _attention),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
+    )
+    if hasattr(torch.ops.aten, name)
+}
+"""Operators that torch's counter leaves out."""
+
+
 def work_of(step: Step) -> Work | None:
     """Count one step, which runs without torch.compile; None where torch cannot count it."""
     step.prepare()
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=_UNKNOWN_TO_TORCH)
     try:
         with counter:
             output = step.eagerly()

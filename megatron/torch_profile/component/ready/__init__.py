@@ -7,7 +7,6 @@ attention, cross_entropy, feed_forward, layers, norms, optimizer_steps, rotary: 
 
 from __future__ import annotations
 
-from megatron.torch_profile.component.ready.catalogue import NAMES, build, check, needs_megatron
-from megatron.torch_profile.component.ready.megatron import megatron
+from megatron.torch_profile.component.ready.catalogue import NAMES, build, check, surroundings
 
-__all__ = ["NAMES", "build", "check", "megatron", "needs_megatron"]
+__all__ = ["NAMES", "build", "check", "surroundings"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.config import Config, nearest
+from megatron.torch_profile.component.ready.engine import LeftOutError
+from megatron.torch_profile.component.ready.megatron import megatron
 from megatron.torch_profile.component.ready.place import Place
 from megatron.torch_profile.component.targets import told
 from megatron.torch_profile.component.variants import Case
@@ -70,9 +73,13 @@ _READY = {
 NAMES = tuple(_READY)
 
 
-def needs_megatron(cases: Sequence[Case]) -> bool:
-    """Whether one of the cases is built from megatron-core."""
-    return any(case.target in _READY and _READY[case.target].megatron for case in cases)
+def surroundings(
+    cases: Sequence[Case], config: Config, device: str
+) -> AbstractContextManager[None]:
+    """What has to be open while the cases are built and run."""
+    if any(case.target in _READY and _READY[case.target].megatron for case in cases):
+        return megatron(config, device)
+    return nullcontext()
 
 
 def check(cases: Sequence[Case]) -> None:
@@ -105,7 +112,7 @@ def build(case: Case, config: Config, device: str) -> Component:
     module = importlib.import_module(f"{__package__}.{one.module}")
     try:
         built: Component = getattr(module, one.function)(place)
-    except UsageError:
+    except (UsageError, LeftOutError):
         raise
     except Exception as error:
         raise UsageError(f"target {case.target}: cannot be built: {told(error)}") from error

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatron.torch_profile.component.ready.place import Place
-from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.errors import TorchTraceError
 
 
-def transformer_engine(place: Place) -> Any:
+class LeftOutError(TorchTraceError):
+    """A variant needs what this machine does not have; the others are measured."""
+
+
+def transformer_engine() -> Any:
     """`transformer_engine.pytorch`.
 
     Raises:
-        UsageError: it is not there.
+        LeftOutError: it is not there.
     """
     try:
-        import transformer_engine.pytorch as engine  # type: ignore[import-not-found]
+        import transformer_engine.pytorch as engine
     except Exception as error:
-        raise UsageError(
-            f"target {place.case.target}: Transformer Engine cannot be imported "
-            f"({type(error).__name__}); leave transformer_engine out of this config."
+        raise LeftOutError(
+            f"Transformer Engine cannot be imported here ({type(error).__name__})."
         ) from None
     return engine

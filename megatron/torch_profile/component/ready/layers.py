@@ -141,7 +141,7 @@ def _spec(place: Place, **more: Any) -> Any:
     if place.choice("implementation", _LOCAL) == "local":
         make = gpt_layer_specs.get_gpt_layer_local_spec
     else:
-        transformer_engine(place)
+        transformer_engine()
         make = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec
     norm = place.case.arguments.get("normalization")
     known = inspect.signature(make).parameters

@@ -59,7 +59,7 @@ def layer_norm(place: Place) -> Component:
 def _norm(place: Place, kinds: dict[str, type[nn.Module]], of_engine: str) -> Component:
     place.others()
     chosen = place.choice("implementation", _IMPLEMENTATIONS)
-    kind = kinds.get(chosen) or getattr(transformer_engine(place), of_engine)
+    kind = kinds.get(chosen) or getattr(transformer_engine(), of_engine)
     module = kind(place.sizes["hidden"], eps=float(place.case.arguments.get("eps", 1e-5)))
     module.to(device=place.device, dtype=place.dtype)
     return Component(module, (place.normal(*_INPUT),), module=module)
