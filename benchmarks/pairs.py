@@ -65,6 +65,9 @@ CONFIGURATIONS = {
     ),
     "tp2pp2": Configuration("wide", 8, TP2PP2),
     "tp2pp2-light": Configuration("wide", 8, TP2PP2, profile="--torch-profile-preset light"),
+    "narrow-dp2-light": Configuration(
+        "narrow", 4, OVERLAP, profile="--torch-profile-preset light", nproc=2
+    ),
     "tp2pp2-m16": Configuration("wide", 8, TP2PP2, micro_batches=16),
     "tp2pp2-v2": Configuration("wide", 8, f"{TP2PP2} --num-layers-per-virtual-pipeline-stage 2"),
     "tp2pp2-moved": Configuration(
