@@ -193,6 +193,14 @@ class TorchProfileConfig:
         nargs="+",
         choices=["file", "signal"],
     )
+    monitor: bool = _flag(
+        False,
+        "Measure the parts of every iteration on all ranks, beside training, and log which rank is "
+        "slow, in which part and by how much.",
+    )
+    monitor_interval: int = _flag(
+        50, "Iterations between two lines of numbers of the monitor.", metavar="N"
+    )
     on_hang: float | None = _flag(
         None,
         "When no iteration has ended for SECONDS, every rank writes where it is into the folder of "
@@ -220,7 +228,7 @@ class TorchProfileConfig:
     @property
     def watches(self) -> bool:
         """Whether every iteration is looked at, in or out of windows."""
-        return self.on_hang is not None
+        return self.monitor or self.on_hang is not None
 
     @property
     def wanted_spans(self) -> frozenset[str]:

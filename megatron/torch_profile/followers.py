@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from megatron.torch_profile.metrics.run_metrics import Metrics
     from megatron.torch_profile.monitor.heartbeat import Heartbeat
     from megatron.torch_profile.plan.capture_plan import CapturePlan
+    from megatron.torch_profile.publish.monitor_lines import MonitorLines
     from megatron.torch_profile.publish.window_results import WindowResults
 
 
@@ -54,6 +55,7 @@ class Followers:
             that tells of none.
         metrics: who measures every iteration; None where nobody asked.
         heartbeat: who notes where the training loop is; None where nobody asked.
+        monitor_lines: who logs what the monitor has seen; None where nobody does.
         followed: whether a training has been followed in this process, recording or not.
         stepped: whether it had an iteration.
     """
@@ -63,6 +65,7 @@ class Followers:
     results: WindowResults | None = None
     metrics: Metrics | None = None
     heartbeat: Heartbeat | None = None
+    monitor_lines: MonitorLines | None = None
     followed: bool = False
     stepped: bool = False
 

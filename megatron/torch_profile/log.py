@@ -82,6 +82,7 @@ class Slug(Enum):
     REQUEST = "request"
     REQUESTS_FAILED = "requests-failed"
     HANG = "hang"
+    SLOW_RANK = "slow-rank"
     MONITOR_FAILED = "monitor-failed"
     RECOMPILED = "recompiled"
     FUSED_KERNEL_REFUSED = "fused-kernel-refused"

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
 from launches import WHEELS
+from test_metrics import event_numbers, json_numbers, wandb_numbers
 from trainings import Trainings
 
 from megatron import torch_trace
@@ -28,3 +30,34 @@ def test_where_a_rank_hangs_is_named_to_the_module_and_training_goes_on(
     assert record["modules"][-1] == "decoder.layers.2.mlp: MLP"
     assert record["logged_iteration"] == 2
     assert len([*run.glob("hangs/*.hang.json")]) == 2
+
+
+@pytest.mark.parametrize("version", WHEELS[-1:])
+def test_the_monitor_names_a_slow_rank_within_three_iterations_and_changes_no_loss(
+    trainings: Callable[[str], Trainings], version: str
+) -> None:
+    training = trainings(version).slow
+    run, folder = training.run, training.folder
+    losses = trainings(version).unprofiled.run.losses
+    assert {i: run.losses[i] for i in range(1, 6)} == {i: losses[i] for i in range(1, 6)}
+    slow = re.findall(
+        r"rank (\d) \(.*\) is slow since iteration (\d+): .* longer in (\w+) than its peers, "
+        r"in an iteration of .* \(seen in iteration (\d+)\)",
+        run.output,
+    )
+    assert ("1", "21", "forward", "22") in slow
+    assert {rank for rank, since, _, _ in slow if 21 <= int(since) <= 23} == {"1"}
+
+    numbers = {i: of for i, of in json_numbers(folder).items() if "monitor/iteration" in of}
+    of = next(of for of in numbers.values() if of["monitor/iteration"] == 30)
+    assert of["monitor/slowest_rank"] == 1
+    parts = {k: v for k, v in of.items() if k.startswith("monitor/slowest_by_ms/")}
+    assert max(parts, key=parts.__getitem__) == "monitor/slowest_by_ms/forward"
+    assert of["monitor/own_ms"] + of["monitor/waiting_ms"] > 0.5 * of["monitor/iteration_ms"]
+    first = next(of for of in numbers.values() if of["monitor/iteration"] == 10)
+    # The first three, the warm-up, the window, and the iteration in which the profiler stops.
+    assert first["monitor/left_out_iterations"] == 6
+    # The rank with W&B reads them from the store.
+    for elsewhere in (wandb_numbers(folder), event_numbers(folder / "events")):
+        told = [of["monitor/iteration"] for of in elsewhere.values() if "monitor/iteration" in of]
+        assert 10 in told

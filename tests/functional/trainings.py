@@ -140,6 +140,17 @@ class Trainings:
         )
 
     @cached_property
+    def slow(self) -> Training:
+        """Rank 1 is late in the forward of iterations 21 to 23; a window is in iteration 5."""
+        return self._train(
+            "slow",
+            f"{TRAIN} --train-iters 30 --torch-profile --torch-profile-monitor "
+            "--torch-profile-monitor-interval 10 --torch-profile-iterations 5 "
+            f"{WANDB} {{0}}/wandb --tensorboard-dir {{0}}/events --torch-profile-dir {{0}}/traces",
+            script=SLOWER_RANK_1,
+        )
+
+    @cached_property
     def of_a_gpu(self) -> Training:
         """A launch script of a GPU, without one; numbers go to W&B alone, nothing is profiled."""
         return self._train(
@@ -152,6 +163,23 @@ class Trainings:
             variables={"NVTE_FLASH_ATTN": "1"},
         )
 
+
+SLOWER_RANK_1 = """
+import itertools, os, runpy, sys, time
+from megatron.core.models.gpt import GPTModel
+
+forward, calls = GPTModel.forward, itertools.count()
+
+def slow(self, *args, **kwargs):
+    # Four micro-batches an iteration.
+    if os.environ["RANK"] == "1" and next(calls) in (20 * 4, 21 * 4, 22 * 4):
+        time.sleep(5)
+    return forward(self, *args, **kwargs)
+
+GPTModel.forward = slow
+sys.argv[0] = "pretrain_gpt.py"
+runpy.run_path("pretrain_gpt.py", run_name="__main__")
+"""
 
 HANGING_RANK_1 = """
 import itertools, os, runpy, sys, time

@@ -52,6 +52,8 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             requests.begin(capture)
         if capture and capture.config.watches and (watching := _follower("watching")):
             stack.enter_context(watching.training(capture, model))
+        if followers.heartbeat and (monitor_lines := _follower("monitor_lines")):
+            stack.enter_context(monitor_lines.training(capture))
         if capture and (window_results := _follower("window_results")):
             stack.enter_context(window_results.training(capture, megatron_args))
         if metrics_config.wanted and (metrics := _follower("metrics")):
@@ -82,6 +84,11 @@ _FOLLOWERS = {
         "megatron.torch_profile.monitor.watching",
         Slug.MONITOR_FAILED,
         "a watch over hangs and slow ranks",
+    ),
+    "monitor_lines": (
+        "megatron.torch_profile.publish.monitor_lines",
+        Slug.MONITOR_FAILED,
+        "lines of the monitor",
     ),
     "metrics": ("megatron.torch_profile.metrics.lifetime", Slug.METRICS_FAILED, "metrics"),
 }
@@ -146,8 +153,15 @@ def _training_log(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if results is not None:
         _windows(_end_iteration, results)
     if followers.heartbeat is not None:
-        _steps(lambda heartbeat: heartbeat.log(_iteration()), followers.heartbeat)
+        _watch(_log, followers.heartbeat)
     return _metrics("training_log")(wrapped, instance, args, kwargs)
+
+
+def _log(heartbeat: Any) -> None:
+    iteration = _iteration()
+    heartbeat.log(iteration)
+    if followers.monitor_lines is not None:
+        followers.monitor_lines.write(iteration)
 
 
 def _end_iteration(results: Any) -> None:
@@ -179,6 +193,7 @@ def _iteration() -> int:
 
 _steps = Guard(Slug.PROFILING_STOPPED, "profiling stops, training goes on")
 _windows = Guard(Slug.SUMMARY_FAILED, "training goes on without summaries of windows")
+_watch = Guard(Slug.MONITOR_FAILED, "training goes on without lines of the monitor")
 """A fork may keep its iterations elsewhere."""
 _TRAINING = "megatron.training.training"
 _TIMERS = "megatron.core.timers"

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+
+from megatron.torch_profile.guard import Guard
+from megatron.torch_profile.log import Slug
+from megatron.torch_profile.monitor.iterations.measured import PAUSE
+from megatron.torch_profile.monitor.iterations.monitor import Monitor
+from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 
 
 class Heartbeat:
@@ -19,9 +26,24 @@ class Heartbeat:
         paused: what runs in place of an iteration, such as `evaluation`; None in an iteration.
         logged: the last iteration in Megatron's log, and when, ns since 1970.
         thread: the one that trains.
+
+    Args:
+        clock: told of iterations and pauses too, if there is a monitor.
+        is_recorded: whether a window is in an iteration.
+        monitor: whose clock it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: PhaseClock | None = None,
+        is_recorded: Callable[[int], bool] = lambda iteration: False,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.monitor = monitor
+        self.clock = clock
+        self._is_recorded = is_recorded
+        self._was_recorded = False
+        self._guard = Guard(Slug.MONITOR_FAILED, "training goes on without the monitor")
         self.iteration = 0
         self.since_ns = time.monotonic_ns()
         self.paused: str | None = None
@@ -32,16 +54,33 @@ class Heartbeat:
         """An iteration begins."""
         self.since_ns = time.monotonic_ns()
         self.iteration = iteration
+        if self.clock is not None:
+            self._guard(self._tell, self.clock, iteration)
 
     def begin_pause(self, name: str) -> None:
         """Evaluation or a checkpoint begins."""
         self.paused = name
+        if self.clock is not None:
+            self._guard(self.clock.disturb)
+            self._guard(self.clock.begin, PAUSE)
 
     def end_pause(self) -> None:
         """It has ended."""
+        if self.clock is not None:
+            self._guard(self.clock.end, PAUSE)
         self.since_ns = time.monotonic_ns()
         self.paused = None
 
     def log(self, iteration: int) -> None:
         """Megatron is about to log an iteration."""
         self.logged = (iteration, time.time_ns())
+
+    def close(self) -> None:
+        """Training has ended."""
+        if self.clock is not None:
+            self._guard(self.clock.close)
+
+    def _tell(self, clock: PhaseClock, iteration: int) -> None:
+        # The profiler stops in the iteration after a window.
+        was, self._was_recorded = self._was_recorded, self._is_recorded(iteration)
+        clock.begin_step(iteration, disturbed=was or self._was_recorded)

@@ -4,14 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import Slug, warn
+from megatron.torch_profile.monitor.channel import open_channel
 from megatron.torch_profile.monitor.hangs.hang_watch import HangWatch
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
+from megatron.torch_profile.monitor.iterations.marks import GpuMarks, HostMarks
+from megatron.torch_profile.monitor.iterations.monitor import Monitor
+from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
+from megatron.torch_profile.monitor.iterations.seams import seams
+from megatron.torch_profile.monitor.requested_steps import RequestedSteps
 from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.topology import CPU
+from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.spans.window_spans import open_spans
 
 
@@ -23,27 +31,64 @@ def training(capture: CapturePlan, model: Any) -> Iterator[None]:
         capture: what is recorded; its flags ask for a watch.
         model: Megatron's list of model chunks; None where it cannot be had.
     """
-    hangs: HangWatch | None = None
-    try:
-        followers.heartbeat = heartbeat = Heartbeat()
-        limit = capture.config.on_hang
-        if limit is not None:
-            hangs = HangWatch(
-                limit, capture.run_folder, capture.topology, heartbeat, model, open_spans
+    with ExitStack() as stack:
+        try:
+            followers.heartbeat = begin(capture, model, stack)
+        except Exception as error:
+            # No rank waits for another one here.
+            warn(
+                Slug.MONITOR_FAILED,
+                "rank %d trains without a watch: %s: %s",
+                capture.topology.rank,
+                type(error).__name__,
+                error,
             )
-            hangs.start()
-    except Exception as error:
-        # No rank waits for another one here.
-        warn(
-            Slug.MONITOR_FAILED,
-            "rank %d trains without a watch: %s: %s",
-            capture.topology.rank,
-            type(error).__name__,
-            error,
+        try:
+            yield
+        finally:
+            heartbeat, followers.heartbeat = followers.heartbeat, None
+            if heartbeat is not None:
+                heartbeat.close()
+
+
+def begin(capture: CapturePlan, model: Any, stack: ExitStack) -> Heartbeat:
+    """Watch from now on.
+
+    Args:
+        capture: what is recorded; its flags ask for a watch.
+        model: Megatron's list of model chunks; None where it cannot be had.
+        stack: what is open until training ends.
+    """
+    config, topology = capture.config, capture.topology
+    heartbeat = Heartbeat()
+    if config.monitor:
+        clock = PhaseClock(HostMarks() if topology.me.device == CPU else GpuMarks())
+        stack.enter_context(seams(clock))
+        channel = open_channel(f"{capture.run_folder.name}/monitor")
+        monitor = Monitor(clock, topology, channel, config.monitor_interval)
+        monitor.start()
+        stack.callback(monitor.stop)
+        heartbeat = Heartbeat(clock, _is_recorded, monitor)
+    if config.on_hang is not None:
+        hangs = HangWatch(
+            config.on_hang,
+            capture.run_folder,
+            topology,
+            heartbeat,
+            model,
+            open_spans,
+            heartbeat.monitor.last_iterations if heartbeat.monitor else tuple,
         )
-    try:
-        yield
-    finally:
-        followers.heartbeat = None
-        if hangs is not None:
-            hangs.stop()
+        hangs.start()
+        stack.callback(hangs.stop)
+    return heartbeat
+
+
+def _is_recorded(iteration: int) -> bool:
+    """Whether this rank profiles in an iteration."""
+    steps = followers.steps
+    recorder = steps.recorder if isinstance(steps, RequestedSteps) else steps
+    if not isinstance(recorder, Recorder):
+        return False
+    window = recorder.windows.next
+    return window is not None and window.first - window.warmup <= iteration

@@ -26,7 +26,7 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.file_names import TraceName, WindowName
 
 _SHOWN_WINDOWS = 5
-_LEAST = {"spans_depth": 1, "exit_timeout": 0, "max_trace_mb": 1}
+_LEAST = {"monitor_interval": 1, "spans_depth": 1, "exit_timeout": 0, "max_trace_mb": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments of an iteration: by the clock of the host, or by events on the GPU's compute stream.
+
+An event is recorded, and asked much later whether it is done: nothing here waits for the GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+
+class Marks(Protocol):
+    """Makes moments, and tells times between them."""
+
+    def mark(self) -> Any:
+        """This moment; None where it cannot be marked."""
+
+    def done(self, mark: Any) -> bool:
+        """Whether the moment has come."""
+
+    def between(self, begin: Any, end: Any) -> float:
+        """ms between two moments that have come."""
+
+    def give_back(self, marks: Iterable[Any]) -> None:
+        """They are needed no more."""
+
+
+class HostMarks:
+    """By the host's clock."""
+
+    def mark(self) -> int:
+        """Now, in ns."""
+        return time.perf_counter_ns()
+
+    def done(self, mark: int) -> bool:
+        """It has."""
+        return True
+
+    def between(self, begin: int, end: int) -> float:
+        """ms."""
+        return (end - begin) / 1e6
+
+    def give_back(self, marks: Iterable[int]) -> None:
+        """Nothing to keep."""
+
+
+class GpuMarks:
+    """Events on the stream that is current when this is made, used again and again."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._new: Any = lambda: torch.cuda.Event(enable_timing=True)
+        self._stream = torch.cuda.current_stream()
+        self._device = torch.cuda.current_device()
+        self._raw: Any = torch._C._cuda_getCurrentRawStream
+        self._here = self._raw(self._device)
+        self._captures: Any = torch.cuda.is_current_stream_capturing
+        self._free: deque[Any] = deque()
+        self.made = 0
+
+    def mark(self) -> Any:
+        """An event on the stream; None on another stream, or into a CUDA graph."""
+        if self._raw(self._device) != self._here or self._captures():
+            return None
+        try:
+            event = self._free.pop()
+        except IndexError:
+            event = self._new()
+            self.made += 1
+        event.record(self._stream)
+        return event
+
+    def done(self, mark: Any) -> bool:
+        """Whether the GPU has come there."""
+        return bool(mark.query())
+
+    def between(self, begin: Any, end: Any) -> float:
+        """ms of the GPU's clock."""
+        return float(begin.elapsed_time(end))
+
+    def give_back(self, marks: Iterable[Any]) -> None:
+        """For the next iterations."""
+        self._free.extend(marks)

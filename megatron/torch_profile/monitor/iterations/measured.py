@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank measures of one iteration: a few numbers, 45 bytes on their way to rank 0."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+PHASES = ("forward", "backward", "pipeline", "gradients", "parameters", "optimizer", "data")
+"""Parts of an iteration; what is in none of them is `other`."""
+OTHER = "other"
+WAITING = "waiting"
+PAUSE = "pause"
+"""Evaluation and checkpoints, which belong to no iteration."""
+_LAYOUT = struct.Struct("<IB10f")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One iteration of one rank, in ms: what follows `total` adds up to it.
+
+    A phase holds only the rank's own time. What it waited for other ranks, in whichever phase, is
+    in `waiting`: collectives, and transfers between pipeline stages.
+
+    Args:
+        iteration: global, from 1.
+        disturbed: evaluation, a checkpoint or a window was in it.
+        total: without evaluation and checkpoints.
+    """
+
+    iteration: int
+    disturbed: bool
+    total: float
+    forward: float = 0.0
+    backward: float = 0.0
+    pipeline: float = 0.0
+    gradients: float = 0.0
+    parameters: float = 0.0
+    optimizer: float = 0.0
+    data: float = 0.0
+    other: float = 0.0
+    waiting: float = 0.0
+
+    @property
+    def own(self) -> float:
+        """Time in which the rank did not wait for others."""
+        return self.total - self.waiting
+
+    def packed(self) -> bytes:
+        """45 bytes."""
+        return _LAYOUT.pack(self.iteration, self.disturbed, *(getattr(self, n) for n in _NUMBERS))
+
+    def as_json(self) -> dict[str, Any]:
+        """For a hang record."""
+        numbers = {name: round(getattr(self, name), 3) for name in _NUMBERS}
+        return {"iteration": self.iteration, "disturbed": self.disturbed} | numbers
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Measured:
+        """From its 45 bytes."""
+        iteration, disturbed, *numbers = _LAYOUT.unpack(packed)
+        return cls(iteration, bool(disturbed), *numbers)
+
+
+def as_text(rows: Iterable[bytes]) -> str:
+    """Packed rows for the channel."""
+    return base64.b64encode(b"".join(rows)).decode()
+
+
+def parse(text: bytes) -> list[Measured]:
+    """From the channel."""
+    data = base64.b64decode(text)
+    return [
+        Measured.unpacked(data[at : at + _LAYOUT.size]) for at in range(0, len(data), _LAYOUT.size)
+    ]
+
+
+_NUMBERS = tuple(field.name for field in fields(Measured))[2:]

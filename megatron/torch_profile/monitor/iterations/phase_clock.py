@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the parts of an iteration begin and end on this rank: noted by training, read beside it.
+
+Parts lie inside each other: a wait inside a forward is taken from the forward, and what is in no
+part is `other`. Training appends to a list; a thread reads iterations whose marks are done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import Any
+
+from megatron.torch_profile.monitor.iterations.marks import Marks
+from megatron.torch_profile.monitor.iterations.measured import (
+    OTHER,
+    PAUSE,
+    PHASES,
+    WAITING,
+    Measured,
+)
+
+_MOST_PARTS = 8192
+"""Of an iteration; the rest of one with more is not measured."""
+_MOST_UNREAD = 64
+"""Iterations; a thread that does not come to read costs measurements and no memory."""
+
+
+@dataclass(slots=True)
+class _Part:
+    kind: str
+    parent: int
+    begin: Any
+    end: Any = None
+
+
+@dataclass(slots=True)
+class _Iteration:
+    number: int
+    disturbed: bool = False
+    parts: list[_Part] = field(default_factory=list)
+
+
+class PhaseClock:
+    """Of one rank, for one call of `train`.
+
+    Args:
+        marks: what moments are marked with.
+    """
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._now: _Iteration | None = None
+        self._stack: list[int] = []
+        self._over: deque[tuple[_Iteration, Any]] = deque()
+        self.thread = get_ident()
+
+    def begin_step(self, iteration: int, *, disturbed: bool = False) -> None:
+        """An iteration begins, and so ends the one before."""
+        mark = self._marks.mark()
+        ended, self._now = self._now, None
+        if ended is not None and mark is not None and len(self._over) < _MOST_UNREAD:
+            self._over.append((ended, mark))
+        if mark is not None:
+            self._stack = [0]
+            self._now = _Iteration(iteration, disturbed, [_Part(OTHER, -1, mark)])
+
+    def close(self) -> None:
+        """Training has ended, and so has its last iteration, with whatever came after it."""
+        if self._now is not None:
+            self.disturb()
+            self.begin_step(0)
+            self._now = None
+
+    def disturb(self) -> None:
+        """Something that is no part of training is in this iteration."""
+        if self._now is not None:
+            self._now.disturbed = True
+
+    def begin(self, kind: str) -> None:
+        """A part begins."""
+        now = self._now
+        if now is None or len(now.parts) >= _MOST_PARTS:
+            return
+        mark = self._marks.mark()
+        if mark is not None:
+            self._stack.append(len(now.parts))
+            now.parts.append(_Part(kind, self._stack[-2], mark))
+
+    def end(self, kind: str) -> None:
+        """It ends, and with it what is open inside."""
+        now, stack = self._now, self._stack
+        if now is None or len(stack) < 2:
+            return
+        parts = now.parts
+        if parts[stack[-1]].kind != kind and all(parts[at].kind != kind for at in stack[1:]):
+            return
+        mark = self._marks.mark()
+        if mark is None:
+            return
+        while True:
+            part = parts[stack.pop()]
+            part.end = mark
+            if part.kind == kind:
+                return
+
+    def read(self) -> list[Measured]:
+        """Iterations that the GPU has done since the last call; called by one thread."""
+        found = []
+        while self._over:
+            iteration, end = self._over[0]
+            if not self._marks.done(end):
+                break
+            self._over.popleft()
+            found.append(self._measured(iteration, end))
+            # The last mark is the first one of the iteration that follows.
+            used = {id(p.end): p.end for p in iteration.parts if p.end is not None}
+            used |= {id(p.begin): p.begin for p in iteration.parts}
+            self._marks.give_back(used.values())
+        return found
+
+    def _measured(self, iteration: _Iteration, end: Any) -> Measured:
+        """What is still open at the end of its iteration ends with it."""
+        parts, between = iteration.parts, self._marks.between
+        whole = [between(part.begin, end if part.end is None else part.end) for part in parts]
+        own = list(whole)
+        for index, part in enumerate(parts[1:], start=1):
+            own[part.parent] -= whole[index]
+            if parts[part.parent].kind == PAUSE:  # evaluation has forwards too
+                part.kind = PAUSE
+        sums = dict.fromkeys((*PHASES, OTHER, WAITING, PAUSE), 0.0)
+        for part, ms in zip(parts, own, strict=True):
+            sums[part.kind] += ms
+        total = whole[0] - sums.pop(PAUSE)
+        return Measured(iteration.number, iteration.disturbed, total, **sums)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The monitor without a training: parts of iterations by a clock of the test's own, and ranks that
+are slow by numbers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from megatron.torch_profile.monitor.channel import OneProcess
+from megatron.torch_profile.monitor.heartbeat import Heartbeat
+from megatron.torch_profile.monitor.iterations import measured
+from megatron.torch_profile.monitor.iterations.interval_line import Intervals
+from megatron.torch_profile.monitor.iterations.judgement import Judge, SlowRank
+from megatron.torch_profile.monitor.iterations.measured import Measured
+from megatron.torch_profile.monitor.iterations.monitor import Monitor, peers_of
+from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
+from megatron.torch_profile.plan.ranks import Layout
+from megatron.torch_profile.plan.topology import CPU, Member, Topology
+
+
+class Marks:
+    """A clock that the test moves, on a GPU that the test lets run."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.gpu = math.inf
+        self.back: list[Any] = []
+
+    def mark(self) -> list[float]:
+        return [self.now]
+
+    def done(self, mark: list[float]) -> bool:
+        return mark[0] <= self.gpu
+
+    def between(self, begin: list[float], end: list[float]) -> float:
+        return end[0] - begin[0]
+
+    def give_back(self, marks: Any) -> None:
+        self.back += marks
+
+
+def topology(rank: int, *, stages: int = 1, ranks: int = 4) -> Topology:
+    members = [
+        Member(number, f"node{number // 2}", 1, number, CPU, {"pp": number * stages // ranks})
+        for number in range(ranks)
+    ]
+    return Topology(rank, Layout(ranks, {}), members)
+
+
+def test_parts_inside_each_other_add_up_to_the_iteration_and_a_pause_is_no_part() -> None:
+    marks = Marks()
+    clock = PhaseClock(marks)
+    heartbeat = Heartbeat(clock)
+
+    def passes(ms: float) -> None:
+        marks.now += ms
+
+    heartbeat.begin_step(7)
+    clock.begin("forward")
+    passes(1)
+    clock.begin("data")
+    passes(2)
+    clock.end("data")
+    clock.begin("waiting")
+    passes(4)
+    clock.end("waiting")
+    passes(8)
+    clock.end("forward")
+    clock.end("optimizer")  # that began before
+    passes(16)
+    heartbeat.begin_step(8)
+    clock.begin("backward")  # and never ends
+    passes(32)
+    heartbeat.begin_pause("evaluation")
+    clock.begin("forward")
+    passes(64)
+    clock.end("forward")
+    heartbeat.end_pause()
+    heartbeat.begin_step(9)
+    assert clock.read() == [
+        Measured(7, False, 31, forward=9, data=2, waiting=4, other=16),
+        Measured(8, True, 32, backward=32),
+    ]
+
+
+def test_an_iteration_is_read_when_the_gpu_has_done_it_and_its_marks_are_used_again() -> None:
+    marks = Marks()
+    clock = PhaseClock(marks)
+    marks.gpu = 15
+    for iteration in range(3):
+        clock.begin_step(iteration)
+        clock.begin("forward")
+        marks.now += 10
+        clock.end("forward")
+    assert [one.iteration for one in clock.read()] == [0]
+    assert len(marks.back) == 3
+    marks.gpu = 100
+    assert [one.iteration for one in clock.read()] == [1]
+    # Each once: the mark that ends an iteration begins the next one.
+    assert len({id(mark) for mark in marks.back}) == len(marks.back) == 6
+
+
+def test_a_thread_that_does_not_read_costs_measurements_and_no_memory() -> None:
+    clock = PhaseClock(Marks())
+    for iteration in range(1000):
+        clock.begin_step(iteration)
+    assert len(clock.read()) == 64
+
+
+def test_45_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
+    rows = [Measured(87, True, 12.5, forward=3.25, waiting=1.5), Measured(88, False, 8.0)]
+    packed = [row.packed() for row in rows]
+    assert [len(one) for one in packed] == [45, 45]
+    assert measured.parse(measured.as_text(packed).encode()) == rows
+
+
+class Job:
+    """Iterations of 200 ms on ranks whose work varies by 1 ms; everybody waits for the slowest."""
+
+    def __init__(self, ranks: int = 4, stages: int = 1, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.ranks = ranks
+        self.judge = Judge(peers_of(topology(0, stages=stages, ranks=ranks)))
+        self.iteration = 0
+
+    def run(
+        self, iterations: int, slow: dict[int, float] | None = None, *, disturbed: bool = False
+    ) -> Iterator[SlowRank]:
+        for _ in range(iterations):
+            self.iteration += 1
+            own = [self.random.gauss(150, 1) for _ in range(self.ranks)]
+            for rank, more in (slow or {}).items():
+                own[rank] += more
+            total = max(own) + 50 + (500 if disturbed else 0)
+            rows = {
+                rank: Measured(self.iteration, disturbed, total, forward=ms, waiting=total - ms)
+                for rank, ms in enumerate(own)
+            }
+            yield from self.judge.slow_ranks(self.judge.judge(self.iteration, rows))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("rank", range(4))
+def test_a_slow_rank_is_named_with_its_part_within_three_iterations(rank: int, stages: int) -> None:
+    for seed in range(5):
+        job = Job(stages=stages, seed=seed)
+        assert [*job.run(40)] == []
+        (slow,) = job.run(3, {rank: 30})
+        assert (slow.rank, slow.since, slow.iteration, slow.part) == (rank, 41, 42, "forward")
+        assert 25 < slow.excess < 35
+        assert [*job.run(50, {rank: 30})] == [], "it is said once"
+
+
+def test_a_rank_that_is_slow_from_the_start_is_named() -> None:
+    job = Job()
+    named = {slow.rank for slow in job.run(20, {2: 40})}
+    assert named == {2}
+
+
+def test_no_alarm_in_2000_healthy_iterations_with_evaluation_and_checkpoints() -> None:
+    for seed in range(5):
+        job = Job(seed=seed)
+        alarms = []
+        for _ in range(40):
+            alarms += job.run(49)
+            alarms += job.run(1, {1: 300}, disturbed=True)
+        assert alarms == []
+        # One iteration is no habit: a garbage collection, a file that comes late.
+        assert [*job.run(1, {3: 100})] == []
+        assert [*job.run(5)] == []
+
+
+def test_numbers_of_an_interval_name_the_slowest_rank_its_part_and_its_node() -> None:
+    job = Job()
+    intervals = Intervals(10, ["node0", "node0", "node1", "node1"])
+    lines = []
+    for iteration in range(1, 21):
+        own = {0: 10.0, 1: 10.0, 2: 10.0, 3: 16.0 if iteration > 10 else 10.0}
+        rows = {
+            rank: Measured(iteration, iteration == 5, 20.0, data=ms, waiting=20.0 - ms)
+            for rank, ms in own.items()
+        }
+        lines.append(intervals.add(job.judge.judge(iteration, rows)))
+    assert [i for i, line in enumerate(lines, 1) if line] == [10, 20]
+    line = lines[19]
+    assert line is not None
+    expected = {
+        "monitor/iteration": 20,
+        "monitor/iteration_ms": 20.0,
+        "monitor/drift_pct": 0.0,
+        "monitor/own_ms": 11.5,
+        "monitor/waiting_ms": 8.5,
+        "monitor/left_out_iterations": 0,
+        "monitor/data_ms": 11.5,
+        "monitor/slowest_rank": 3,
+        "monitor/slowest_by_ms": 6.0,
+        "monitor/slowest_by_ms/data": 6.0,
+        "monitor/slowest_node_first_rank": 2,
+        "monitor/slowest_node_by_ms": 3.0,
+    }
+    assert {key: value for key, value in line.items() if value or key in expected} == expected
+    assert lines[9] is not None
+    assert lines[9]["monitor/left_out_iterations"] == 4  # the first three, and a disturbed one
+
+
+def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_nobody(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    channel = OneProcess()
+    ranks = [
+        (clock := PhaseClock(Marks()), Monitor(clock, topology(rank, ranks=3), channel, 10))
+        for rank in range(3)
+    ]
+    ranks[2][1].wants_lines = True
+    for iteration in range(1, 101):
+        for rank, (clock, _) in enumerate(ranks):
+            clock.begin_step(iteration)
+            clock._marks.now += 40.0 if rank == 1 and iteration > 20 else 20.0
+            if rank != 1:
+                clock.begin("waiting")
+                clock._marks.now += 20.0 if iteration > 20 else 0.0
+                clock.end("waiting")
+        if iteration % 5 == 0:
+            for rank, (_, monitor) in enumerate(ranks):
+                if rank != 2 or iteration <= 30:
+                    monitor.look()
+    assert len([key for key in channel._values if key.startswith("rows/")]) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == (
+        "[torch-profile slow-rank] warning: rank 1 (node0, pp0) is slow since iteration 21: 20 ms "
+        "longer in the rest of the iteration than its peers, in an iteration of 40 ms (seen in "
+        "iteration 22)"
+    )
+    ranks[2][1].look()
+    told = [line["monitor/iteration"] for line in ranks[0][1].lines]
+    assert told[:3] == [10, 20, 30]
+    assert [line["monitor/iteration"] for line in ranks[2][1].lines] == told
+    assert ranks[0][1].last_iterations()[-1]["iteration"] == 99
