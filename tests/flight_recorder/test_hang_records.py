@@ -134,6 +134,15 @@ def test_only_the_last_hang_of_a_run_counts_and_earlier_ones_are_named(tmp_path:
     assert sorted(reason for _, reason in answer.skipped) == ["of an earlier hang"] * 4
 
 
+def test_a_hang_soon_after_another_one_is_a_hang_of_its_own(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for rank in range(4):
+        run.rank(rank, IN_THE_LOADER, began_s=1000, iteration=9)
+    for rank in (0, 1, 2):
+        run.rank(rank, WAITS, began_s=1010, iteration=12 if rank else 11)
+    assert hang(tmp_path).culprits == (3,)
+
+
 def test_a_record_that_is_not_whole_is_named_and_its_rank_is_not_blamed(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for rank in (0, 1, 3):

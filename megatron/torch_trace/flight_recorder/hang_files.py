@@ -21,6 +21,8 @@ from megatron.torch_trace.format.hang_records import (
 
 _CLOCKS_SECONDS = 30.0
 """How far apart the clocks of hosts, and the last iterations of ranks, may be."""
+_ITERATIONS_APART = 1
+"""Stages of a pipeline may hang in two iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,16 @@ def read_last_hang(folder: Path) -> LastHang:
             damaged.append(path)
     if not whole:
         raise UsageError(f"{folder}: no hang record in it is whole.")
-    newest = max(record.began_ns for _, record in whole)
+    newest = max((record for _, record in whole), key=lambda one: one.began_ns)
     chosen: dict[int, tuple[Path, HangRecord]] = {}
     for path, record in whole:
         # All ranks of one hang ended their last iteration at nearly the same time.
         apart = (record.seconds + _CLOCKS_SECONDS) * 1e9
         known = chosen.get(record.rank)
-        if newest - record.began_ns > apart:
+        if (
+            newest.began_ns - record.began_ns > apart
+            or newest.iteration - record.iteration > _ITERATIONS_APART
+        ):
             skipped.append((path, "of an earlier hang"))
         elif known is None or known[1].began_ns < record.began_ns:
             if known is not None:
