@@ -45,12 +45,12 @@ def begun_beside(
     """One line about a window whose profiler is stopped beside training."""
     say(
         Slug.EXPORT_BEGUN,
-        "rank %d writes the trace of %s%s; the profiler stops beside training, which "
-        "waited %s for the GPU; the hand-over held training for %s",
+        "rank %d writes the trace of %s%s; the profiler stops beside training%s; the hand-over "
+        "held training for %s",
         export.rank,
         iterations(export.window),
         "" if expected_mb is None else f" (about {megabytes(expected_mb)} raw)",
-        seconds(waited_seconds),
+        f", which waited {seconds(waited_seconds)} for the GPU" if export.gpu else "",
         seconds(held_seconds),
     )
 

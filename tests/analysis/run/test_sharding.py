@@ -105,11 +105,11 @@ def test_shares_together_give_the_direct_answer(tmp_path: Path) -> None:
     ]
     assert [one.exit_code for one in said] == [0, 0]
     first, last = said[0].stdout.splitlines()
-    assert first.startswith("share 1/2: 2 of 3 traces: 2 analysed in ")
+    assert first.startswith("Share 1/2 has 2 of 3 traces: analysed 2 traces in ")
     assert last == f"When all 2 shares are done, run: torch-trace analyze {tmp_path}"
-    assert said[1].stdout.startswith("share 2/2: 1 of 3 traces: 1 analysed in ")
+    assert said[1].stdout.startswith("Share 2/2 has 1 of 3 traces: analysed 1 trace in ")
     again = run(tmp_path, "--partials", "--shard", "1/2")
-    assert again.stdout.startswith("share 1/2: 2 of 3 traces: 2 analysed before.\n")
+    assert again.stdout.startswith("Share 1/2 has 2 of 3 traces: 2 traces were analysed before.\n")
     assert run(tmp_path, "--json").stdout == direct
 
 
@@ -119,14 +119,14 @@ def test_one_process_keeps_all_and_answers(tmp_path: Path) -> None:
     direct = run(tmp_path, "--no-partials").stdout
     kept = run(tmp_path, "--partials")
     assert kept.stdout == direct
-    assert kept.stderr.startswith("torch-trace: 2 traces: 2 analysed in ")
+    assert kept.stderr.startswith("torch-trace: Analysed 2 traces in ")
 
 
 def test_of_several_windows_the_partials_are_kept_and_one_is_to_be_named(tmp_path: Path) -> None:
     for window in ("iter-0000003", "iter-0000007"):
         trace(tmp_path / window, 0)
     done, advice = run(tmp_path, "--partials").stdout.splitlines()
-    assert done.startswith("2 traces: 2 analysed in ")
+    assert done.startswith("Analysed 2 traces in ")
     assert (
         advice == f"For one of the 2 windows, run: torch-trace analyze {tmp_path / 'iter-0000003'}"
     )
@@ -137,8 +137,8 @@ def test_a_trace_that_cannot_be_analysed_stops_no_share(tmp_path: Path) -> None:
     TraceBuilder(1, 3).op("aten::mm", 0, 10).write(tmp_path / "rank-1.pt.trace.json")
     said = run(tmp_path, "--partials", "--shard", "1/1")
     assert said.exit_code == 0
-    assert said.stdout.startswith("share 1/1: 2 of 2 traces: 1 analysed in ")
-    assert "1 cannot be analysed" in said.stdout
+    assert said.stdout.startswith("Share 1/1 has 2 of 2 traces: analysed 1 trace in ")
+    assert "1 trace cannot be analysed" in said.stdout
     assert "rank-1.pt.trace.json: holds neither ProfilerStep nor GPU work." in said.stderr
 
 

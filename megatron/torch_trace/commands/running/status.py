@@ -18,7 +18,7 @@ from megatron.torch_trace.inspect.run_state import RunState, WindowState, run_st
 @click.argument("run", metavar="RUN")
 @options.as_json
 def command(run: str, as_json: bool) -> None:
-    """Show the plan of a run, its windows and the answers to requests.
+    """Show the plan of a run, its windows and the answers to its requests.
 
     \b
     torch-trace status traces/20261128-173012
@@ -46,22 +46,30 @@ def _lines(state: RunState) -> list[str]:
 def _plan(plan: dict[str, Any] | None) -> str:
     try:
         assert plan is not None
-        ranks = wording.ranks(tuple(plan["ranks"]))
+        ranks = _named(tuple(plan["ranks"]))
         windows = [_iterations(one["first"], one["last"]) for one in plan["windows"][:5]]
         more = ", ..." if len(plan["windows"]) > 5 else ""
     except (AssertionError, KeyError, TypeError, ValueError):
         return "plan: unknown, because run.json is not there or not whole"
-    shown = ", ".join(windows) or "none"
-    return f"plan: ranks {ranks}; iterations {shown}{more}"
+    shown = ", ".join(windows)
+    what = wording.iterations(f"{shown}{more}") if windows else "no iterations"
+    return f"plan: {ranks}; {what}"
 
 
 def _window(window: WindowState) -> str:
     facts = []
     if window.recorded:
-        facts.append(f"traces of ranks {wording.ranks(window.recorded)}")
+        traces = "trace" if len(window.recorded) == 1 else "traces"
+        facts.append(f"{traces} of {_named(window.recorded)}")
     if window.writing:
-        facts.append(f"ranks {wording.ranks(window.writing)} write, or were ended while they wrote")
+        one = len(window.writing) == 1
+        verbs = "writes, or was ended while it wrote" if one else "write, or were ended meanwhile"
+        facts.append(f"{_named(window.writing)} {verbs}")
     return f"window {window.name}: {'; '.join(facts) or 'no trace yet'}"
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {wording.ranks(ranks)}"
 
 
 def _iterations(first: int, last: int) -> str:

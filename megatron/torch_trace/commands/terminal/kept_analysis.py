@@ -89,19 +89,22 @@ def cores_of_task(environment: Mapping[str, str]) -> int:
 
 def _done(kept: Kept, share: Shard | None, seconds: float) -> str:
     mine = len(kept.written) + kept.fresh + len(kept.skipped)
-    whose = f"share {share}: " if share else ""
-    traces = wording.counted(len(kept.traces), "trace")
-    what = f"{mine:,} of {traces}" if share else wording.counted(mine, "trace")
+    of = wording.counted(len(kept.traces), "trace")
+    whose = f"Share {share} has {mine:,} of {of}: " if share else ""
     parts = []
     if kept.written:
-        parts.append(f"{len(kept.written):,} analysed in {wording.seconds(seconds)}")
+        traces = wording.counted(len(kept.written), "trace")
+        parts.append(f"analysed {traces} in {wording.seconds(seconds)}")
     if kept.damaged:
-        parts.append(f"{len(kept.damaged):,} of these damaged")
+        are = "is" if len(kept.damaged) == 1 else "are"
+        parts.append(f"{len(kept.damaged):,} of them {are} damaged")
     if kept.fresh:
-        parts.append(f"{kept.fresh:,} analysed before")
+        were = "was" if kept.fresh == 1 else "were"
+        parts.append(f"{wording.counted(kept.fresh, 'trace')} {were} analysed before")
     if kept.skipped:
-        parts.append(f"{len(kept.skipped):,} cannot be analysed")
-    return f"{whose}{what}: {', '.join(parts) or 'nothing to do'}."
+        parts.append(f"{wording.counted(len(kept.skipped), 'trace')} cannot be analysed")
+    said = ", ".join(parts) or "nothing to do"
+    return f"{whose}{said}." if whose else f"{said[0].upper()}{said[1:]}."
 
 
 def _next(kept: Kept, paths: Sequence[str]) -> str:

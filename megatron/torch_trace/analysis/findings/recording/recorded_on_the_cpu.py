@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from megatron.torch_trace.analysis.findings.shares import over
+from megatron.torch_trace import wording
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 
 SLUG = "recorded_on_the_cpu"
 _CPU = "cpu"
 """What capture writes as the device of a rank without a GPU."""
 
-_TRAINED = "All times are times of the CPU."
+_TRAINED = "Train on a GPU to see where the time of a GPU goes."
 _RECORDED = (
     "Record the GPU's activity too if training used a GPU (`ProfilerActivity.CUDA` in "
     "torch.profiler, `--torch-profile-activities cpu cuda` here): all times are times of the CPU."
@@ -29,15 +29,21 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     if not ranks:
         return
     trained = all(rank.device == _CPU for rank in ranks)
+    which = "" if len(ranks) == len(analysis.ranks) else f" of {_named(ranks)}"
     yield Finding(
         SLUG,
         "info",
-        f"Training ran on the CPU ({over(ranks)}), so this report is about the CPU."
+        f"Training{which} ran on the CPU, so all times{which} are times of the CPU."
         if trained
-        else f"Only the CPU was recorded ({over(ranks)}): no GPU work and no launches.",
+        else f"Only the CPU{which} was recorded: there is neither GPU work nor a launch.",
         {"ranks": [rank.rank for rank in ranks]},
         _TRAINED if trained else _RECORDED,
     )
+
+
+def _named(ranks: Sequence[RankResult]) -> str:
+    numbers = tuple(rank.rank for rank in ranks)
+    return ranks[0].name if len(ranks) == 1 else f"ranks {wording.ranks(numbers)}"
 
 
 def is_of_the_cpu(rank: RankResult) -> bool:
