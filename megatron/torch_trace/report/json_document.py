@@ -58,6 +58,7 @@ def _of_all(analysis: Analysis) -> dict[str, Any]:
                 "advice": one.advice,
                 "gain_ns": one.gain_ns,
                 "gain_error_ns": one.gain_error_ns,
+                "undisturbed_gain_ns": one.undisturbed_gain_ns,
                 "change": one.change,
             }
             for one in analysis.findings

@@ -107,7 +107,9 @@ def gain(finding: Finding) -> str:
         had = f"gain {duration(finding.gain_ns)}, " if finding.gain_ns > 0 else ""
         return f" {given}, a gain is not distinguishable from none ({had}error {error})."
     shorter = duration(finding.gain_ns)
-    return f" {given}, the iteration would be {shorter} shorter (error {error})."
+    undisturbed = finding.undisturbed_gain_ns
+    also = f"; {duration(undisturbed)} without the profiler" if (undisturbed or 0) > 0 else ""
+    return f" {given}, the iteration would be {shorter} shorter (error {error}{also})."
 
 
 def first_lines(analysis: Analysis) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from machine import Act, Machine, cpu, reduce, run, sync
 
+from megatron import torch_trace
 from megatron.torch_trace.analysis.replay.change import KernelsScaled, LaunchScaled, RankAsMedian
 from megatron.torch_trace.analysis.replay.gain_error import GainError, jackknife, of_steps
 from megatron.torch_trace.analysis.replay.path.causes import Cause
@@ -107,3 +108,27 @@ def test_a_single_rank_and_step_tell_no_spread(tmp_path: Path) -> None:
     replay = Replay.of(Machine({0: lucky({})[0]}).record(tmp_path))
     error = replay.simulate([LaunchScaled(0.0)]).error
     assert (error.steps, error.ranks) == (None, None)
+
+
+def test_a_rank_that_sleeps_behind_a_later_one_is_found_all_the_same(tmp_path: Path) -> None:
+    programs = {
+        rank: [
+            act
+            for turn in range(9)
+            for act in (
+                cpu(100_000 + 60_000 * (rank == 1) + 400_000 * (rank == 2 and turn == 4)),
+                run("gemm", 20_000),
+                reduce(5_000),
+            )
+        ]
+        + [sync()]
+        for rank in range(4)
+    }
+    analysis = torch_trace.analyze(Machine(programs).record(tmp_path), gains=True)
+    (found,) = (one for one in analysis.findings if one.evidence.get("more_ns"))
+    assert (found.code, found.evidence["rank"]) == ("straggler", 2)
+    assert found.title == (
+        "Rank 2's CPU takes 0.4 ms of an iteration longer than on the ranks that do the same "
+        "work, in 1 stretch of `training loop`. In this window other ranks are late, too."
+    )
+    assert (found.change, found.sure_gain_ns) == ("--rank 2=median", 0)

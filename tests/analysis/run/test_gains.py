@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,13 @@ from recorded_traces import SAMPLES
 from megatron import torch_trace
 from megatron.torch_trace.analysis.findings import by_gain
 from megatron.torch_trace.analysis.findings.remedies import remedy_of
-from megatron.torch_trace.analysis.replay.change import CommunicationScaled, RankAsMedian
+from megatron.torch_trace.analysis.replay.change import (
+    CommunicationScaled,
+    LaunchScaled,
+    RankAsMedian,
+)
 from megatron.torch_trace.analysis.results.analysis import Finding
+from megatron.torch_trace.analysis.run.candidates import candidate_of
 from megatron.torch_trace.analysis.run.graphs import Graphs
 from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.analysis.run.undisturbed_cost import calibration_of
@@ -44,7 +50,10 @@ def test_the_sleep_of_a_rank_is_what_its_finding_gains_and_a_faster_network_gain
 
 def test_the_finding_names_the_work_that_takes_longer_and_the_error_knows_its_luck() -> None:
     straggler = torch_trace.analyze(SLEEPER, gains=True).findings[0]
-    assert "Rank 2 takes 48.2 ms longer in 4 stretches of `training loop`." in straggler.title
+    assert (
+        "Rank 2 takes 48.2 ms of an iteration longer than its peers, in 4 stretches of `training loop`."
+        in straggler.title
+    )
     (cause,) = straggler.evidence["causes"]
     assert (cause["rank"], cause["count"]) == (2, 4)
     assert straggler.gain_error_ns is not None
@@ -63,6 +72,20 @@ def test_what_costs_nothing_in_the_window_stands_in_the_first_line_as_unknown() 
     printed = CliRunner().invoke(analyze.command, [str(loader)]).output
     first = " ".join(line.strip() for line in printed.splitlines()[:2])
     assert first.endswith("; unknown without `data_loader_without_reserve`.")
+
+
+def test_gains_are_told_without_the_profiler_where_its_cost_can_be_fitted() -> None:
+    graphs = Graphs(recorded(SAMPLES / "tp2pp2"))
+    graph = graphs.kernels()
+    graphs.undisturbed_ns = 0.8 * graph.recorded_ns
+    found = candidate_of(graph, [LaunchScaled(0.0)], None, graphs)
+    assert found.undisturbed_gain_ns is not None
+    assert 0 < found.undisturbed_gain_ns != found.gain_ns
+    told = replace(finding("launch_bound", 48_000_000, 200_000), undisturbed_gain_ns=31_000_000)
+    assert sentences.gain(told) == (
+        " Without this cause, the iteration would be 48 ms shorter (error 200 us; 31 ms without "
+        "the profiler)."
+    )
 
 
 def test_one_recorded_step_is_said() -> None:

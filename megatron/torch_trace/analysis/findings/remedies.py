@@ -25,7 +25,7 @@ from megatron.torch_trace.analysis.results.analysis import Finding
 _Changes = Change | tuple[Change, ...]
 
 _REMEDIES: Mapping[str, Callable[[Finding], _Changes]] = {
-    "straggler": lambda finding: tuple(map(RankAsMedian, _late_ranks(finding))),
+    "straggler": lambda finding: tuple(map(RankAsMedian, late_ranks(finding))),
     "exposed_communication": lambda finding: CommunicationScaled(_dimension(finding), 0.0),
     "launch_bound": lambda _: LaunchScaled(0.0),
     "synchronisation": lambda _: WithoutSynchronisation(),
@@ -74,7 +74,7 @@ def _of_bubble(finding: Finding) -> Iterator[Change]:
     yield Overlapped("pp")
 
 
-def _late_ranks(finding: Finding) -> list[int]:
+def late_ranks(finding: Finding) -> list[int]:
     """Of ranks that are late for the same reason all, since one alone would gain nothing."""
     return [int(rank) for rank in finding.evidence.get("ranks") or [finding.evidence["rank"]]]
 

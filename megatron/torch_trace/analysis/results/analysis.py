@@ -194,6 +194,7 @@ class Finding:
             replays the recorded iteration within 2 %; None where none does, or was asked.
         gain_error_ns: of the gain.
         change: what `torch-trace whatif` is asked for that; None like the gain.
+        undisturbed_gain_ns: the gain without the profiler; None where that cannot be told.
     """
 
     code: str
@@ -206,6 +207,7 @@ class Finding:
     gain_ns: int | None = field(default=None, compare=False)
     gain_error_ns: int | None = field(default=None, compare=False)
     change: str | None = field(default=None, compare=False)
+    undisturbed_gain_ns: int | None = field(default=None, compare=False)
 
     @property
     def sure_gain_ns(self) -> int:

@@ -36,6 +36,7 @@ class Candidate:
         gain_ns: by how much shorter; with more micro-batches, by how much for as many tokens.
         error: of the gain, in its parts.
         causes: what took far longer on a rank than on its peers, where the change is about that.
+        undisturbed_gain_ns: the gain without the profiler; None where that cannot be told.
     """
 
     change: str
@@ -44,6 +45,7 @@ class Candidate:
     gain_ns: int
     error: GainError
     causes: tuple[Cause, ...] = ()
+    undisturbed_gain_ns: int | None = None
 
     @property
     def error_ns(self) -> int:
@@ -106,32 +108,36 @@ def _answer(graphs: Graphs, changes: Sequence[Change], code: str | None) -> Cand
     try:
         _, graph = graphs.for_changes(changes)
         check(graph, changes)
-        return candidate_of(graph, changes, code, graphs.spread)
+        return candidate_of(graph, changes, code, graphs)
     except (UsageError, UnreplayableError):
         return None
 
 
 def candidate_of(
-    graph: Graph, changes: Sequence[Change], finding: str | None, spread: float | None = None
+    graph: Graph, changes: Sequence[Change], finding: str | None, graphs: Graphs
 ) -> Candidate:
     """Changes, and what all of them together would give.
 
     Args:
         graph, changes: which is asked for what.
         finding: code of the finding whose remedy they are.
-        spread: the part by which the run's iterations without the profiler differ.
+        graphs: of the run.
     """
     simulated = _without_path(graph, changes)
     fewer = 1.0 / times_the_tokens(graph, changes)
     gain = round(graph.simulated_ns - simulated.iteration_ns * fewer)
     error = simulated.error.at_least(missed_ns(graph)).times(fewer)
+    calibration = graphs.calibration_of(graph)
     return Candidate(
         change=" ".join(one.text for one in changes),
         finding=finding,
         iteration_ns=simulated.iteration_ns,
         gain_ns=gain,
-        error=error.of_run(gain, spread),
+        error=error.of_run(gain, graphs.spread),
         causes=getattr(simulated, "causes", ()),
+        undisturbed_gain_ns=None
+        if calibration is None
+        else calibration.iteration_ns(graph, ()) - calibration.iteration_ns(graph, changes),
     )
 
 

@@ -4,15 +4,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.findings import by_gain
-from megatron.torch_trace.analysis.findings.shares import milliseconds
+from megatron.torch_trace.analysis.findings.remedies import late_ranks
+from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
+from megatron.torch_trace.analysis.replay.answers import UnreplayableError
+from megatron.torch_trace.analysis.replay.change import RankAsMedian
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.analysis.run.candidates import Candidate, remedy_in
-from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
+from megatron.torch_trace.analysis.run.candidates import (
+    MOST_ERROR,
+    Candidate,
+    candidate_of,
+    missed_ns,
+    remedy_in,
+)
+from megatron.torch_trace.analysis.run.graphs import Graphs, KernelAnswers, are_few
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
 from megatron.torch_trace.files.selection import listed
@@ -21,6 +31,9 @@ from megatron.torch_trace.wording import counted
 logger = logging.getLogger(__name__)
 
 _MOST_CAUSES = 3
+_STRAGGLER = "straggler"
+_LEAST_HIDDEN = 0.02
+"""Of the iteration, as for stragglers that are last."""
 _CHEAP_BYTES = 512 << 20
 """Traces of so many bytes, uncompressed, are replayed without being asked to."""
 
@@ -40,6 +53,7 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
     graphs = Graphs(known)
     try:
         findings = [_with_gain(one, graphs) for one in analysis.findings]
+        findings += _hidden_stragglers(findings, graphs)
     except Exception as error:
         # Whatever is in the traces, the analysis is the same without gains.
         logger.warning(
@@ -57,11 +71,49 @@ def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
         return finding
     return replace(
         finding,
-        title=finding.title + _where(found),
+        title=finding.title + _where(found, graphs),
         evidence={**finding.evidence, **_causes(found)},
         gain_ns=found.gain_ns,
         gain_error_ns=found.error_ns,
         change=found.change,
+        undisturbed_gain_ns=found.undisturbed_gain_ns,
+    )
+
+
+def _hidden_stragglers(findings: Sequence[Finding], graphs: Graphs) -> Iterator[Finding]:
+    """Ranks with work that takes far longer than on their peers, though another one is last."""
+    told = {rank for one in findings if one.code == _STRAGGLER for rank in late_ranks(one)}
+    with suppress(UnreplayableError):
+        graph = graphs.kernels()
+        if missed_ns(graph) > MOST_ERROR * graph.recorded_ns:
+            return
+        for change in graph.replay.candidates():
+            if isinstance(change, RankAsMedian) and change.rank not in told:
+                found = candidate_of(graph, [change], _STRAGGLER, graphs)
+                more = sum(one.time_ns for one in found.causes) / graph.steps
+                if more >= _LEAST_HIDDEN * graph.recorded_ns:
+                    yield _hidden(found, change.rank, more, graph)
+
+
+def _hidden(found: Candidate, rank: int, more: float, graph: KernelAnswers) -> Finding:
+    times, names = _stretches(found, graph.steps)
+    share = more / graph.recorded_ns
+    finding = Finding(
+        _STRAGGLER,
+        severity(share),
+        f"Rank {rank}'s CPU takes {milliseconds(more)} of an iteration longer than on the ranks "
+        f"that do the same work, in {times} of {names}. In this window other ranks are late, too.",
+        {"rank": rank, "more_ns": round(more), "share": share, **_causes(found)},
+        f"Look at what rank {rank} does there that the others do not do (Python, data, another "
+        "process, a slow host).",
+        share,
+    )
+    return replace(
+        finding,
+        gain_ns=found.gain_ns,
+        gain_error_ns=found.error_ns,
+        change=found.change,
+        undisturbed_gain_ns=found.undisturbed_gain_ns,
     )
 
 
@@ -69,13 +121,24 @@ def _causes(found: Candidate) -> dict[str, object]:
     return {"causes": [asdict(one) for one in found.causes]} if found.causes else {}
 
 
-def _where(found: Candidate) -> str:
+def _where(found: Candidate, graphs: Graphs) -> str:
     """Which work of the rank took far longer, with a blank before it; nothing if none did."""
     if not found.causes:
         return ""
+    steps = graphs.kernels().steps
+    times, names = _stretches(found, steps)
+    more = sum(one.time_ns for one in found.causes) / steps
+    rank = found.causes[0].rank
+    return (
+        f" Rank {rank} takes {milliseconds(more)} of an iteration longer than its peers, in "
+        f"{times} of {names}."
+    )
+
+
+def _stretches(found: Candidate, steps: int) -> tuple[str, str]:
+    """How many there are in an iteration, and of which work."""
     longest = found.causes[0]
-    total = sum(one.time_ns for one in found.causes)
     names = listed([f"`{one.name}`" for one in found.causes], most=_MOST_CAUSES)
     what = f" ({longest.function})" if longest.function else ""
-    times = counted(sum(one.count for one in found.causes), "stretch", "stretches")
-    return f" Rank {longest.rank} takes {milliseconds(total)} longer in {times} of {names}{what}."
+    times = max(1, round(sum(one.count for one in found.causes) / steps))
+    return counted(times, "stretch", "stretches"), names + what

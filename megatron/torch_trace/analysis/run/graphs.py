@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
 from megatron.torch_trace.analysis.replay.change import (
@@ -21,6 +21,7 @@ from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
+from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration, calibration_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.selection import listed
@@ -78,6 +79,7 @@ class Graphs:
         self._on_read = on_read
         self._spans: SpanReplay | TorchTraceError | None = None
         self._kernels: KernelAnswers | TorchTraceError | None = None
+        self._calibrations: dict[int, Calibration | None] = {}
 
     def spans(self) -> SpanReplay:
         """The graph of spans.
@@ -137,6 +139,19 @@ class Graphs:
         if not found:
             raise UnreplayableError(f"nothing can be replayed: {listed(reasons, '; ', most=3)}")
         return Replay(found)
+
+    def calibration_of(self, graph: Graph) -> Calibration | None:
+        """What takes the profiler's cost out of a graph; None where that cannot be told."""
+        if id(graph) not in self._calibrations:
+            self._calibrations[id(graph)] = calibration_of(graph, self.undisturbed_ns)
+        return self._calibrations[id(graph)]
+
+    @cached_property
+    def undisturbed_ns(self) -> float | None:
+        """The iteration without the profiler, the mean over ranks; None if it is unknown."""
+        found = [one.result.undisturbed.median_ns for one in self._known.by_rank.values()]
+        known = [one for one in found if one is not None]
+        return fmean(known) if known else None
 
     def best(self) -> tuple[str, Graph]:
         """The graph that shows most of the recorded iteration.

@@ -26,7 +26,7 @@ from megatron.torch_trace.analysis.run.candidates import (
 from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
 from megatron.torch_trace.analysis.run.recorded import Recorded, recorded
 from megatron.torch_trace.analysis.run.together import together
-from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration, calibration_of
+from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration
 from megatron.torch_trace.errors import UsageError
 
 
@@ -138,12 +138,10 @@ def answer(
     name, graph = graphs.for_changes(changes)
     check(graph, changes)
     simulated = graph.simulate(changes)
-    calibration = calibration_of(graph, analysis.summary.undisturbed_iteration_ns)
+    calibration = graphs.calibration_of(graph)
     undisturbed = calibration.iteration_ns(graph, changes) if calibration else None
     candidates = (
-        [candidate_of(graph, changes, None, graphs.spread)]
-        if changes
-        else candidates_of(graphs, analysis)
+        [candidate_of(graph, changes, None, graphs)] if changes else candidates_of(graphs, analysis)
     )
     return WhatIf(
         changes=tuple(one.text for one in changes),

@@ -40,6 +40,7 @@ def document(answer: WhatIf) -> dict[str, Any]:
                     name: None if ns is None else round(ns)
                     for name, ns in asdict(one.error).items()
                 },
+                "undisturbed_gain_ns": one.undisturbed_gain_ns,
                 "distinguishable": one.is_distinguishable,
                 "causes": [asdict(cause) for cause in one.causes],
             }

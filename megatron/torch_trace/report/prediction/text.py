@@ -94,6 +94,7 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
         return []
     if not answer.candidates:
         return ["GAINS", "  None: no finding has a change that these traces can answer."]
+    is_known = any(one.undisturbed_gain_ns is not None for one in answer.candidates)
     rows = [
         (
             quoted(one.change),
@@ -101,17 +102,23 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
             duration(one.iteration_ns),
             duration(one.gain_ns),
             duration(one.error_ns),
+            *([_undisturbed(one)] if is_known else []),
         )
         for one in answer.candidates
         if one.is_distinguishable
     ]
-    heads = ("<~change", "<finding", "iteration", "gain", "error")
+    also = ("undisturbed gain",) if is_known else ()
+    heads = ("<~change", "<finding", "iteration", "gain", "error", *also)
     lines = ["GAINS AN ITERATION", *(table(heads, rows, width) if rows else [])]
     others = [quoted(one.change) for one in answer.candidates if not one.is_distinguishable]
     if others:
         said = f"Not distinguishable from no gain: {'; '.join(others)}."
         lines += paragraph(said, width, "  ", "    ")
     return lines
+
+
+def _undisturbed(one: Candidate) -> str:
+    return "unknown" if one.undisturbed_gain_ns is None else duration(one.undisturbed_gain_ns)
 
 
 @dataclass(slots=True)
