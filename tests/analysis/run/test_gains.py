@@ -50,10 +50,8 @@ def test_the_sleep_of_a_rank_is_what_its_finding_gains_and_a_faster_network_gain
 
 def test_the_finding_names_the_work_that_takes_longer_and_the_error_knows_its_luck() -> None:
     straggler = torch_trace.analyze(SLEEPER, gains=True).findings[0]
-    assert (
-        "Rank 2 takes 48.2 ms of an iteration longer than its peers, in 4 stretches of `training loop`."
-        in straggler.title
-    )
+    said = "Rank 2 takes 48.2 ms of an iteration longer than its peers, in 4 stretches of `training"
+    assert f"{said} loop`." in straggler.title
     (cause,) = straggler.evidence["causes"]
     assert (cause["rank"], cause["count"]) == (2, 4)
     assert straggler.gain_error_ns is not None
