@@ -30,9 +30,10 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROLE, QUICK = "WATCH_ROLE", "WATCH_QUICK"
 SETTLE, BLOCK = 12, 10
-BLOCKS = 16
+FEW = os.environ.get(QUICK) == "1" or "--quick" in sys.argv
+BLOCKS = 4 if FEW else 16
 EPISODE, SLEEPS = 9, 3
-EPISODES = 20
+EPISODES = 4 if FEW else 20
 PAIRED = SETTLE + BLOCK * BLOCKS
 NAMED = PAIRED + EPISODE * EPISODES
 LATE_AT, STOP_AT = NAMED + 6, NAMED + 12

@@ -29,6 +29,7 @@ def test_where_a_rank_hangs_is_named_to_the_module_and_training_goes_on(
     assert (record["iteration"], record["micro_batch"]) == (3, 1)
     assert record["modules"][-1] == "decoder.layers.2.mlp: MLP"
     assert record["logged_iteration"] == 2
+    assert [one["iteration"] for one in record["iterations"]] == [1, 2]
     assert len([*run.glob("hangs/*.hang.json")]) == 2
 
 

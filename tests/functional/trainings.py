@@ -135,7 +135,8 @@ class Trainings:
         """Rank 1 hangs for a while in iteration 3, and goes on."""
         return self._train(
             "hanging",
-            f"{TRAIN} --torch-profile --torch-profile-on-hang 5 --torch-profile-dir {{0}}",
+            f"{TRAIN} --torch-profile --torch-profile-on-hang 5 --torch-profile-monitor "
+            "--torch-profile-dir {0}",
             script=HANGING_RANK_1,
         )
 

@@ -72,10 +72,14 @@ def place_of(record: HangRecord) -> Place:
     if inside:
         names = [frame.rpartition(" ")[2] for frame in thread.stack[:inside]]
         known = [name for name in reversed(names) if name not in _WRAPPERS]
-        return Place(record, (known or names)[0].strip("_"), _first(thread.stack[inside:]))
-    if thread.stack and _WAITS.search(thread.code):
-        is_transfer = _TRANSFERS in thread.stack[0]
-        return Place(record, "pipeline transfer" if is_transfer else "wait", _first(thread.stack))
+        name = known[0].strip("_") if known else "a collective"
+        return Place(record, name, _first(thread.stack[inside:]))
+    waits = _WAITS.search(thread.code) if thread.stack else None
+    if waits:
+        what = "a collective" if waits[1] == "wait" else "the GPU"
+        if _TRANSFERS in thread.stack[0]:
+            what = "a pipeline transfer"
+        return Place(record, what, _first(thread.stack))
     return Place(record, "", _first(thread.stack))
 
 

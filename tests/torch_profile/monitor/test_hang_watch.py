@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks.flight_recorder import switch_on
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.monitor.hangs.hang_watch import HangWatch
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.plan.ranks import Layout
@@ -85,6 +87,22 @@ def test_a_record_tells_threads_modules_spans_and_the_last_line_of_the_log(tmp_p
     assert trains["trains"]
     assert any(frame.endswith(" forward") for frame in trains["stack"])
     assert "torch-profile" not in str([one["name"] for one in record["threads"]])
+
+
+def test_what_we_wrap_is_where_it_was(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    rank.heartbeat.begin_step(4)
+
+    def looks() -> None:
+        other = threading.Thread(target=rank.look_after, args=(11,))
+        other.start()
+        other.join()
+
+    Guard(Slug.HANG, "nothing")(looks)
+    record = json.loads((tmp_path / "hangs" / "rank-03.iter-0000004.hang.json").read_text())
+    stack = record["threads"][0]["stack"]
+    assert any(frame.endswith(" looks") for frame in stack)
+    assert not [frame for frame in stack if "torch_profile/guard.py" in frame]
 
 
 def test_a_folder_that_takes_no_record_is_one_line(

@@ -8,13 +8,16 @@ names are known without any hook, and cost nothing until somebody asks.
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from megatron import torch_profile
 from megatron.torch_trace.format.hang_records import ThreadStack
 
 _MOST_FRAMES = 200
@@ -22,6 +25,7 @@ _MOST_THREADS = 64
 _CALLS_OF_MODULES = ("_call_impl", "_wrapped_call_impl")
 _MODULE_FILE = "torch/nn/modules/module.py"
 _SCHEDULES_FILE = "pipeline_parallel/schedules.py"
+_OURS = str(Path(torch_profile.__file__).parent) + os.sep
 _MICRO_BATCH = "current_microbatch"
 """What Megatron's `forward_step` calls it, from core 0.7 on."""
 
@@ -93,14 +97,20 @@ def module_paths(model: Any) -> dict[int, str]:
 
 def _stack(frame: FrameType) -> tuple[str, ...]:
     lines = []
-    for one, _ in zip(_frames(frame), range(_MOST_FRAMES), strict=False):
+    for one, _ in zip(_others(frame), range(_MOST_FRAMES), strict=False):
         code = one.f_code
         lines.append(f"{code.co_filename}:{one.f_lineno} {code.co_name}")
     return tuple(lines)
 
 
 def _code(frame: FrameType) -> str:
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    innermost = next(_others(frame), frame)
+    return linecache.getline(innermost.f_code.co_filename, innermost.f_lineno).strip()
+
+
+def _others(frame: FrameType) -> Iterator[FrameType]:
+    """Frames that are not ours: what we wrap is where it was."""
+    return (one for one in _frames(frame) if not one.f_code.co_filename.startswith(_OURS))
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
