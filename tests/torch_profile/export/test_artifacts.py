@@ -84,8 +84,9 @@ def test_the_sums_are_torchs_own(tmp_path: Path, options: dict[str, Any], device
         (row.key, "CPU" not in str(row.device_type), bool(row.is_user_annotation)): row
         for row in profiler.key_averages()
         # Before torch 2.14, Python functions are rows too.
-        if not getattr(row, "is_python_function", False) and not re.search(r"\(\d+\): ", row.key)
+        if not _is_python(row)
     }
+    in_functions = any(_is_python(row) for row in profiler.key_averages())
     assert set(ours) == {key for key in theirs if not key[0].startswith(("<built-in", "nn.Mod"))}
     for key, row in ours.items():
         other = theirs[key]
@@ -96,7 +97,8 @@ def test_the_sums_are_torchs_own(tmp_path: Path, options: dict[str, Any], device
         )
         # torch adds microseconds as floats.
         assert row.cpu_ns / 1000 == pytest.approx(other.cpu_time_total, abs=0.01)
-        assert row.self_cpu_ns / 1000 == pytest.approx(other.self_cpu_time_total, abs=0.01)
+        if not in_functions:  # there, what a function calls is not inside of what calls it
+            assert row.self_cpu_ns / 1000 == pytest.approx(other.self_cpu_time_total, abs=0.01)
         if key[0].startswith("cuda") and not row.on_gpu:
             continue  # torch mixes up the numbers of calls outside of operators with operators'
         assert row.gpu_ns / 1000 == pytest.approx(other.device_time_total, abs=0.01)
@@ -210,6 +212,10 @@ def test_without_memory_there_are_none(
     exporter.wait()
     assert files_below(tmp_path) == [TRACE]
     assert said[-1].endswith("artifacts of iterations 3-4: the host has too little free memory")
+
+
+def _is_python(row: Any) -> bool:
+    return getattr(row, "is_python_function", False) or bool(re.search(r"\(\d+\): ", row.key))
 
 
 def _only(folder: Path) -> Path:
