@@ -137,7 +137,12 @@ def test_the_stacks_are_torchs_own(tmp_path: Path) -> None:
     missing = set(theirs) - set(ours)
     assert all("_record_function_enter" in stack.rsplit(";", 1)[-1] for stack in missing)
     assert all(ours[stack] >= theirs[stack] for stack in set(theirs) - missing)
-    assert sum(ours.values()) == pytest.approx(sum(theirs.values()), rel=0.2)
+    times = [
+        (event["ts"], event["ts"] + event["dur"])
+        for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        if event.get("cat") in ("cpu_op", "python_function", "user_annotation")
+    ]
+    assert sum(ours.values()) <= max(end for _, end in times) - min(start for start, _ in times)
 
 
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
