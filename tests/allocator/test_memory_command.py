@@ -43,8 +43,6 @@ def test_it_says_peak_categories_and_holders(tmp_path: Path) -> None:
         "holder               bytes  blocks  for              stack\n"
         "optimizer.py step  6.29 MB       1  optimizer state  adam.py:178 _init_group < optimizer.py:3 step\n"
         "mlp.py forward     3.15 MB       1  activations      mlp.py:3 forward < transformer_layer.py:9 forward\n"
-        "\n"
-        "\n"
     )
 
 

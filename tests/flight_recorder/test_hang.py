@@ -119,6 +119,7 @@ def test_several_ranks_of_a_host_are_one_sentence(tmp_path: Path) -> None:
     assert answer.verdict == (
         "Ranks 8-15 are in no collective: their CPUs are elsewhere, and ranks 0-7 wait for them (first in data-parallel all_reduce 3)."
     )
+    assert answer.advice.startswith("Look at the Python stacks of these processes (`py-spy dump")
 
 
 def test_a_collective_that_all_have_called_blames_nobody(tmp_path: Path) -> None:

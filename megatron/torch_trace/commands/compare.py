@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @options.output(
     required=False,
     help="Also write an HTML page, such as compare.html.",
-    refuse=output_names.COMPARISON,
+    refuse=output_names.PAGE,
 )
 @options.as_json
 @click.option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.errors import DamagedTraceError, StrictError, UsageError
 from megatron.torch_trace.files.writer import OutputFile
 
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     metavar="BASE",
     help="Say what grew, is new or is gone since this snapshot, trace or folder.",
 )
-@options.output(required=False, help="Also write an HTML page, such as memory.html.")
+@options.output(
+    required=False,
+    help="Also write an HTML page, such as memory.html.",
+    refuse=output_names.PAGE,
+)
 @click.option(
     "--gpu-memory",
     type=click.FloatRange(min=0, min_open=True),

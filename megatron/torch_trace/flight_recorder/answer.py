@@ -245,11 +245,21 @@ def _no_fault(records: Sequence[FlightRecord], joined: Joined) -> str:
 def _advice(blames: Sequence[Blame], places: dict[int, Place] | None = None) -> str:
     causes = {one.cause for one in blames}
     advice = _ADVICE | ({Cause.NOT_IN_A_COLLECTIVE: _STACKS} if places else {})
+    if sum(one.cause is Cause.NOT_IN_A_COLLECTIVE for one in blames) > 1:
+        several = _STACKS_OF_SEVERAL if places else _LOOK_AT_SEVERAL
+        advice[Cause.NOT_IN_A_COLLECTIVE] = several
     said = [advice[cause] for cause in Cause if cause in causes]
     return " ".join(said)
 
 
 _STACKS = "The rank's file in the folder hangs has the Python stacks of all its threads."
+_STACKS_OF_SEVERAL = (
+    "The ranks' files in the folder hangs have the Python stacks of all their threads."
+)
+_LOOK_AT_SEVERAL = (
+    "Look at the Python stacks of these processes (`py-spy dump --pid PID`): data loader, a lock, "
+    "a checkpoint, a debugger."
+)
 
 
 _ADVICE = {

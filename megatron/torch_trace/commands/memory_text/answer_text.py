@@ -23,15 +23,17 @@ def print_answers(console: Console, ranks: Sequence[RankMemory], top: int) -> No
     if len(ranks) > 1:
         print_ranks(console, ranks)
     by_peak = sorted(ranks, key=lambda one: -one.answer.peak_bytes)
-    for one in ranks if len(ranks) <= 2 else by_peak[:1]:
+    for number, one in enumerate(ranks if len(ranks) <= 2 else by_peak[:1]):
+        if number:
+            console.print()
         _print_one(console, one.answer, top)
     for found in findings_of_all(ranks):
+        console.print()
         terminal.sentence(
             console,
-            f"[bold red]![/] \\[{found.code}] {terminal.literal(found.sentence)} "
-            f"{terminal.literal(found.advice)}",
+            f"[bold red]finding {found.code}:[/] {terminal.literal(found.sentence)}\n"
+            f"> {terminal.literal(found.advice)}",
         )
-    console.print()
 
 
 def _print_one(console: Console, one: MemoryAnswer, top: int) -> None:
@@ -78,7 +80,6 @@ def _print_holders(console: Console, one: MemoryAnswer, top: int) -> None:
     more = len(one.holders) - top
     if more > 0:
         console.print(f"  {wording.counted(more, 'more holder')}: --top or --json shows them.")
-    console.print()
 
 
 def frames(stack: Stack) -> str:

@@ -51,7 +51,7 @@ REPORT = only(
     *(".html", ".htm", ".md", ".markdown"),
     says="a report is HTML or Markdown; name the file .html or .md",
 )
-COMPARISON = only(".html", ".htm", says="a comparison is an HTML page; name the file .html")
+PAGE = only(".html", ".htm", says="this command writes an HTML page; name the file .html")
 TIMELINE = only(
     *(".pftrace", ".perfetto-trace"),
     says="a timeline is for Perfetto; name the file .pftrace or .pftrace.gz (`torch-trace merge` "
