@@ -60,6 +60,7 @@ def command(
     """
     from megatron.torch_profile.component.answer import conditions as fail_if
     from megatron.torch_profile.component.answer.document import document
+    from megatron.torch_profile.component.answer.kept import keep
     from megatron.torch_profile.component.answer.text import render
     from megatron.torch_profile.component.config import read
     from megatron.torch_profile.component.run import run
@@ -71,6 +72,8 @@ def command(
     # What a component prints is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr):
         answer = run(config)
+    if environment_rank() == 0:
+        keep(answer)
     verdicts = [fail_if.judge(one, answer) for one in parsed]
     if environment_rank() == 0:
         if as_json:

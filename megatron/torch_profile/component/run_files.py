@@ -24,7 +24,7 @@ from megatron.torch_profile.plan.topology import CPU
 from megatron.torch_profile.record.session import facts
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
-from megatron.torch_trace.format.file_names import ARTIFACTS, RUN_FILE, TraceName, WindowName
+from megatron.torch_trace.format.file_names import RUN_FILE, TraceName, WindowName
 
 
 class RunFiles:
@@ -109,14 +109,6 @@ class RunFiles:
             "torch_threads": torch.get_num_threads(),
         }
         _write(self.folder / RUN_FILE, run)
-
-    def write_artifact(self, name: str, text: str) -> Path:
-        """A file of the whole run, beside the windows."""
-        path = self.folder / ARTIFACTS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as unfinished:
-            unfinished.write_text(text)
-        return path
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_profile.component.answer import sentences, tables
+from megatron.torch_profile.component.answer.kept import page_of
 from megatron.torch_profile.component.results import Answer
 from megatron.torch_trace.report.table import paragraph
 from megatron.torch_trace.report.table import render as render_table
@@ -26,7 +27,7 @@ def render(answer: Answer, *, width: int = MOST_WIDTH) -> str:
         _failures(answer, width, left_out=False),
         _failures(answer, width, left_out=True),
         _findings(answer, width),
-        [f"Run folder: {answer.run_folder}"],
+        [f"Run folder: {answer.run_folder}", f"Page: {page_of(answer)}"],
     ]
     return visible("\n\n".join("\n".join(part) for part in parts if part) + "\n", lines=True)
 

@@ -119,8 +119,6 @@ def config_of(place: Place, **more: Any) -> Any:
         "expert_model_parallel_size": parallel.expert,
         "sequence_parallel": False,
         "use_cpu_initialization": place.device == "cpu",
-        # Without it the norm of attention that is not local runs in another dtype.
-        "attention_softmax_in_fp32": True,
     }
     if "heads" in place.sizes:
         head_size(place)
