@@ -281,3 +281,18 @@ def test_of_ranks_that_are_absent_only_the_best_transfer_by_size_can_be_shorter(
     replay = Replay.of(tmp_path)
     result = replay.simulate([CommunicationScaled("dp", 0.5)])
     assert replay.recorded_ns - result.iteration_ns == 15_000
+
+
+def test_a_wait_before_autograd_s_first_note_is_no_work_of_the_cpu(tmp_path: Path) -> None:
+    """The thread that the file has first begins last."""
+    engine = "autograd::engine::evaluate_function: MmBackward0"
+    trace = TraceBuilder(0, 1).op(engine, 900_000, 960_000, tid=BACKWARD)
+    trace.gpu("backward", 955_000, 965_000, launch=950_000, tid=BACKWARD)
+    trace.step(1, 0, 990_000).op("aten::mm", 0, 20_000)
+    trace.gpu("forward", 15_000, 515_000, launch=10_000)
+    trace.call("cudaDeviceSynchronize", 30_000, 519_000)
+    trace.op("aten::add_", 970_000, 990_000).gpu("update", 985_000, 988_000, launch=980_000)
+    replay = Replay.of(trace.write(tmp_path / "rank-0.json"))
+    assert replay.simulated_ns == 990_000
+    shorter = replay.simulate([KernelsScaled("forward", 0.1)])
+    assert shorter.iteration_ns == 990_000 - 450_000

@@ -21,7 +21,7 @@ from megatron.torch_trace.analysis.replay.change import (
 from megatron.torch_trace.analysis.replay.kernels.graph import WAIT
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import (
-    far_longer,
+    FarLonger,
     median_of,
     segments_of,
 )
@@ -60,7 +60,7 @@ def _late_ranks(found: KernelGraph) -> list[int]:
         own = duration[segments_of(one)]
         columns = found.peers.columns(at, peers, duration)
         more = int((own - median_of(columns, own)).sum())
-        if more > 0 or far_longer(own, columns).any():
+        if more > 0 or FarLonger.of(own, columns).which.any():
             late.append((-more, one.rank))
     return [rank for _, rank in sorted(late)[:_MOST_RANKS]]
 

@@ -210,7 +210,8 @@ class Replay:
         """Half of what the iteration differs by between variants of a change that are as likely."""
         if len(changed.variants) == 1:
             # What one other rank is a luck away from, nobody knows.
-            return abs(gain) / 2
+            half = abs(gain) / 2
+            return min(half, changed.luck_ns / self.steps) if changed.excess else half
         found = [self._iteration_with(changed, duration) for duration in changed.variants]
         return (max(found) - min(found)) / 2
 

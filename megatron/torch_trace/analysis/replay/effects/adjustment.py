@@ -28,6 +28,7 @@ class Adjustment:
         mended: ranks that a change takes the peers' times for; nobody's peers.
         excess: by rank, its segments (nodes) that took far longer than on its peers, and by how
             much, ns.
+        luck_ns: by how much these differ by chance, if every one does as much as peers ever do.
     """
 
     duration: Ints
@@ -40,6 +41,7 @@ class Adjustment:
     variants: list[Ints] = field(default_factory=list)
     mended: frozenset[int] = frozenset()
     excess: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    luck_ns: float = 0.0
 
     @classmethod
     def none(cls, found: KernelGraph) -> Adjustment:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from megatron.torch_trace.analysis.replay.effects import cpu_segments
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled, segments_of
 from megatron.torch_trace.analysis.replay.kernels.graph import LAUNCH, WAIT, Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
-from megatron.torch_trace.analysis.replay.kernels.peer_segments import far_longer, median_of
+from megatron.torch_trace.analysis.replay.kernels.peer_segments import FarLonger, median_of
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.errors import UsageError
@@ -53,10 +54,11 @@ def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian)
     here = segments_of(found.ranks[position])
     own = result.duration[here]
     columns = found.peers.columns(position, others, result.duration)
-    median, far = median_of(columns, own), far_longer(own, columns)
-    replaced = far if far.any() else np.ones(len(own), dtype=bool)
-    if far.any():
-        at = np.flatnonzero(far)
+    median, far = median_of(columns, own), FarLonger.of(own, columns)
+    replaced = far.which if far.which.any() else np.ones(len(own), dtype=bool)
+    if far.which.any():
+        at = np.flatnonzero(far.which)
+        result.luck_ns += far.luck * math.sqrt(len(at))
         result.excess[change.rank] = ints(at + here.start), ints((own - median)[at])
     for column in columns[:_MOST_VARIANTS]:
         variant = result.duration.copy()

@@ -93,11 +93,11 @@ def _with_lags(points: ThreadPoints, ends: Ints, work: Ints, point: Ints, told: 
     wait = points.partner[point]
     begin, end = points.time[wait], points.time[point]
     apart = end - ends[work]
-    latest = np.full(len(points), -_SOON_NS)
-    np.maximum.at(latest, point, ends[work] - points.time[0])
+    latest = np.full(len(points), -(1 << 62))
+    np.maximum.at(latest, point, ends[work])
     # Of several streams the one that ended last let the call return.
     bound = (ends[work] > begin) & (apart <= _SOON_NS)
-    bound &= ends[work] - points.time[0] == latest[point]
+    bound &= ends[work] == latest[point]
     after = int(np.median(apart[bound])) if bound.any() else _USUAL_RETURN_NS
     lag = np.where(bound, apart, np.minimum(after, apart))
     returns = points.at(RETURN)

@@ -9,6 +9,7 @@ Peers are the ranks of one pipeline stage: those of others have other work.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -147,29 +148,41 @@ def median_of(columns: Sequence[Ints], otherwise: Ints) -> Ints:
     return ints(np.rint(middle).astype(np.int64))
 
 
-def far_longer(own: Ints, columns: Sequence[Ints]) -> Bools:
-    """Segments that take far longer than on any peer: longer than peers ever differ among them.
-
-    None where these are little of what the rank's CPU takes longer: then it is slower everywhere.
+@dataclass(frozen=True, slots=True)
+class FarLonger:
+    """Segments of a rank that take far longer than on any peer.
 
     Args:
-        own: of the rank's segments, ns.
-        columns: the same of its peers.
+        which: of its segments; none where they are little of what the rank's CPU takes longer, so
+            that it is slower everywhere.
+        luck: by how much a segment differs among the peers at most, ns.
     """
-    excess = own - median_of(columns, own)
-    table = _table(columns)
-    several = (~np.isnan(table)).sum(axis=0) > 1
-    if several.any():
-        these = table[:, several]
-        luck = float((np.nanmax(these, axis=0) - np.nanmin(these, axis=0)).max())
-    else:
-        # Of two ranks either is as often the longer one.
-        luck = float((-excess).max(initial=0))
-    far = excess > max(luck, _LEAST_FAR_NS)
-    told = int(excess[far].sum())
-    enough = max(_LEAST_FAR_SHARE * int(own.sum()), _LEAST_OF_EXCESS * int(excess.sum()))
-    found: Bools = far & (told >= enough)
-    return found
+
+    which: Bools
+    luck: float
+
+    @classmethod
+    def of(cls, own: Ints, columns: Sequence[Ints]) -> FarLonger:
+        """Find them.
+
+        Args:
+            own: the rank's segments, ns.
+            columns: the same of its peers.
+        """
+        excess = own - median_of(columns, own)
+        table = _table(columns)
+        several = (~np.isnan(table)).sum(axis=0) > 1
+        if several.any():
+            these = table[:, several]
+            luck = float((np.nanmax(these, axis=0) - np.nanmin(these, axis=0)).max())
+        else:
+            # Of two ranks either is as often the longer one.
+            luck = float((-excess).max(initial=0))
+        far = excess > max(luck, _LEAST_FAR_NS)
+        told = int(excess[far].sum())
+        enough = max(_LEAST_FAR_SHARE * int(own.sum()), _LEAST_OF_EXCESS * int(excess.sum()))
+        which: Bools = far & (told >= enough)
+        return cls(which, luck)
 
 
 def _table(columns: Sequence[Ints]) -> np.ndarray:
