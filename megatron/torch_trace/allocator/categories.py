@@ -46,7 +46,7 @@ _COMMUNICATES = (
     "moe/token_dispatcher.py",
     "deep_ep/",
 )
-_OPTIMIZES = (
+OPTIMIZES = (
     "torch/optim/",
     "apex/optimizers/",
     "pytorch/optimizers/",
@@ -93,7 +93,7 @@ def _category(stack: Sequence[str], freed_by: Sequence[str], *, kept: bool, old:
         return Category.UNKNOWN
     if _has(stack, _GRADIENT_BUFFERS):
         return Category.GRADIENTS
-    if _has(stack, _OPTIMIZES):
+    if _has(stack, OPTIMIZES):
         return Category.OPTIMIZER_STATE if kept else Category.TEMPORARIES
     if _has(stack, _COMMUNICATES):
         return Category.COMMUNICATION

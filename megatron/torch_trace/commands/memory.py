@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from megatron.torch_trace.commands import options, terminal
+from megatron.torch_trace.commands.memory_text.reading import Reading
 from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.errors import DamagedTraceError, StrictError, UsageError
 from megatron.torch_trace.files.writer import OutputFile
 
 if TYPE_CHECKING:
     from megatron.torch_trace.allocator.answer import MemoryAnswer
-    from megatron.torch_trace.allocator.device_memory import DeviceMemory
+    from megatron.torch_trace.allocator.fit.moments import Moments
     from megatron.torch_trace.allocator.pictures.picture import MemoryPicture
 
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     "--against",
     metavar="BASE",
     help="Say what grew, is new or is gone since this snapshot, trace or folder.",
+)
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="Say the largest micro-batch that fits, and what flags of Megatron would free; a second "
+    "run that differs in one of them measures it.",
 )
 @options.output(
     required=False,
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...],
     against: str | None,
+    fit: bool,
     output: str | None,
     gpu_memory: float | None,
     top: int,
@@ -60,72 +68,50 @@ def command(
     torch-trace memory iter-0000005/
     torch-trace memory iter-0000005/ -o memory.html
     torch-trace memory iter-0000500/ --against iter-0000005/
+    torch-trace memory iter-0000005/ --fit
 
     PATH is an allocator snapshot, as torch.cuda.memory._dump_snapshot and Megatron's
     --record-memory-history write it, a trace recorded with --torch-profile-profile-memory, or a
     folder with those of several ranks. A snapshot is a pickle: it is read as data, and nothing in
     it is run.
     """
+    if against and fit:
+        raise UsageError("--fit: is about one state; leave out --against.")
     if against and output:
         raise UsageError(f"--output {output}: a page shows one state; leave out --against.")
     capacity = None if gpu_memory is None else round(gpu_memory * 1e9)
-    pictures: list[MemoryPicture] = []
+    reading = Reading(draws=output is not None, measures=fit)
     # The file first, because it refuses one that exists before minutes of work.
     with OutputFile(output, force=force) if output else nullcontext() as file:
-        answers = _read(paths, pictures if output else None)
-        base = _read([against]) if against else []
+        answers = reading.read(paths)
+        base = Reading().read([against]) if against else []
         said = _damage([*base, *answers])
         if said and strict:
             raise StrictError(said)
         if file is not None:
-            file.write(_page(paths, answers, capacity, pictures))
+            file.write(_page(paths, answers, capacity, reading.drawn))
     if against:
         _difference(base, answers, top, as_json=as_json)
     elif output != "-":
-        _answer(answers, capacity, top, as_json=as_json)
+        _answer(answers, capacity, reading.measured, top, as_json=as_json)
     if said:
         raise DamagedTraceError(said)
-
-
-def _read(paths: Sequence[str], pictures: list[MemoryPicture] | None = None) -> list[MemoryAnswer]:
-    """The answers from all files; with pictures, in the same order, if they are wanted."""
-    from megatron.torch_trace.allocator.answer import answers_of
-    from megatron.torch_trace.allocator.memory_files import find_memory_files
-    from megatron.torch_trace.allocator.pictures.picture import picture_of
-
-    files = find_memory_files(paths)
-    answers: list[MemoryAnswer] = []
-    with terminal.progress_of_many("memory", files) as on_read:
-        for path in files:
-            drawn: dict[int, MemoryPicture] = {}
-
-            def draw(memory: DeviceMemory, drawn: dict[int, MemoryPicture] = drawn) -> None:
-                drawn[memory.device] = picture_of(memory)
-
-            wanted = draw if pictures is not None else None
-            found = answers_of(path, on_read=on_read, on_device=wanted)
-            answers += found
-            if pictures is not None:
-                pictures += [drawn[one.device] for one in found]
-    if not answers:
-        raise UsageError(f"{paths[0]}: the snapshot is empty: no memory and no history in it.")
-    return answers
 
 
 def _page(
     paths: Sequence[str],
     answers: Sequence[MemoryAnswer],
     capacity: int | None,
-    pictures: Sequence[MemoryPicture],
+    drawn: Sequence[MemoryPicture],
 ) -> bytes:
     from megatron.torch_trace.allocator.ranks.rank_findings import rank_memories
     from megatron.torch_trace.report.memory.charts import DrawnRank
     from megatron.torch_trace.report.memory.page import render_memory_page
 
     ranks = rank_memories(answers, capacity)
-    drawn = [DrawnRank(rank, picture) for rank, picture in zip(ranks, pictures, strict=True)]
+    charts = [DrawnRank(rank, picture) for rank, picture in zip(ranks, drawn, strict=True)]
     title = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    return render_memory_page(drawn, title).encode()
+    return render_memory_page(charts, title).encode()
 
 
 def _damage(answers: Sequence[MemoryAnswer]) -> str:
@@ -134,15 +120,28 @@ def _damage(answers: Sequence[MemoryAnswer]) -> str:
 
 
 def _answer(
-    answers: Sequence[MemoryAnswer], capacity: int | None, top: int, *, as_json: bool
+    answers: Sequence[MemoryAnswer],
+    capacity: int | None,
+    measured: Sequence[Moments],
+    top: int,
+    *,
+    as_json: bool,
 ) -> None:
+    from megatron.torch_trace.allocator.fit.runs import fit_of_runs
     from megatron.torch_trace.allocator.ranks.rank_findings import rank_memories
 
     ranks = rank_memories(answers, capacity)
+    fit = fit_of_runs(ranks, measured) if measured else None
     if as_json:
+        from megatron.torch_trace.allocator.fit.document import fit_document
         from megatron.torch_trace.allocator.json_answer import document
 
-        click.echo(json.dumps(document(ranks, top)))
+        found = document(ranks, top)
+        click.echo(json.dumps(found if fit is None else found | {"fit": fit_document(fit)}))
+    elif fit is not None:
+        from megatron.torch_trace.commands.memory_text.fit_text import print_fit
+
+        print_fit(terminal.console(), fit)
     else:
         from megatron.torch_trace.commands.memory_text.answer_text import print_answers
 

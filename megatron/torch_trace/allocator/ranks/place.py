@@ -34,12 +34,16 @@ class Place:
         capacity: bytes that its GPU has for programs; None if nothing tells them.
         arguments: Megatron's; empty if no run.json tells them.
         layout: sizes of the parallel dimensions, from run.json.
+        argv: the command line, where a trace beside the snapshot has it.
+        folder: of the run; else the one that the snapshot lies in.
     """
 
     coordinates: Mapping[str, int] = field(default_factory=dict)
     capacity: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    folder: str = ""
 
     @property
     def stage(self) -> int | None:
@@ -54,25 +58,28 @@ class Place:
 
 def place_of(answer: MemoryAnswer) -> Place:
     """Where the rank of an answer is."""
-    run = _run(answer.path)
+    run, folder = _run(answer.path)
     metadata = _trace_metadata(answer)
     coordinates = _of_the_run(run, answer.rank) or (metadata.coordinates if metadata else {})
     arguments, layout = run.get("arguments"), run.get("layout")
+    argv = metadata.own.get("argv") if metadata else None
     return Place(
         coordinates,
         _capacity(metadata, answer.device),
         arguments if isinstance(arguments, dict) else {},
         _whole(layout),
+        tuple(map(str, argv)) if isinstance(argv, list) else (),
+        str(folder),
     )
 
 
-def _run(path: Path) -> dict[str, Any]:
+def _run(path: Path) -> tuple[dict[str, Any], Path]:
     for folder in list(path.absolute().parents)[:_FOLDERS]:
         with suppress(OSError, ValueError, RecursionError):
             found = json.loads((folder / RUN_FILE).read_bytes())
             if isinstance(found, dict):
-                return found
-    return {}
+                return found, folder
+    return {}, path.absolute().parent
 
 
 def _of_the_run(run: Mapping[str, Any], rank: int | None) -> Mapping[str, int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median_low
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
@@ -34,7 +35,7 @@ def rank_memories(
     for one in answers:
         place = place_of(one)
         if capacity is not None:
-            place = type(place)(place.coordinates, capacity, place.arguments, place.layout)
+            place = replace(place, capacity=capacity)
         found.append(RankMemory(one, place))
     return tuple(found)
 

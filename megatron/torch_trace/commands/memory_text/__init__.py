@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `torch-trace memory` prints for people."""
+"""What `torch-trace memory` reads, and what it prints for people."""

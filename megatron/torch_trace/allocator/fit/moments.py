@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What memory would follow: at the moments that could be the peak, how much scales with what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron.torch_trace.allocator.categories import CATEGORIES, OPTIMIZES, Category
+from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD, microbatch_span
+from megatron.torch_trace.format.integer_arrays import Ints, ints
+
+_PIECES = 500
+_LAYER = re.compile(r"transformer_layer\.py|TransformerLayer|layers\.\d+\b")
+_CORE = re.compile(
+    r"dot_product_attention|core_attention|flash_attn|DotProductAttention|pytorch/attention"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Bytes in use at moments of one device; all arrays have one entry for each moment.
+
+    Args:
+        in_use: all of it.
+        scaling: what grows with the micro-batch: activations and the passes' own temporaries.
+        unsure: of what may grow with it: communication buffers, and what no rule knows.
+        layers: activations of transformer layers.
+        core: of these, the ones of core attention.
+        optimizer: optimizer state.
+        parameters, gradients: of the model.
+        begun: micro-batches whose forward began and whose backward has not ended; -1 where no
+            marks tell it.
+    """
+
+    in_use: Ints
+    scaling: Ints
+    unsure: Ints
+    layers: Ints
+    core: Ints
+    optimizer: Ints
+    parameters: Ints
+    gradients: Ints
+    begun: Ints
+
+    @property
+    def peak(self) -> int:
+        """Position of the moment with most in use."""
+        return int(self.in_use.argmax())
+
+    @property
+    def deepest(self) -> int:
+        """Position of the moment with most activations of layers."""
+        return int(self.layers.argmax())
+
+
+def moments_of(memory: DeviceMemory) -> Moments:
+    """The moments of a device: of each piece of time those with most of any part."""
+    category = {one: memory.categories == number for number, one in enumerate(CATEGORIES)}
+    activations = category[Category.ACTIVATIONS]
+    passing = category[Category.TEMPORARIES] & ~_matching(memory, _optimizes)
+    layers = activations & _matching(memory, _named(_LAYER))
+    unsure = category[Category.COMMUNICATION] | category[Category.OTHER]
+    columns = [
+        _over_time(memory, rows)
+        for rows in (
+            activations | passing,
+            unsure,
+            layers,
+            layers & _matching(memory, _named(_CORE)),
+            category[Category.OPTIMIZER_STATE],
+            category[Category.PARAMETERS],
+            category[Category.GRADIENTS],
+        )
+    ]
+    in_use = memory.usage.in_use
+    kept = _kept(in_use, (in_use, columns[0], columns[0] + columns[1], columns[2]))
+    begun = _begun(memory, ints(memory.usage.time[kept]))
+    return Moments(*(ints(one) for one in (*(c[kept] for c in (in_use, *columns)), begun)))
+
+
+def _kept(in_use: Ints, wanted: Sequence[Ints]) -> Ints:
+    bounds = np.unique(np.linspace(0, len(in_use), _PIECES + 1).astype(np.int64))
+    found = {
+        start + int(column[start:end].argmax())
+        for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        for column in wanted
+    }
+    return ints(np.array(sorted(found), dtype=np.int64))
+
+
+def _over_time(memory: DeviceMemory, rows: Ints) -> Ints:
+    allocations, count = memory.allocations, len(memory.history)
+    change = np.zeros(count + 2, dtype=np.int64)
+    np.add.at(change, allocations.begin[rows] + 1, allocations.size[rows])
+    np.subtract.at(change, allocations.end[rows] + 1, allocations.size[rows])
+    return ints(np.cumsum(change)[: count + 1])
+
+
+def _matching(memory: DeviceMemory, wanted: Callable[[str], bool]) -> Ints:
+    stacks = memory.snapshot.stacks.stacks
+    used = np.unique(memory.allocations.stack)
+    matches = np.array([any(map(wanted, stacks[one])) for one in used.tolist()], dtype=bool)
+    if not len(used):
+        return np.zeros(0, dtype=bool)
+    found: Ints = matches[np.searchsorted(used, memory.allocations.stack)]
+    return found
+
+
+def _named(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda frame: pattern.search(frame) is not None
+
+
+def _optimizes(frame: str) -> bool:
+    return any(part in frame for part in OPTIMIZES)
+
+
+def _begun(memory: DeviceMemory, times: Ints) -> Ints:
+    """Marked forwards that have begun less marked backwards that have ended."""
+    begins, ends = [], []
+    for one in memory.snapshot.annotations:
+        span = microbatch_span(one.name)
+        if span and span.direction == FORWARD:
+            begins.append(one.start)
+        elif span and span.direction == BACKWARD and one.end is not None:
+            ends.append(one.end)
+    if not begins or not ends:
+        return ints(np.full(len(times), -1))
+    begun = np.searchsorted(np.sort(begins), times, side="right")
+    ended = np.searchsorted(np.sort(ends), times, side="right")
+    return ints(begun - ended)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501  (a line that users read stands on one line)
+"""`torch-trace memory --fit`: what a larger micro-batch needs, and what flags would free."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import invoked
+from snapshot_builder import MIB, SnapshotBuilder, block
+from trace_builder import GEMM, TraceBuilder
+
+LAYER = "core/transformer/transformer_layer.py:667 _forward_attention"
+CORE = ("core/transformer/dot_product_attention.py:218 forward", LAYER)
+MLP = ("core/transformer/mlp.py:99 forward", LAYER)
+LOSS = ("core/models/gpt/gpt_model.py:597 forward",)
+BACKWARD = ("mlp.py:8 backward",)
+BUFFER = ("core/distributed/param_and_grad_buffer.py:700 __init__",)
+MODEL = ("model.py:3 __init__", "train.py:9 model_provider")
+ADAM = ("/site/torch/optim/adam.py:178 _init_group", "core/optimizer/optimizer.py:3 step")
+
+SIZES = {"seq_length": 1024, "hidden_size": 1024, "num_attention_heads": 16, "num_layers": 4}
+"""sbh is 1 MiB for a micro-batch of 1; 5as^2b is 80 MiB, 34sbh is 34 MiB."""
+USUAL: dict[str, Any] = {
+    **SIZES,
+    "micro_batch_size": 1,
+    "global_batch_size": 32,
+    "ffn_hidden_size": 4096,
+    "padded_vocab_size": 32768,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "data_parallel_size": 4,
+    "sequence_parallel": False,
+    "use_distributed_optimizer": False,
+    "swiglu": False,
+    "recompute_granularity": None,
+}
+
+
+def process(
+    *,
+    batch: int = 1,
+    in_flight: int = 1,
+    layers: int = 4,
+    core: int = 80,
+    linear: int = 34,
+    marks: bool = False,
+    optimizer: int = 960,
+) -> SnapshotBuilder:
+    """One rank: state in MiB that stays, then micro-batches in flight, then all of them freed."""
+    built = SnapshotBuilder()
+    built.alloc(160 * MIB, *MODEL)
+    built.alloc(320 * MIB, *BUFFER)
+    built.alloc(optimizer * MIB, *ADAM)
+    held = []
+    time = 2_000_000
+    for number in range(in_flight):
+        if marks:
+            built.annotation(f"forward micro-batch {number}", time - 1, time + 50)
+        for _ in range(layers):
+            for size, stack in ((core, CORE), (linear, MLP)):
+                if size:
+                    held.append(built.alloc(size * batch * MIB, *stack, time_us=time))
+                    time += 1
+        time += 100
+    held.append(built.alloc(64 * batch * MIB, *LOSS, time_us=time))
+    for address in reversed(held):
+        time += 1
+        built.free(address, *BACKWARD, time_us=time)
+    if marks:
+        for number in range(in_flight):
+            built.annotation(f"backward micro-batch {number}", time, time + 10)
+    peak = sum(one["size"] for one in built.traces[0] if one["action"] == "alloc")
+    built.segment(block(peak - (480 + optimizer) * MIB, state="inactive"), block(512))
+    return built
+
+
+def run_of(folder: Path, *ranks: SnapshotBuilder, **arguments: Any) -> Path:
+    """A run's folder with a snapshot of each stage."""
+    window = folder / "iter-0000005" / "artifacts"
+    window.mkdir(parents=True)
+    for number, built in enumerate(ranks):
+        built.write(window / f"rank-{number}.memory_snapshot.pickle")
+    members = [{"rank": one, "coordinates": {"tp": 0, "pp": one}} for one in range(len(ranks))]
+    document = {"arguments": USUAL | arguments, "ranks": members, "layout": {}}
+    (folder / "run.json").write_text(json.dumps(document))
+    return folder
+
+
+def fit(*arguments: object) -> dict[str, Any]:
+    found = json.loads(invoked("memory", *arguments, "--fit", "--json").stdout)
+    return found["fit"]  # type: ignore[no-any-return]
+
+
+def effects(found: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]:
+    return {
+        one["change"].split()[0] + (" full" if "granularity" in one["change"] else ""): (
+            one["frees_bytes"] and one["frees_bytes"] // MIB,
+            one["error_bytes"] and one["error_bytes"] // MIB,
+        )
+        for one in found["effects"]
+    }
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+def test_a_larger_micro_batch_needs_what_was_predicted(tmp_path: Path, batch: int) -> None:
+    recorded = run_of(tmp_path / "one", process())
+    larger = run_of(tmp_path / "larger", process(batch=batch), micro_batch_size=batch)
+    needs = {
+        one["micro_batch"]: one for one in fit(recorded, "--gpu-memory", 80)["ranks"][0]["needs"]
+    }
+    actual = json.loads(invoked("memory", larger, "--json").stdout)["peak_bytes"]
+    assert needs[batch]["bytes"] == pytest.approx(actual, rel=0.001)
+
+
+def test_the_largest_one_that_fits_leaves_room_for_what_is_not_torchs(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", process())
+    # 1440 MiB of state, and 520 MiB a sample.
+    found = fit(folder, "--gpu-memory", 8)
+    assert (found["largest_micro_batch"], found["outside_of_torch_bytes"]) == (8, 2 * 10**9)
+    assert [one["micro_batch"] for one in found["ranks"][0]["needs"]] == [1, 2, 4, 8]
+    assert found["ranks"][0]["bytes_per_sample"] == 520 * MIB
+    assert fit(folder, "--gpu-memory", 7)["largest_micro_batch"] == 4
+    assert fit(folder, "--gpu-memory", 3)["largest_micro_batch"] is None
+
+
+def test_metrics_tell_what_is_not_torchs(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", process())
+    lines = [
+        {"iteration": 1, "gpu/memory_used_gib": 4.0, "memory/reserved_gib": 3.5},
+        {"iteration": 2, "gpu/memory_used_gib": 4.0, "memory/reserved_gib": 3.0},
+        {"iteration": 3, "gpu/memory_used_gib": 9.0},
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n{half")
+    found = fit(folder, "--gpu-memory", 7)
+    assert (found["outside_of_torch_bytes"], found["outside_of_torch_is_assumed"]) == (
+        1 << 30,
+        False,
+    )
+    assert found["largest_micro_batch"] == 8
+
+
+def test_what_the_gpu_has_is_not_made_up(tmp_path: Path) -> None:
+    found = fit(run_of(tmp_path / "run", process()))
+    assert (found["largest_micro_batch"], found["ranks"][0]["room_bytes"]) == (None, None)
+    assert [one["micro_batch"] for one in found["ranks"][0]["needs"]] == [1, 2, 4, 8]
+
+
+def test_a_run_that_nothing_tells_of_has_no_answer(tmp_path: Path) -> None:
+    path = process().write(tmp_path / "rank-0.memory_snapshot.pickle")
+    assert fit(path)["unknown"].startswith("no run.json of --torch-profile lies above")
+    assert "What fits is unknown: no run.json" in invoked("memory", path, "--fit").output
+
+
+def test_a_command_line_in_the_trace_beside_tells_as_much(tmp_path: Path) -> None:
+    process().write(tmp_path / "rank-0.memory_snapshot.pickle")
+    argv = ["pretrain_gpt.py", "--micro-batch-size", "1", "--num-layers=4", "--hidden-size", "1024"]
+    argv += ["--seq-length", "1024", "--num-attention-heads", "16", "--global-batch-size", "8"]
+    trace = TraceBuilder(own={"argv": argv}).step(5, 0, 1_000).gpu(GEMM, 100, 900)
+    trace.entries["deviceProperties"] = [{"id": 0, "name": "X", "totalGlobalMem": 8 * 10**9}]
+    trace.write(tmp_path / "rank-0.pt.trace.json")
+    found = fit(tmp_path)
+    assert found["ranks"][0]["capacity_bytes"] == 8 * 10**9
+    assert effects(found)["--recompute-activations"][0] == 78 * 3
+
+
+def test_recomputation_frees_what_was_measured_less_one_layer(tmp_path: Path) -> None:
+    found = effects(fit(run_of(tmp_path / "run", process())))
+    # Core attention keeps 80 MiB a layer, of which its output, 2sbh, stays.
+    assert found["--recompute-activations"] == (78 * 3, 80)
+    # 114 MiB a layer, of which the input, 2sbh, stays, and one layer is recomputed at a time.
+    assert found["--recompute-granularity full"] == (112 * 4 - 114, 114)
+
+
+def test_fused_attention_has_nothing_to_recompute_selectively(tmp_path: Path) -> None:
+    found = effects(fit(run_of(tmp_path / "run", process(core=2))))
+    assert found["--recompute-activations"] == (0, 2)
+
+
+def test_flags_that_are_given_are_not_advised(tmp_path: Path) -> None:
+    given = {"recompute_granularity": "full", "use_distributed_optimizer": True}
+    found = effects(fit(run_of(tmp_path / "run", process(core=0, linear=2), **given)))
+    assert found == {"--pipeline-model-parallel-size": found["--pipeline-model-parallel-size"]}
+
+
+def test_the_distributed_optimizer_shards_what_is_there(tmp_path: Path) -> None:
+    found = effects(fit(run_of(tmp_path / "run", process())))
+    assert found["--use-distributed-optimizer"] == (960 * 3 // 4, 19)
+    alone = run_of(tmp_path / "alone", process(), data_parallel_size=1)
+    assert "--use-distributed-optimizer" not in effects(fit(alone))
+
+
+def test_sequence_parallelism_is_the_formulas_where_the_formula_fits(tmp_path: Path) -> None:
+    # With t = 2 a layer has 10sbh + 12sbh + 40 MiB.
+    folder = run_of(tmp_path / "run", process(core=40, linear=22), tensor_model_parallel_size=2)
+    assert effects(fit(folder))["--sequence-parallel"] == (5 * 4, 0)
+    other = run_of(tmp_path / "other", process(core=40, linear=90), tensor_model_parallel_size=2)
+    (found,) = [one for one in fit(other)["effects"] if one["change"] == "--sequence-parallel"]
+    assert found["frees_bytes"] is None
+    assert found["how"].startswith(
+        "the formula gives 65 MB a layer and micro-batch, measured are 136 MB"
+    )
+
+
+def test_more_stages_halve_the_layers_state(tmp_path: Path) -> None:
+    # A layer has 12h^2 = 12 Mi parameters, the embedding 32 Mi: 2 x 80 MiB.
+    found = effects(fit(run_of(tmp_path / "run", process())))
+    layers = 48 / 80
+    assert found["--pipeline-model-parallel-size"] == (round((160 + 320 + 960) / 2 * layers), 0)
+
+
+def test_the_fuller_stage_decides_and_fewer_micro_batches_are_kept(tmp_path: Path) -> None:
+    stages = [
+        process(in_flight=2, layers=2, marks=True),
+        process(in_flight=1, layers=2, marks=True),
+    ]
+    folder = run_of(tmp_path / "run", *stages, pipeline_model_parallel_size=2)
+    found = fit(folder, "--gpu-memory", 80)
+    assert [one["stage"] for one in found["ranks"]] == [0, 1]
+    first, second = ({n["micro_batch"]: n["bytes"] for n in one["needs"]} for one in found["ranks"])
+    expected = {
+        1: 1440 + 2 * 228 + 64,
+        2: 1440 + 2 * (2 * 228 + 64),
+        4: 1440 + 4 * (2 * 228 + 64),
+        # A replica's iteration then is one micro-batch: the first stage keeps one.
+        8: 1440 + 8 * (228 + 64),
+    }
+    assert first == {one: pytest.approx(size * MIB, rel=1e-5) for one, size in expected.items()}
+    assert second[8] == pytest.approx((1440 + 8 * (228 + 64)) * MIB, rel=1e-5)
+
+
+def test_two_runs_measure_the_slope(tmp_path: Path) -> None:
+    one = run_of(tmp_path / "one", process())
+    two = run_of(tmp_path / "two", process(batch=2), micro_batch_size=2)
+    found = fit(one, two, "--gpu-memory", 8)
+    (rank,) = found["ranks"]
+    assert (rank["measured_with_micro_batch"], rank["bytes_per_sample"]) == (2, 520 * MIB)
+    assert found["largest_micro_batch"] == 8
+    assert found["measured"] == [
+        {
+            "change": "micro_batch_size 1 -> 2",
+            "frees_bytes": -520 * MIB,
+            "error_bytes": None,
+            "how": "measured: the peaks of two runs, on one rank",
+        }
+    ]
+
+
+def test_two_runs_measure_what_a_flag_frees(tmp_path: Path) -> None:
+    one = run_of(tmp_path / "one", process())
+    two = run_of(tmp_path / "two", process(core=2), recompute_granularity="selective")
+    (found,) = fit(one, two)["measured"]
+    assert (found["change"], found["frees_bytes"]) == (
+        "recompute_granularity None -> selective",
+        4 * 78 * MIB,
+    )
+
+
+def test_it_is_printed(tmp_path: Path) -> None:
+    lines = invoked(
+        "memory", run_of(tmp_path / "run", process()), "--fit", "--gpu-memory", 8
+    ).output.splitlines()
+    assert lines[:8] == [
+        "The largest micro-batch that fits is 8 (recorded with 1).",
+        "",
+        "Rank 0: a sample takes 545 MB at the peak (measured of one run). Torch may have 6 GB: 8 GB of the GPU less 2 GB for CUDA and NCCL (set aside, an assumption).",
+        "micro-batch   rank 0",
+        "          1  2.06 GB",
+        "          2   2.6 GB",
+        "          4  3.69 GB",
+        "          8  5.87 GB",
+    ]
+    assert any(line.startswith("--use-distributed-optimizer") for line in lines)
+
+
+def test_a_fit_is_of_one_state(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", process())
+    ended = invoked("memory", folder, "--against", folder, "--fit")
+    assert "--fit: is about one state; leave out --against." in str(ended.exception)
