@@ -125,6 +125,11 @@ def model(graphed: bool = False) -> torch.nn.Module:
     return made
 
 
+def lists() -> torch.nn.Module:
+    """Lists of modules are never called, so the first called module has depth 2."""
+    return torch.nn.ModuleList([torch.nn.ModuleList([torch.nn.Linear(2, 2)])])
+
+
 def test_the_plan_counts_the_modules_that_get_spans(args: Any, said: list[str]) -> None:
     args.torch_profile_spans = ["modules"]
     with training(args, [model()], lambda: None):
@@ -136,7 +141,7 @@ def test_the_plan_counts_the_modules_that_get_spans(args: Any, said: list[str]) 
     ("chunks", "depth", "why"),
     [
         ([model(graphed=True)], None, "the model is in CUDA graphs or compiled (3 in CUDA graphs)"),
-        ([model()], 0, "the model has no module within --torch-profile-spans-depth"),
+        ([lists()], 1, "the model has no module within --torch-profile-spans-depth"),
         (
             None,
             None,

@@ -90,7 +90,7 @@ def _ranks(analysis: Analysis) -> Table:
         Column("rank"),
         *((Column("at", number=False),) if used else ()),
         *_columns("window ms", "window"),
-        Column("overlapped comm", hint="communication beside compute", brief=None),
+        Column("overlapped comm", hint="communication while the GPU computes", brief=None),
     )
     extremes = analysis.summary.extremes
     rows = []
