@@ -89,7 +89,7 @@ CONFIGURATIONS = {
 
 SLEEPS = {
     "forward": ("megatron.core.models.gpt", "GPTModel", "forward"),
-    "optimizer": ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer", "step"),
+    "optimizer": ("megatron.core.optimizer.optimizer", "ChainedOptimizer", "step"),
     "data": ("megatron.core.datasets.gpt_dataset", "MockGPTDataset", "__getitem__"),
 }
 
@@ -107,9 +107,9 @@ PAIRS = {
 CHANGES = {
     ("tp2pp2", "tp2pp2-m16"): "--micro-batches 16",
     ("tp2pp2", "tp2pp2-v2"): "--virtual-stages 2",
-    ("tp2pp2", "tp2pp2-moved"): "--move-layers 2>1",
+    ("tp2pp2", "tp2pp2-moved"): "--move-layers 1>0",
     ("tp2pp2", "tp2pp2-sp"): "",
-    ("narrow-dp4-no-overlap", "narrow-dp4-graphs"): "--launch 0 --overlap dp",
+    ("narrow-dp4-no-overlap", "narrow-dp4-graphs"): "--launch 0 --cpu-operators 0 --overlap dp",
     ("narrow-tp2pp2", "narrow-tp2pp2-v2"): "--virtual-stages 2",
     ("dp4-no-overlap", "dp4-no-overlap-slow-nccl"): "--comm dp*SLOWER",
     **{(base, changed): change for base, (changed, change) in PAIRS.items()},

@@ -45,6 +45,14 @@ def test_virtual_stages_divide_the_bubble_and_one_is_none() -> None:
     assert after(interleaved, "--virtual-stages 1") == after(gpu_bound)
 
 
+def test_every_virtual_stage_sends_and_receives_as_long_as_a_whole_one() -> None:
+    passes = replace(four_stages(), sending=400.0)
+    found = altered(passes, [read_text("--virtual-stages 4")])
+    assert found.cpu[0, 1, :, :, 0].tolist() == [[3_600 / 4 + 400] * 4, [7_600 / 4 + 400] * 4]
+    whole = altered(found, [read_text("--virtual-stages 1")])
+    assert whole.cpu.tolist() == passes.cpu.tolist()
+
+
 def test_the_loss_stays_on_the_last_virtual_stage() -> None:
     passes = four_stages()
     passes.cpu[:, 3] += 1_000

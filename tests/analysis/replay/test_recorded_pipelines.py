@@ -115,3 +115,16 @@ def test_a_wrong_change_is_one_sentence() -> None:
         assert str(error).endswith(sentence)
     with pytest.raises(TorchTraceError, match=r"^--ranks: no such change; did you mean --rank"):
         torch_trace.whatif(folder, ranks="1=median")
+
+
+def test_a_send_takes_the_cpu_as_long_as_where_nothing_is_waited_for() -> None:
+    known = recorded([SAMPLES / "tp2pp2-spans"]).by_rank.values()
+    least = min(
+        row.time_ns / row.calls
+        for one in known
+        for row in one.result.phases
+        if row.phase in ("forward-send", "backward-send-forward-recv", "forward-recv")
+    )
+    sending = replay(SAMPLES / "tp2pp2-spans").passes.sending
+    assert 0 < sending <= least
+    assert replay(SAMPLES / "tp2pp2").passes.sending == 0

@@ -81,7 +81,7 @@ class Overlapped(Change):
 
 @dataclass(frozen=True, slots=True)
 class LaunchScaled(Change):
-    """Calls that launch GPU work take `factor` times as long: 0 is about what CUDA graphs give."""
+    """Calls that launch GPU work take `factor` times as long."""
 
     flag: ClassVar[str] = "--launch"
     factor: float

@@ -98,18 +98,24 @@ def _with_chunks(passes: Passes, change: VirtualStages) -> Passes:
     return replace(
         passes,
         shape=size,
-        cpu=_divided(passes.cpu, layers, chunks),
+        cpu=_divided(passes.cpu, layers, chunks, passes.sending),
         gpu=_divided(passes.gpu, layers, chunks),
         # Megatron lets sends and receives run beside compute as soon as stages are interleaved.
         is_blocking=chunks == 1,
     )
 
 
-def _divided(times: Times, layers: tuple[int, ...] | None, chunks: int) -> Times:
-    """Equal parts of the layers; the embedding goes with the first part, the loss with the last."""
+def _divided(
+    times: Times, layers: tuple[int, ...] | None, chunks: int, sending: float = 0.0
+) -> Times:
+    """Equal parts of the layers; the embedding goes with the first part, the loss with the last.
+
+    What every part sends and receives takes as long as before.
+    """
     whole = times.sum(axis=3, keepdims=True)
     stages = times.shape[1]
-    found = np.repeat(whole / chunks, chunks, axis=3)
+    sent = np.minimum(sending * times.shape[3], whole)
+    found = np.repeat((whole - sent) / chunks + sent / times.shape[3], chunks, axis=3)
     for stage, chunk in ((0, 0), (stages - 1, chunks - 1)):
         share = _beyond_layers(times, layers, stage)
         own = whole[:, stage] * share[None, :, None, None]

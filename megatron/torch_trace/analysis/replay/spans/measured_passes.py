@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,9 @@ from megatron.torch_trace.analysis.replay.spans.recorded_steps import (
     Recording,
 )
 from megatron.torch_trace.analysis.timeline.command_line import has
+
+_TRANSFER = re.compile(r"(forward|backward)-(send|recv)(-(forward|backward)-(send|recv))?")
+"""Timers of Megatron around sends and receives."""
 
 
 def passes_of(recording: Recording) -> Passes:
@@ -73,6 +77,7 @@ def passes_of(recording: Recording) -> Passes:
             for _, copy in lanes
         ),
         layers=recording.layers,
+        sending=_sending(recording),
     )
 
 
@@ -125,3 +130,14 @@ def _transfer(recording: Recording) -> float:
             if len(found.start):
                 shortest.append(int((found.end - found.start).min()))
     return float(np.median(shortest)) if shortest else 0.0
+
+
+def _sending(recording: Recording) -> float:
+    """The CPU's time of a send or receive: where it takes least, nothing was waited for."""
+    means = [
+        row.time_ns / row.calls
+        for rank in recording.ranks
+        for row in rank.result.phases
+        if row.calls and _TRANSFER.fullmatch(row.phase)
+    ]
+    return min(means, default=0.0)

@@ -31,6 +31,7 @@ class Passes:
         is_blocking: the CPU waits at every send and receive until the GPU is through with it.
         ranks: by lane and stage, the recorded ranks whose mean it is.
         layers: by stage; None where nothing tells.
+        sending: of the CPU, to launch one send or receive, or both at once: in `cpu` of each pass.
     """
 
     shape: Shape
@@ -44,6 +45,7 @@ class Passes:
     is_blocking: bool
     ranks: tuple[tuple[tuple[int, ...], ...], ...]
     layers: tuple[int, ...] | None = None
+    sending: float = 0.0
 
     @property
     def nodes(self) -> int:
