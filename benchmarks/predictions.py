@@ -4,9 +4,9 @@
     python benchmarks/predictions.py predict MANIFEST --bases RUNS --to predictions.json
     python benchmarks/predictions.py compare predictions.json --changed RUNS [--markdown]
 
-MANIFEST is TOML or JSON: a list `pair`, each with `name`, `base` and `changed` (folders of launches,
-as `benchmarks/pairs.py` writes them: RUNS/NAME/<launch>/iter-*), and `changes`, the arguments of
-`torch-trace whatif`; `note` is kept. A prediction is one of an iteration without the profiler,
+MANIFEST is TOML or JSON: a list `pair`, each with `name`, `base` and `changed` (folders of
+launches, as `benchmarks/pairs.py` writes them: RUNS/NAME/<launch>/iter-*), and `changes`, the
+arguments of `torch-trace whatif`; `note` is kept. A prediction is one of an iteration without the profiler,
 since such iterations of the changed run are what it is held against. Where `whatif` does not know
 that one, it is the base run's undisturbed iteration in the proportion in which the recorded one
 changes, and `how` says so. No prediction of the same pair is ever overwritten.
@@ -76,6 +76,7 @@ def spread(ranks: Sequence[Sequence[int]]) -> int:
 
 def commit() -> str:
     """Of this repository; with a plus if files differ from it."""
+
     def git(*words: str) -> str:
         done = subprocess.run(
             ["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=True
