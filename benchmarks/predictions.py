@@ -6,10 +6,10 @@
 
 MANIFEST is TOML or JSON: a list `pair`, each with `name`, `base` and `changed` (folders of
 launches, as `benchmarks/pairs.py` writes them: RUNS/NAME/<launch>/iter-*), and `changes`, the
-arguments of `torch-trace whatif`; `note` is kept. A prediction is one of an iteration without the profiler,
-since such iterations of the changed run are what it is held against. Where `whatif` does not know
-that one, it is the base run's undisturbed iteration in the proportion in which the recorded one
-changes, and `how` says so. No prediction of the same pair is ever overwritten.
+arguments of `torch-trace whatif`; `note` is kept. A prediction is one of an iteration without
+the profiler, since such iterations of the changed run are what it is held against. Where
+`whatif` does not know that one, it is the base run's undisturbed iteration in the proportion in
+which the recorded one changes, and `how` says so. No prediction is ever overwritten.
 """
 
 from __future__ import annotations
