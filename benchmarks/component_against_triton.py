@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from megatron.torch_profile.component import ready
+from megatron.torch_profile.component.answer.kept import keep
 from megatron.torch_profile.component.answer.text import render
 from megatron.torch_profile.component.building import built_step
 from megatron.torch_profile.component.config import Config, read
@@ -66,6 +67,7 @@ def main() -> None:
 def measure(name: str, config: Config) -> None:
     """One config, by both."""
     answer = run(config)
+    keep(answer)
     print(render(answer), file=sys.stderr, flush=True)
     wanted = cases(config)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -113,7 +113,7 @@ class Measurer:
             self._ceilings(case, work, mine.summary.median),
             window,
             waterfall,
-            tuple(watch.findings()),
+            tuple(watch.findings(step.explained)),
         )
         return of_result(result, step)
 

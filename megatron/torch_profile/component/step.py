@@ -64,6 +64,14 @@ class Step:
         """One step without torch.compile, for those who look at its operators."""
         return self._run(self.component.call)
 
+    def explained(self) -> Any:
+        """What torch.compile makes of the component."""
+        import torch._dynamo
+
+        self.prepare()
+        component = self.component
+        return torch._dynamo.explain(component.call)(*component.inputs, **component.keywords)
+
     def outputs(self) -> list[torch.Tensor]:
         """Tensors of the last step's output."""
         return [one for one in _pytree.tree_leaves(self._output) if isinstance(one, torch.Tensor)]

@@ -62,4 +62,15 @@ def broken_graph(x: torch.Tensor) -> torch.Tensor:
     return y * 2
 
 
+class Recounting:
+    """Reads a number that changes with each step."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x * float(self.count)
+
+
 nothing_to_call = 3

@@ -183,6 +183,28 @@ def test_an_output_wider_than_asked_for_is_a_finding(answer: Callable[..., Any])
     assert "dtype_fallback" in codes
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "line"),
+    [
+        ("broken_graph", "graph_break", "torch._dynamo.graph_break()"),
+        ("Recounting", "recompilation", "self.count += 1"),
+    ],
+)
+def test_what_torch_compile_does_again_or_breaks_is_a_finding_with_its_line(
+    answer: Callable[..., Any], name: str, code: str, line: str
+) -> None:
+    found = answer(
+        f"{COMPONENTS}:{name}",
+        *overrides(variants={"compiled": {"compile": {"backend": "eager"}}}),
+        *overrides(inputs=[{"shape": [4]}], record=0, measure=3),
+    )
+    number = next(
+        n for n, text in enumerate(COMPONENTS.read_text().splitlines(), 1) if line in text
+    )
+    findings = {one["code"]: one["place"] for one in found["variants"][0]["findings"]}
+    assert findings[code] == f"doubling.py, line {number}"
+
+
 @pytest.mark.parametrize(("condition", "status"), [("long > 1.0x short", 1), ("long < 1ms", 0)])
 def test_a_condition_that_holds_is_status_1(
     condition: str, status: int, capsys: pytest.CaptureFixture[str]

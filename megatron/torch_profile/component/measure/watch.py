@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,26 @@ _FALLBACKS = (
     (re.compile(r"(TensorFloat32|TF32).*not enabled", re.I | re.DOTALL), "tensor_cores_unused"),
 )
 _MOST = 5
-_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_LONGEST = 240
+_LINES = (
+    re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)'),
+    re.compile(r"(?P<file>[^ :]+\.py):(?P<line>\d+) in "),
+)
+"""How tracebacks, and how the guards of torch.compile name a line."""
+_GUARD = re.compile(r"^\d+/\d+: ")
 
 
 class Watch:
-    """Heard while a case is built and warms up."""
+    """Heard while a case is built, warms up and is measured."""
 
     def __init__(self) -> None:
         self._said: list[Any] = []
-        self._breaks: dict[str, int] = {}
-        self._compilations = 0
+        self._breaks = _graph_breaks()
+        self._compilations = len(_compilations())
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While open, warnings are kept; what is compiled is counted from here on."""
-        self._breaks = dict(_graph_breaks())
-        self._compilations = len(_compilations())
+        """While open, warnings are kept instead of shown."""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
@@ -52,40 +56,53 @@ class Watch:
             finally:
                 self._said += said
 
-    def findings(self) -> list[Finding]:
-        """What it came to."""
-        found = [*self._broken(), *self._recompiled(), *self._refused()]
-        return list(dict.fromkeys(found))
+    def findings(self, explain: Callable[[], Any]) -> list[Finding]:
+        """What it came to since it was made; the same at the same line once.
 
-    def _broken(self) -> Iterator[Finding]:
-        new = {k: n for k, n in _graph_breaks().items() if n > self._breaks.get(k, 0)}
-        for reason in list(new)[:_MOST]:
-            yield Finding(
-                "graph_break", f"torch.compile breaks the graph: {_first(reason)}", _place(reason)
-            )
+        Args:
+            explain: torch._dynamo.explain of the component, which names the lines of graph breaks.
+        """
+        return list(dict.fromkeys([*self._broken(explain), *self._recompiled(), *self._refused()]))
+
+    def _broken(self, explain: Callable[[], Any]) -> Iterator[Finding]:
+        new = [k for k, n in _graph_breaks().items() if n > self._breaks.get(k, 0)]
+        if not new:
+            return
+        places = _places(explain)
+        for reason in new[:_MOST]:
+            said = f"torch.compile breaks the graph: {_first(reason)}"
+            yield Finding("graph_break", said, places.get(_first(reason), ""))
 
     def _recompiled(self) -> Iterator[Finding]:
-        again = [one for one in _compilations()[self._compilations :] if _reason(one)]
-        for one in again[:_MOST]:
-            file = getattr(one, "co_filename", None)
-            line = getattr(one, "co_firstlineno", None)
-            place = f"{Path(file).name}, line {line}" if file and line else ""
-            name = getattr(one, "co_name", "a function")
-            yield Finding(
-                "recompilation",
-                f"torch.compile compiles {name} again: {_first(_reason(one))}",
-                place,
-            )
+        found: dict[str, list[str]] = {}
+        for one in _compilations()[self._compilations :]:
+            if reason := str(getattr(one, "recompile_reason", None) or ""):
+                found.setdefault(_file_and_line(reason) or _begin_of(one), []).append(reason)
+        for place, reasons in list(found.items())[:_MOST]:
+            why = _GUARD.sub("", _first(reasons[-1].partition(" # ")[0]))
+            said = f"torch.compile compiles it again {_times(len(reasons))}, because of {why}"
+            yield Finding("recompilation", said, place)
 
     def _refused(self) -> Iterator[Finding]:
         for one in self._said:
             text = str(one.message)
             for pattern, code in _FALLBACKS:
                 if pattern.search(text):
-                    yield Finding(
-                        code, _first(text), f"{Path(one.filename).name}, line {one.lineno}"
-                    )
+                    place = f"{Path(one.filename).name}, line {one.lineno}"
+                    yield Finding(code, _first(text), place)
                     break
+
+
+def _places(explain: Callable[[], Any]) -> dict[str, str]:
+    """The lines of graph breaks by their reasons."""
+    found = {}
+    # Whatever torch cannot explain has been measured all the same.
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for one in explain().break_reasons:
+            frame = one.user_stack[-1]
+            found[_first(one.reason)] = f"{Path(frame.filename).name}, line {frame.lineno}"
+    return found
 
 
 def _graph_breaks() -> dict[str, int]:
@@ -100,16 +117,23 @@ def _compilations() -> list[Any]:
     return list(metrics()) if metrics is not None else []
 
 
-def _reason(one: Any) -> str:
-    return str(getattr(one, "recompile_reason", None) or "")
+def _begin_of(one: Any) -> str:
+    file, line = getattr(one, "co_filename", None), getattr(one, "co_firstlineno", None)
+    return f"{Path(file).name}, line {line}" if file and line else ""
 
 
 def _first(text: str) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason is told")
-    line = line if len(line) <= 240 else f"{line[:240]}..."
-    return f"{line.rstrip('.')}."
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = lines[0] if lines else "no reason is told"
+    told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."
+    return f"{told.rstrip('.')}."
 
 
-def _place(text: str) -> str:
-    found = list(_LINE.finditer(text))
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _file_and_line(text: str) -> str:
+    """The innermost line of code that a reason tells."""
+    found = [match for pattern in _LINES for match in pattern.finditer(text)]
     return f"{Path(found[-1]['file']).name}, line {found[-1]['line']}" if found else ""
