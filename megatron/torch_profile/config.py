@@ -189,22 +189,30 @@ class TorchProfileConfig:
     trigger: list[str] | None = _flag(
         None,
         "Record another window when somebody asks for it while training runs: file (torch-trace "
-        "trigger RUN), signal (SIGUSR2 to any rank).",
+        "trigger RUN), signal (SIGUSR2 to any rank). Or when an iteration is slow: slow-iteration.",
         nargs="+",
-        choices=["file", "signal"],
+        choices=["file", "signal", "slow-iteration"],
+    )
+    trigger_factor: float = _flag(
+        1.5, "An iteration is slow if it takes so many times the median of others.", metavar="K"
+    )
+    trigger_windows: int = _flag(3, "Windows that slow iterations may ask for.", metavar="N")
+    trigger_apart: int = _flag(600, "Seconds between two of these windows.", metavar="SECONDS")
+    trigger_ranks: list[str] | None = _flag(
+        None,
+        "Ranks to record for a slow iteration, in words of --torch-profile-ranks; slowest is the "
+        "one that --torch-profile-monitor has seen. Default: the ranks of the plan.",
+        nargs="+",
+        metavar="R",
     )
     monitor: bool = _flag(
-        False,
-        "Measure the parts of every iteration on all ranks, beside training, and log which rank is "
-        "slow, in which part and by how much.",
+        False, "Measure the parts of every iteration on all ranks, and say which rank is slow."
     )
-    monitor_interval: int = _flag(
-        50, "Iterations between two lines of numbers of the monitor.", metavar="N"
-    )
+    monitor_interval: int = _flag(50, "Iterations between two lines of numbers.", metavar="N")
     on_hang: float | None = _flag(
         None,
-        "When no iteration has ended for SECONDS, every rank writes where it is into the folder of "
-        "the run, for torch-trace hang RUN. Evaluation and checkpoints do not count.",
+        "When no iteration has ended for SECONDS, have every rank write where it is, for "
+        "torch-trace hang RUN. Evaluation and checkpoints do not count.",
         metavar="SECONDS",
     )
     preset: str | None = _flag(
@@ -228,7 +236,7 @@ class TorchProfileConfig:
     @property
     def watches(self) -> bool:
         """Whether every iteration is looked at, in or out of windows."""
-        return self.monitor or self.on_hang is not None
+        return self.monitor or self.on_hang is not None or "slow-iteration" in (self.trigger or ())
 
     @property
     def wanted_spans(self) -> frozenset[str]:

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-from launches import WHEELS
+from launches import WHEELS, trace_files
 from test_metrics import event_numbers, wandb_numbers
 from trainings import Trainings
 
 from megatron import torch_trace
+from megatron.torch_profile.publish.sinks import WINDOW_AXIS
 
 
 @pytest.mark.parametrize("version", WHEELS[-1:])
@@ -46,14 +47,14 @@ def test_the_monitor_names_a_slow_rank_within_three_iterations_and_changes_no_lo
         r"in an iteration of .* \(seen in iteration (\d+)\)",
         run.output,
     )
-    assert ("1", "21", "forward", "22") in slow
-    assert {rank for rank, since, _, _ in slow if 21 <= int(since) <= 23} == {"1"}
+    assert ("1", "31", "forward", "32") in slow
+    assert {rank for rank, since, _, _ in slow if 31 <= int(since) <= 33} == {"1"}
 
     (file,) = folder.rglob("metrics.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     numbers = {int(of["monitor/iteration"]): of for of in lines if "monitor/iteration" in of}
-    assert sorted(numbers) == [10, 20, 30]
-    of = numbers[30]
+    assert sorted(numbers) == [10, 20, 30, 40, 50, 60, 70]
+    of = numbers[40]
     assert of["monitor/slowest_rank"] == 1
     parts = {k: v for k, v in of.items() if k.startswith("monitor/slowest_by_ms/")}
     assert max(parts, key=parts.__getitem__) == "monitor/slowest_by_ms/forward"
@@ -64,3 +65,23 @@ def test_the_monitor_names_a_slow_rank_within_three_iterations_and_changes_no_lo
     for elsewhere in (wandb_numbers(folder), event_numbers(folder / "events")):
         told = [of["monitor/iteration"] for of in elsewhere.values() if "monitor/iteration" in of]
         assert {*told} & {10.0, 20.0}
+
+
+@pytest.mark.parametrize("version", WHEELS[-1:])
+def test_a_slow_iteration_records_the_slowest_rank_and_every_sink_is_told_of_the_window(
+    trainings: Callable[[str], Trainings], version: str
+) -> None:
+    folder = trainings(version).slow.folder
+    (file,) = folder.rglob("requests/slow-*.answer.json")
+    answer = json.loads(file.read_text())
+    assert (answer["state"], answer["recorded_ranks"]) == ("done", [1])
+    last = answer["last"]
+    assert last > 31
+    trace = f"{answer['folder']}/rank-1.pt.trace.json.gz"
+    assert trace_files(folder / "traces") == ["iter-0000005/rank-0.pt.trace.json.gz", trace]
+    assert event_numbers(folder / "events")[last]["profile/ranks"] == 1.0
+    windows = [o["profile/iteration"] for o in wandb_numbers(folder).values() if WINDOW_AXIS in o]
+    assert windows == [5, last]
+    lines = [json.loads(line) for line in next(folder.rglob("metrics.jsonl")).open()]
+    profiled = {o["iteration"]: o.get("train/profiled_iterations") for o in lines}
+    assert [i for i, count in profiled.items() if count] == [4, 5, 6, last - 1, last, last + 1]

@@ -142,11 +142,13 @@ class Trainings:
 
     @cached_property
     def slow(self) -> Training:
-        """Rank 1 is late in the forward of iterations 21 to 23; a window is in iteration 5."""
+        """Rank 1 is late in the forward of iterations 31 to 33; a window is in iteration 5."""
         return self._train(
             "slow",
-            f"{TRAIN} --train-iters 30 --torch-profile --torch-profile-monitor "
+            f"{TRAIN} --train-iters 70 --torch-profile --torch-profile-monitor "
             "--torch-profile-monitor-interval 10 --torch-profile-iterations 5 "
+            "--torch-profile-trigger slow-iteration --torch-profile-trigger-ranks slowest "
+            "--torch-profile-trigger-windows 1 --torch-profile-trigger-factor 6 --torch-profile-summary always "
             f"{WANDB} {{0}}/wandb --tensorboard-dir {{0}}/events --torch-profile-dir {{0}}/traces",
             script=SLOWER_RANK_1,
         )
@@ -168,12 +170,14 @@ class Trainings:
 SLOWER_RANK_1 = """
 import itertools, os, runpy, sys, time
 from megatron.core.models.gpt import GPTModel
+from megatron.torch_profile.monitor import agreement, lifetime
 
+agreement.LEAD_SECONDS, lifetime.LOOK_SECONDS = 0.5, 0.2
 forward, calls = GPTModel.forward, itertools.count()
 
 def slow(self, *args, **kwargs):
     # Four micro-batches an iteration.
-    if os.environ["RANK"] == "1" and next(calls) in (20 * 4, 21 * 4, 22 * 4):
+    if os.environ["RANK"] == "1" and next(calls) in (30 * 4, 31 * 4, 32 * 4):
         time.sleep(5)
     return forward(self, *args, **kwargs)
 

@@ -83,7 +83,7 @@ def config_of(args: Any) -> TorchProfileConfig:
     base = _parsed or (TorchProfileConfig() if parser_seen else of_command_line())
     values = {f.name: getattr(args, argument_of(f.name), getattr(base, f.name)) for f in _FIELDS}
     # YAML and programs write lists of numbers where the command line gives words.
-    for name in ("ranks", "iterations", "activities", "spans"):
+    for name in ("ranks", "iterations", "activities", "spans", "trigger", "trigger_ranks"):
         value = values[name]
         if value is not None:
             words = value if isinstance(value, (list, tuple)) else [value]
@@ -101,7 +101,7 @@ def _wanted_instead(field: Field[Any], value: Any) -> str | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if field.type in ("int", "int | None") and not whole:
         return "must be a whole number"
-    if field.type == "float | None" and (
+    if field.type in ("float", "float | None") and (
         isinstance(value, bool) or not isinstance(value, (int, float))
     ):
         return "must be a number"

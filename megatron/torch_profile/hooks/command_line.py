@@ -39,7 +39,7 @@ def add_flag(
         options["default"] = default
         if field.type in ("int", "int | None"):
             options["type"] = int
-        elif field.type == "float | None":
+        elif field.type in ("float", "float | None"):
             options["type"] = float
     text = field.metadata["help"].replace("%", "%%")
     if default is not None and default is not False:

@@ -172,6 +172,10 @@ class Metrics:
             args, kwargs = timers.without_reset(wrapped, args, kwargs)
         return wrapped(*args, **kwargs)
 
+    def add_window(self, window: Window) -> None:
+        """Another window than the planned ones will be profiled, on some rank."""
+        self._profiled.add(window)
+
     def start(self) -> None:
         """Training begins."""
         self._guard(self._watch.start)

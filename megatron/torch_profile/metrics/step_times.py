@@ -31,13 +31,19 @@ class ProfiledIterations:
     def __init__(self, windows: Iterable[Window]) -> None:
         self._windows = iter(windows)
         self._window = next(self._windows, None)
+        self._requested: list[Window] = []
+
+    def add(self, window: Window) -> None:
+        """A window that is no part of the plan."""
+        self._requested.append(window)
 
     def __contains__(self, iteration: int) -> bool:
         """Ask for ascending iterations."""
         while self._window and self._window.last + 1 < iteration:
             self._window = next(self._windows, None)
-        window = self._window
-        return window is not None and window.first - window.warmup <= iteration <= window.last + 1
+        self._requested = [one for one in self._requested if one.last + 1 >= iteration]
+        near = [self._window, *self._requested] if self._window else self._requested
+        return any(one.first - one.warmup <= iteration <= one.last + 1 for one in near)
 
 
 class StepClock:

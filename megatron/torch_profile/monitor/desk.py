@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +65,13 @@ class Desk:
         self._published = 0
         self._signals = 0
         self._by_signal: str | None = None
+        self._asked: deque[tuple[str, Request]] = deque()
         self._pace = Pace()
 
     @property
     def busy(self) -> bool:
         """Whether an answer is still to be given."""
-        return bool(self._waiting or self._under_way)
+        return bool(self._waiting or self._under_way or self._asked)
 
     def look(self, progress: int, *, closed: bool = False) -> None:
         """Once every few seconds: what is new, what is over.
@@ -82,6 +84,8 @@ class Desk:
         if "file" in (self._plan.config.trigger or ()):
             self._read_folder()
         self._count_signals()
+        while self._asked:
+            self._file(*self._asked.popleft())
         for name, request in self._waiting if self._pace.known or closed else ():
             if closed:
                 self._answer(name, "refused", "training has ended.")
@@ -137,10 +141,18 @@ class Desk:
             say(Slug.REQUEST, "SIGUSR2 came again: request %s stands for it", self._by_signal)
             return
         name = self._by_signal = f"signal-{requests.new_name()}"
+        self._file(name, Request())
+
+    def ask(self, name: str, request: Request) -> None:
+        """Take a request from within training, at the next look; any thread may ask."""
+        self._asked.append((name, request))
+
+    def _file(self, name: str, request: Request) -> None:
+        """A request that came by no file gets one, so that everybody sees it."""
         self._seen.add(name)
         with atomic_path(self._folder / (name + requests.SUFFIX), replace=False) as unfinished:
-            unfinished.write_text(Request().as_text())
-        self._waiting.append((name, Request()))
+            unfinished.write_text(request.as_text())
+        self._waiting.append((name, request))
 
     def _ranks(self, request: Request) -> tuple[int, ...]:
         if request.ranks is None:

@@ -44,6 +44,10 @@ class Heartbeat:
         self._is_recorded = is_recorded
         self._was_recorded = False
         self._guard = Guard(Slug.MONITOR_FAILED, "training goes on without the monitor")
+        self.ended: Callable[[int, float, bool], None] | None = None
+        """Told of an iteration that has ended: ms by the host's clock, whether it is no ordinary
+        one."""
+        self._disturbed = True
         self.iteration = 0
         self.since_ns = time.monotonic_ns()
         self.paused: str | None = None
@@ -52,14 +56,16 @@ class Heartbeat:
 
     def begin_step(self, iteration: int) -> None:
         """An iteration begins."""
-        self.since_ns = time.monotonic_ns()
-        self.iteration = iteration
-        if self.clock is not None:
-            self._guard(self._tell, self.clock, iteration)
+        now = time.monotonic_ns()
+        ended, self.iteration = (self.iteration, now - self.since_ns), iteration
+        self.since_ns = now
+        if self.clock is not None or self.ended is not None:
+            self._guard(self._tell, iteration, *ended)
 
     def begin_pause(self, name: str) -> None:
         """Evaluation or a checkpoint begins."""
         self.paused = name
+        self._disturbed = True
         if self.clock is not None:
             self._guard(self.clock.disturb)
             self._guard(self.clock.begin, PAUSE)
@@ -80,7 +86,11 @@ class Heartbeat:
         if self.clock is not None:
             self._guard(self.clock.close)
 
-    def _tell(self, clock: PhaseClock, iteration: int) -> None:
+    def _tell(self, iteration: int, ended: int, ended_ns: int) -> None:
         # The profiler stops in the iteration after a window.
         was, self._was_recorded = self._was_recorded, self._is_recorded(iteration)
-        clock.begin_step(iteration, disturbed=was or self._was_recorded)
+        disturbed, self._disturbed = self._disturbed, was or self._was_recorded
+        if self.clock is not None:
+            self.clock.begin_step(iteration, disturbed=self._disturbed)
+        if self.ended is not None:
+            self.ended(ended, ended_ns / 1e6, disturbed)

@@ -127,6 +127,8 @@ def followed(recorder: Recorder, capture: CapturePlan) -> RequestedSteps:
     channel = open_channel(capture.run_folder.name)
     steps = RequestedSteps(recorder, capture, channel)
     desk = Desk(capture, channel) if capture.topology.rank == 0 else None
+    if desk is not None:
+        steps.ask = desk.ask
     by_signal = "signal" in (capture.config.trigger or ())
     Watch(steps, desk, channel, by_signal=by_signal).start()
     return steps

@@ -8,12 +8,15 @@ looks for the finished trace, and tells rank 0 what became of it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.monitor.agreement import Agreed
 from megatron.torch_profile.monitor.channel import Channel
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.record.recorder import Recorder
+from megatron.torch_trace.format.requests import Request
 from megatron.torch_trace.wording import iterations
 
 RECORDED, LATE, NO_TRACE = "recorded", "late", "no trace"
@@ -30,6 +33,8 @@ class RequestedSteps:
 
     def __init__(self, recorder: Recorder, plan: CapturePlan, channel: Channel) -> None:
         self.recorder = recorder
+        self.ask: Callable[[str, Request], None] | None = None
+        """On rank 0: ask for a window from within training; any thread may."""
         self.progress = 0
         self.closed = False
         self._plan = plan
@@ -66,7 +71,7 @@ class RequestedSteps:
             agreed = Agreed.parse(self._channel.get(f"agreed/{self._learned}"))
             if self._plan.topology.rank in agreed.ranks:
                 self._untold.append((self._learned, agreed))
-                self._arrived.append(agreed)
+            self._arrived.append(agreed)
             self._learned += 1
         for number, agreed in list(self._untold):
             outcome = self._outcome(agreed)
@@ -78,6 +83,12 @@ class RequestedSteps:
     def _take(self, iteration: int) -> None:
         while self._arrived:
             agreed = self._arrived.popleft()
+            if followers.results is not None:
+                followers.results.add(agreed.window, agreed.ranks)
+            if followers.metrics is not None:
+                followers.metrics.add_window(agreed.window)
+            if self._plan.topology.rank not in agreed.ranks:
+                continue
             if iteration > agreed.first - agreed.warmup:
                 self._late.add(agreed.request)
                 warn(

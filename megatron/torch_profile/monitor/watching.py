@@ -17,6 +17,7 @@ from megatron.torch_profile.monitor.iterations.monitor import Monitor
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 from megatron.torch_profile.monitor.iterations.seams import seams
 from megatron.torch_profile.monitor.requested_steps import RequestedSteps
+from megatron.torch_profile.monitor.slow_iterations import SlowIterations
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.topology import CPU
 from megatron.torch_profile.record.recorder import Recorder
@@ -60,7 +61,7 @@ def begin(capture: CapturePlan, model: Any, stack: ExitStack) -> Heartbeat:
         stack: what is open until training ends.
     """
     config, topology = capture.config, capture.topology
-    heartbeat = Heartbeat()
+    heartbeat = Heartbeat(None, _is_recorded)
     if config.monitor:
         clock = PhaseClock(HostMarks() if topology.me.device == CPU else GpuMarks())
         stack.enter_context(seams(clock))
@@ -69,6 +70,8 @@ def begin(capture: CapturePlan, model: Any, stack: ExitStack) -> Heartbeat:
         monitor.start()
         stack.callback(monitor.stop)
         heartbeat = Heartbeat(clock, _is_recorded, monitor)
+    if "slow-iteration" in (config.trigger or ()):
+        _watch_iterations(capture, heartbeat)
     if config.on_hang is not None:
         hangs = HangWatch(
             config.on_hang,
@@ -82,6 +85,20 @@ def begin(capture: CapturePlan, model: Any, stack: ExitStack) -> Heartbeat:
         hangs.start()
         stack.callback(hangs.stop)
     return heartbeat
+
+
+def _watch_iterations(capture: CapturePlan, heartbeat: Heartbeat) -> None:
+    """On rank 0: by the monitor's numbers of all ranks, else by its own clock."""
+    steps = followers.steps
+    if not isinstance(steps, RequestedSteps) or steps.ask is None:
+        return
+    slow = SlowIterations(capture.config, steps.ask)
+    if heartbeat.monitor is not None:
+        heartbeat.monitor.judged.append(slow.see_judged)
+    else:
+        heartbeat.ended = lambda iteration, ms, disturbed: slow.see(
+            iteration, ms, disturbed=disturbed
+        )
 
 
 def _is_recorded(iteration: int) -> bool:

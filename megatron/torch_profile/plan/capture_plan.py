@@ -17,7 +17,7 @@ from typing import Any
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.log import environment_rank
-from megatron.torch_profile.plan import ranks, run_folder, schedule, slurm, topology
+from megatron.torch_profile.plan import ranks, run_folder, schedule, slurm, topology, watch_flags
 from megatron.torch_profile.plan.schedule import Schedule, Span, Window
 from megatron.torch_profile.plan.topology import CPU, Topology
 from megatron.torch_profile.plan.trace_size import Estimate, estimate
@@ -26,7 +26,14 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.file_names import TraceName, WindowName
 
 _SHOWN_WINDOWS = 5
-_LEAST = {"monitor_interval": 1, "spans_depth": 1, "exit_timeout": 0, "max_trace_mb": 1}
+_LEAST = {
+    "monitor_interval": 1,
+    "trigger_windows": 1,
+    "trigger_apart": 0,
+    "spans_depth": 1,
+    "exit_timeout": 0,
+    "max_trace_mb": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +161,7 @@ def check(config: TorchProfileConfig, args: Any) -> None:
             "interface; drop --profile (nsys, --use-pytorch-profiler) or "
             f"{flag_of('enabled')}."
         )
-    if config.on_hang is not None and not config.on_hang > 0:
-        raise UsageError(f"{flag_of('on_hang')} {config.on_hang:g}: must be more than 0 seconds.")
+    watch_flags.check(config, topology.layout_from_arguments(args))
     for name, least in _LEAST.items():
         value = getattr(config, name)
         if value is not None and value < least:

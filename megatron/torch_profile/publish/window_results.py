@@ -72,13 +72,23 @@ class WindowResults:
         self._artifacts = artifacts
         self._windows = iter(capture.schedule)
         self._next: Window | None = next(self._windows, None)
-        self._over: deque[Window] = deque()
+        self._requested: list[tuple[Window, tuple[int, ...]]] = []
+        self._over: deque[tuple[Window, tuple[int, ...]]] = deque()
         self._running: tuple[Window, Program] | None = None
         self._iteration = 0
         self._guard = Guard(
             Slug.SUMMARY_FAILED, "training goes on without summaries of windows", self.abandon
         )
         self._bound = float(capture.config.exit_timeout)
+
+    def add(self, window: Window, ranks: tuple[int, ...]) -> None:
+        """Follow a window that is no part of the plan, too.
+
+        Args:
+            window: its iterations.
+            ranks: who records it.
+        """
+        self._requested.append((window, ranks))
 
     def end_iteration(self, iteration: int, *, logs: bool) -> None:
         """An iteration has ended.
@@ -95,9 +105,12 @@ class WindowResults:
         atexit.unregister(self.finish)
         if os.getpid() != self._pid:  # a fork of training that ends: what runs is not its child
             return
+        # Training has ended within a window.
+        begun = [one for one in self._requested if one[0].first <= self._iteration]
         if self._next is not None and self._next.first <= self._iteration:
-            self._over.append(self._next)  # training ended within it
-        self._next = None
+            begun.append((self._next, self._capture.ranks))
+        self._over.extend(sorted(begun, key=lambda one: one[0].first))
+        self._next, self._requested = None, []
         self._guard(self._wait)
         self.abandon()
 
@@ -117,8 +130,11 @@ class WindowResults:
 
     def _follow(self, logs: bool) -> None:
         while self._next is not None and self._next.last <= self._iteration:
-            self._over.append(self._next)
+            self._over.append((self._next, self._capture.ranks))
             self._next = next(self._windows, None)
+        for one in [one for one in self._requested if one[0].last <= self._iteration]:
+            self._requested.remove(one)
+            self._over.append(one)
         if logs:
             self._pick_up()
         self._launch()
@@ -126,14 +142,14 @@ class WindowResults:
     def _launch(self) -> None:
         if self._running is not None or not self._over:
             return
-        window, config = self._over.popleft(), self._capture.config
+        (window, ranks), config = self._over.popleft(), self._capture.config
         partials = config.partials == "always" or (
             config.partials == "auto" and _records_gpus(self._capture)
         )
         command = [
             *(sys.executable, "-m", _PROGRAM, str(self._capture.window_folder(window))),
             *("--wait", str(config.exit_timeout)),
-            *("--ranks", *map(str, self._capture.ranks)),
+            *("--ranks", *map(str, ranks)),
             *(["--elsewhere"] if config.scratch_dir else []),
             *(["--partials"] if partials else []),
             *(["--analyse"] if self._analyse else []),

@@ -16,7 +16,7 @@ from megatron.torch_trace.flight_recorder.record import Call
 from megatron.torch_trace.flight_recorder.waiting import Blame, Cause
 from megatron.torch_trace.format.hang_records import HangRecord
 
-_COLLECTIVES = "/torch/distributed/"
+_COLLECTIVES = re.compile(r"/torch/(distributed/|overrides\.py)")
 _TRANSFERS = "p2p_communication.py"
 _WAITS = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[\d.]*/(?!site-packages|dist-packages)")
@@ -24,7 +24,7 @@ _WORK = (
     ("data loader", re.compile(r"dataloader|data_iterator|__next__|get_batch", re.IGNORECASE)),
     ("checkpoint", re.compile(r"checkpoint", re.IGNORECASE)),
 )
-_WRAPPERS = ("wrapper", "wait")
+_WRAPPERS = ("wrapper", "wait", "handle_torch_function")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def place_of(record: HangRecord) -> Place:
     """Where a rank is."""
     thread = record.training
     inside = 0
-    while inside < len(thread.stack) and _COLLECTIVES in thread.stack[inside]:
+    while inside < len(thread.stack) and _COLLECTIVES.search(thread.stack[inside]):
         inside += 1
     if inside:
         names = [frame.rpartition(" ")[2] for frame in thread.stack[:inside]]

@@ -5,6 +5,7 @@ read, and no trace."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,12 +15,17 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format import requests
 from megatron.torch_trace.format.file_names import (
+    METRICS_FILE,
     RUN_FILE,
     TraceName,
     UnfinishedName,
     WindowName,
 )
+from megatron.torch_trace.format.hang_records import HANGS, HangName
 from megatron.torch_trace.wording import path_text
+
+_TAIL_BYTES = 1 << 18
+"""Of the numbers of the run, which grow as long as it trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,15 @@ class RunState:
         plan: of `run.json`; None if that is not there or not whole.
         windows: by their iterations.
         requested: names of requests, ascending, with their answers.
+        monitor: the last line of numbers of the monitor; empty without one.
+        hung: ranks that have left hang records, with the last iteration of each.
     """
 
     plan: dict[str, Any] | None
     windows: tuple[WindowState, ...]
     requested: tuple[tuple[str, Answer | None], ...]
+    monitor: dict[str, float]
+    hung: dict[int, int]
 
 
 def refuse_all_but_a_folder(run: Path) -> None:
@@ -95,6 +105,8 @@ def run_state(run: Path) -> RunState:
         _object(run / RUN_FILE).get("plan"),
         tuple(_window(folder) for _, folder in windows),
         tuple((name, answer_of(folder, name)) for name in sorted(_names(folder))),
+        _last_of_monitor(run / METRICS_FILE),
+        _hung(run / HANGS),
     )
 
 
@@ -125,6 +137,27 @@ def _window(folder: Path) -> WindowState:
             ):
                 writing.add(trace.rank)
     return WindowState(folder.name, tuple(sorted(recorded)), tuple(sorted(writing - recorded)))
+
+
+def _last_of_monitor(path: Path) -> dict[str, float]:
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        for line in reversed(file.read().splitlines()):
+            if b'"monitor/iteration"' in line:
+                with suppress(ValueError, AttributeError, TypeError):
+                    numbers = json.loads(line).items()
+                    return {key: float(of) for key, of in numbers if key.startswith("monitor/")}
+    return {}
+
+
+def _hung(folder: Path) -> dict[int, int]:
+    found: dict[int, int] = {}
+    with suppress(OSError):
+        for path in folder.iterdir():
+            name = HangName.parse(path.name)
+            if name is not None:
+                found[name.rank] = max(name.iteration, found.get(name.rank, 0))
+    return dict(sorted(found.items()))
 
 
 def _object(path: Path) -> dict[str, Any]:

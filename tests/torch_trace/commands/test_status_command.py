@@ -1,46 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch-trace status`: the plan of a run, its windows and its requests, in words."""
+"""What `torch-trace status` shows of a run, once and again."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from command_line import run
+import pytest
+from click.testing import CliRunner
+
+from megatron.torch_trace.commands.running import status
+
+MONITOR = {
+    "iteration": 851,
+    "monitor/iteration": 850,
+    "monitor/iteration_ms": 640.0,
+    "monitor/slowest_rank": 5,
+    "monitor/slowest_by_ms": 41.2,
+    "monitor/slowest_by_ms/forward": 40.0,
+    "monitor/slowest_by_ms/data": 1.2,
+}
 
 
-def window(folder: Path, name: str, *files: str) -> None:
-    (folder / name).mkdir()
-    for file in files:
-        (folder / name / file).touch()
-
-
-def test_a_run_in_words(tmp_path: Path) -> None:
-    folder = tmp_path / "20261128-205911"
-    (folder / "requests").mkdir(parents=True)
-    plan = {"ranks": [0, 1], "windows": [{"first": 10, "last": 11}, {"first": 20, "last": 20}]}
-    (folder / "run.json").write_text(json.dumps({"plan": plan}))
-    window(folder, "iter-0000010", *(f"rank-{rank}.pt.trace.json.gz" for rank in (0, 1)))
-    window(folder, "iter-0000020", "rank-1.pt.trace.json.gz", "rank-0.pt.trace.json.gz.5.json.tmp")
-    window(folder, "iter-0000030")
-    for name in ("a", "b"):
-        (folder / "requests" / f"{name}.json").write_text("{}")
-    answer = {"schema": 1, "request": "a", "state": "done", "says": "recorded iteration 30."}
-    (folder / "requests" / "a.answer.json").write_text(json.dumps(answer))
-    assert run("status", folder).stdout.decode().splitlines() == [
-        "plan: ranks 0-1; iterations 10-11, 20",
-        "window iter-0000010: traces of ranks 0-1",
-        "window iter-0000020: trace of rank 1; rank 0 writes, or was ended while it wrote",
-        "window iter-0000030: no trace yet",
-        "request a: done: recorded iteration 30.",
-        "request b: no answer yet",
-    ]
-
-
-def test_one_rank_and_one_iteration_are_not_many(tmp_path: Path) -> None:
-    plan = {"ranks": [3], "windows": [{"first": 400, "last": 400}]}
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    plan = {"ranks": [0], "windows": [{"first": 3, "last": 3}]}
     (tmp_path / "run.json").write_text(json.dumps({"plan": plan}))
-    assert run("status", tmp_path).stdout.decode().splitlines() == [
-        "plan: rank 3; iteration 400",
-        "windows: none yet",
+    return tmp_path
+
+
+def monitored(run: Path) -> None:
+    lines = [{"iteration": 850, "train/step_time_ms": 1.0}, MONITOR, {"iteration": 852}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text("x" * 1_000_000 + "\n" + text + '{"iteration": 853, "moni')
+
+
+def test_it_shows_what_the_monitor_saw_last_and_who_left_hang_records(run: Path) -> None:
+    monitored(run)
+    (run / "hangs").mkdir()
+    for rank, iteration in ((0, 87), (3, 86), (3, 12)):
+        (run / "hangs" / f"rank-{rank}.iter-{iteration:07d}.hang.json").write_text("{}")
+    shown = CliRunner().invoke(status.command, [str(run)]).output.splitlines()
+    assert shown[-2:] == [
+        "monitor, iteration 850: 640 ms an iteration; slowest rank 5, by 41.2 ms (forward)",
+        "hang: records of ranks 0, 3, the last in iteration 87",
+    ]
+    answer = json.loads(CliRunner().invoke(status.command, [str(run), "--json"]).output)
+    assert answer["monitor"]["monitor/slowest_rank"] == 5.0
+    assert answer["hang_records"] == [{"rank": 0, "iteration": 87}, {"rank": 3, "iteration": 86}]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"monitor/iteration": "x"}', "\0" * 100])
+def test_numbers_that_are_none_are_not_shown(run: Path, text: str) -> None:
+    (run / "metrics.jsonl").write_text(text)
+    result = CliRunner().invoke(status.command, [str(run)])
+    assert result.exit_code == 0
+    assert "monitor" not in result.output
+
+
+def test_follow_prints_what_has_changed_and_nothing_twice(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([lambda: None, lambda: monitored(run)])
+
+    def sleep(seconds: float) -> None:
+        try:
+            next(looks)()
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    shown = CliRunner().invoke(status.command, [str(run), "--follow"]).output.splitlines()
+    assert [line.partition(":")[0] for line in shown if line][:-1] == [
+        "plan",
+        "windows",
+        "monitor, iteration 850",
     ]

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,35 @@ from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.inspect.run_state import RunState, WindowState, run_state
 
+_FOLLOW_SECONDS = 2.0
+
 
 @click.command("status", epilog=options.exit_status(s3="", s4=""))
 @click.argument("run", metavar="RUN")
+@click.option("--follow", is_flag=True, help="Go on, and print what changes, until Ctrl-C.")
 @options.as_json
-def command(run: str, as_json: bool) -> None:
-    """Show the plan of a run, its windows and the answers to its requests.
+def command(run: str, follow: bool, as_json: bool) -> None:
+    """Show the plan of a run, its windows, answers to its requests, and what the monitor sees.
 
     \b
     torch-trace status traces/20261128-173012
+    torch-trace status traces/20261128-173012 --follow
 
     RUN is the folder of the run. Only names of files and small files are read, so this costs a
     training nothing.
     """
-    state = run_state(Path(run))
-    if as_json:
-        click.echo(json.dumps(_document(state)))
-        return
-    for line in _lines(state):
-        click.echo(wording.visible(line))
+    shown: list[str] = []
+    while True:
+        state = run_state(Path(run))
+        lines = [json.dumps(_document(state))] if as_json else _lines(state)
+        for line in lines:
+            if line not in shown:
+                click.echo(line if as_json else wording.visible(line))
+        sys.stdout.flush()
+        if not follow:
+            return
+        shown = lines
+        time.sleep(_FOLLOW_SECONDS)
 
 
 def _lines(state: RunState) -> list[str]:
@@ -40,7 +52,28 @@ def _lines(state: RunState) -> list[str]:
     for name, answer in state.requested:
         said = f"{answer.state}: {answer.sentence}" if answer else "no answer yet"
         lines.append(f"request {name}: {said}")
+    if state.monitor:
+        lines.append(_monitor(state.monitor))
+    if state.hung:
+        ranks = _named(tuple(state.hung))
+        lines.append(f"hang: records of {ranks}, the last in iteration {max(state.hung.values())}")
     return lines
+
+
+def _monitor(numbers: dict[str, float]) -> str:
+    """`monitor, iteration 850: 640 ms an iteration; slowest rank 5, by 41.2 ms (forward)`."""
+    try:
+        said = f"monitor, iteration {numbers['monitor/iteration']:.0f}: "
+        said += f"{wording.duration(numbers['monitor/iteration_ms'] * 1e6)} an iteration"
+        by = numbers.get("monitor/slowest_by_ms", 0.0)
+        if by > 0:
+            parts = {k: v for k, v in numbers.items() if k.startswith("monitor/slowest_by_ms/")}
+            where = max(parts, key=parts.__getitem__).rpartition("/")[2] if parts else ""
+            said += f"; slowest rank {numbers['monitor/slowest_rank']:.0f}, by "
+            said += wording.duration(by * 1e6) + (f" ({where})" if where else "")
+    except KeyError:
+        return "monitor: its last line is not whole"
+    return said
 
 
 def _plan(plan: dict[str, Any] | None) -> str:
@@ -87,5 +120,9 @@ def _document(state: RunState) -> dict[str, Any]:
         "requests": [
             {"request": name, "answer": answer.fields if answer else None}
             for name, answer in state.requested
+        ],
+        "monitor": state.monitor or None,
+        "hang_records": [
+            {"rank": rank, "iteration": iteration} for rank, iteration in state.hung.items()
         ],
     }
