@@ -148,7 +148,8 @@ class Trainings:
             f"{TRAIN} --train-iters 70 --torch-profile --torch-profile-monitor "
             "--torch-profile-monitor-interval 10 --torch-profile-iterations 5 "
             "--torch-profile-trigger slow-iteration --torch-profile-trigger-ranks slowest "
-            "--torch-profile-trigger-windows 1 --torch-profile-trigger-factor 6 --torch-profile-summary always "
+            "--torch-profile-trigger-windows 1 --torch-profile-trigger-factor 6 "
+            "--torch-profile-summary always "
             f"{WANDB} {{0}}/wandb --tensorboard-dir {{0}}/events --torch-profile-dir {{0}}/traces",
             script=SLOWER_RANK_1,
         )

@@ -34,6 +34,9 @@ class Marks:
     def mark(self) -> list[float]:
         return [self.now]
 
+    def adopt(self) -> None:
+        self.back.clear()
+
     def done(self, mark: list[float]) -> bool:
         return mark[0] <= self.gpu
 

@@ -16,15 +16,18 @@ _KEPT_COMPLETED = 50
 """Calls that are complete, of which only the last are written."""
 
 
-def flight_entries() -> bytes | None:
+def flight_entries(device: int | None = None) -> bytes | None:
     """A pickle as torch's own, with the calls that are not complete and the last that are.
 
     None where NCCL is not used, or torch does not answer.
+
+    Args:
+        device: the GPU of this rank; a new thread would make a context on the first one.
     """
     found: list[bytes] = []
 
     def ask() -> None:
-        text = _dump()
+        text = _dump(device)
         if text is not None:
             found.append(_shortened(text))
 
@@ -34,7 +37,7 @@ def flight_entries() -> bytes | None:
     return found[0] if found else None
 
 
-def _dump() -> bytes | None:
+def _dump(device: int | None) -> bytes | None:
     import torch
 
     distributed: Any = torch.distributed
@@ -43,6 +46,8 @@ def _dump() -> bytes | None:
     dump: Any = getattr(torch._C._distributed_c10d, "_dump_nccl_trace", None)
     if dump is None or "nccl" not in str(distributed.get_backend()):
         return None
+    if device is not None:
+        torch.cuda.set_device(device)
     return bytes(dump())
 
 

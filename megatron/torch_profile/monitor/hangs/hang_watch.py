@@ -70,6 +70,7 @@ class HangWatch:
         self._model = model
         self._open_spans = open_spans
         self._last_iterations = last_iterations
+        self._device = _device()
         self._told_ns: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="torch-profile-hangs", daemon=True)
@@ -122,7 +123,7 @@ class HangWatch:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._place(record)
         # The stacks first: torch may not answer.
-        entries = flight_entries()
+        entries = flight_entries(self._device)
         if entries is not None:
             name = path.name.removesuffix(HANG_SUFFIX) + FLIGHT_SUFFIX
             with atomic_path(path.with_name(name), replace=False) as unfinished:
@@ -163,3 +164,10 @@ class HangWatch:
             threads=thread_stacks(heartbeat.thread, frozenset([threading.get_ident()])),
             iterations=self._last_iterations(),
         )
+
+
+def _device() -> int | None:
+    """The GPU of the thread that trains; None where there is none."""
+    import torch
+
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None

@@ -18,6 +18,9 @@ class Marks(Protocol):
     def mark(self) -> Any:
         """This moment; None where it cannot be marked."""
 
+    def adopt(self) -> None:
+        """The thread that calls this is the one that will read; called once."""
+
     def done(self, mark: Any) -> bool:
         """Whether the moment has come."""
 
@@ -34,6 +37,9 @@ class HostMarks:
     def mark(self) -> int:
         """Now, in ns."""
         return time.perf_counter_ns()
+
+    def adopt(self) -> None:
+        """Nothing to prepare."""
 
     def done(self, mark: int) -> bool:
         """It has."""
@@ -73,6 +79,12 @@ class GpuMarks:
             self.made += 1
         event.record(self._stream)
         return event
+
+    def adopt(self) -> None:
+        """A new thread begins on the first GPU, and would make a context of its own there."""
+        import torch
+
+        torch.cuda.set_device(self._device)
 
     def done(self, mark: Any) -> bool:
         """Whether the GPU has come there."""

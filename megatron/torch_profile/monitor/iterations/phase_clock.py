@@ -7,6 +7,7 @@ part is `other`. Training appends to a list; a thread reads iterations whose mar
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -23,6 +24,8 @@ from megatron.torch_profile.monitor.iterations.measured import (
 
 _MOST_PARTS = 8192
 """Of an iteration; the rest of one with more is not measured."""
+_BREATH_SECONDS = 0.0002
+"""Between two iterations that are read, so that training need not wait long for Python's lock."""
 _MOST_UNREAD = 64
 """Iterations; a thread that does not come to read costs measurements and no memory."""
 
@@ -54,6 +57,7 @@ class PhaseClock:
         self._now: _Iteration | None = None
         self._stack: list[int] = []
         self._over: deque[tuple[_Iteration, Any]] = deque()
+        self._reader: int | None = None
         self.thread = get_ident()
 
     def begin_step(self, iteration: int, *, disturbed: bool = False) -> None:
@@ -107,6 +111,9 @@ class PhaseClock:
 
     def read(self) -> list[Measured]:
         """Iterations that the GPU has done since the last call; called by one thread."""
+        if self._reader != get_ident():
+            self._reader = get_ident()
+            self._marks.adopt()
         found = []
         while self._over:
             iteration, end = self._over[0]
@@ -118,6 +125,7 @@ class PhaseClock:
             used = {id(p.end): p.end for p in iteration.parts if p.end is not None}
             used |= {id(p.begin): p.begin for p in iteration.parts}
             self._marks.give_back(used.values())
+            time.sleep(_BREATH_SECONDS)
         return found
 
     def _measured(self, iteration: _Iteration, end: Any) -> Measured:
