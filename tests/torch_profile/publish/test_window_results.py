@@ -15,7 +15,6 @@ from window_stand_ins import Program, Run, TextWriter, capture
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks import megatron_names
 from megatron.torch_profile.hooks.megatron_names import PATCHES
-from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.publish import window_results
 from megatron.torch_profile.publish.window_results import WindowResults, training
 
@@ -88,27 +87,6 @@ def test_a_windows_summary_reaches_every_sink_at_a_later_log(
     assert said == ["iterations 3-4: idle 12 % (1 rank; 1 finding)"]
     assert len(programs) == 2, "one window at a time"
     assert programs[1].folder.name == "iter-0000006-0000007"
-
-
-def test_a_requested_window_is_told_as_a_planned_one_is_with_the_ranks_that_record_it(
-    begin: Callable[..., Any], writers: dict[str, Any], programs: list[Program], tmp_path: Path
-) -> None:
-    writers["wandb"] = Run()
-    results = begin()
-    results.add(Window(1, 1, 0), (1, 3))
-    results.end_iteration(1, logs=False)
-    (program,) = programs
-    assert program.folder.name == "iter-0000001"
-    assert program.command[6:9] == ["--ranks", "1", "3"]
-    program.end()
-    results.end_iteration(2, logs=True)
-    ((step, values),) = writers["wandb"].logged
-    assert (step, values["profile/iteration"]) == (2, 1)
-    # The plan's windows come as ever, and one that is under way at the end is told, too.
-    results.add(Window(5, 9, 0), (1,))
-    results.end_iteration(5, logs=False)
-    assert [one.folder.name for one in programs[1:]] == ["iter-0000003-0000004"]
-    assert [window.first for window, _ in results._over] == []
 
 
 def test_the_end_of_training_waits_for_what_is_under_way(
