@@ -169,3 +169,17 @@ def test_an_odd_run_json_is_no_reason_to_fail(tmp_path: Path) -> None:
     for text in ("[]", "{", '{"ranks": 7}', '{"ranks": [{"rank": 0, "coordinates": [1]}]}'):
         (window.parent / "run.json").write_text(text)
         assert found(window)["coordinates"] == {}
+
+
+def test_a_report_has_a_table_of_memory_where_snapshots_lie_beside(tmp_path: Path) -> None:
+    window = run_folder(tmp_path, {0: 12, 1: 8}, pp={0: 0, 1: 1})
+    traces(window, 2)
+    invoked("report", window, "-o", tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    assert "## Memory" in text
+    assert "12.9 GB" in text.split("## Memory")[1]
+    assert "memory_imbalance" in text
+    invoked("report", window, "-o", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert '<section id="memory"' in page
+    assert "No allocator snapshot lies beside the traces." not in page

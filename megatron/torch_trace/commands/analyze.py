@@ -10,7 +10,7 @@ import click
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.terminal.analysis_progress import (
     Progress,
-    analysed,
+    analysed_with_memory,
     raise_if_damaged,
 )
 from megatron.torch_trace.commands.terminal.kept_analysis import keep
@@ -99,12 +99,11 @@ def command(
         if instead:
             click.echo(instead)
             return
-    analysis = analysed(
+    analysis, _ = analysed_with_memory(
         "analyze",
         paths,
         ranks=ranks,
         step=step,
-        with_memory=step is None,
         model_flops=model_flops,
         jobs=jobs,
         strict=strict,

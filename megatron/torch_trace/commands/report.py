@@ -8,7 +8,10 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.options import output_names
-from megatron.torch_trace.commands.terminal.analysis_progress import analysed, raise_if_damaged
+from megatron.torch_trace.commands.terminal.analysis_progress import (
+    analysed_with_memory,
+    raise_if_damaged,
+)
 from megatron.torch_trace.files.writer import OutputFile
 
 
@@ -52,12 +55,11 @@ def command(
         from megatron.torch_trace.report.html import render_html
         from megatron.torch_trace.report.markdown import render_markdown
 
-        analysis = analysed(
+        analysis, memory = analysed_with_memory(
             "report",
             paths,
             ranks=ranks,
             step=step,
-            with_memory=step is None,
             model_flops=model_flops,
             jobs=jobs,
             strict=strict,
@@ -65,7 +67,7 @@ def command(
         render = (
             render_markdown if output_names.ending(output) in (".md", ".markdown") else render_html
         )
-        page = render(analysis).encode()
+        page = render(analysis, memory=memory).encode()
         file.write(page)
     if output != "-":
         terminal.say(f"Wrote {output}: {wording.size(len(page))}.")

@@ -13,6 +13,7 @@ from megatron.torch_trace.report.sections import (
     findings,
     host,
     idle,
+    memory,
     modules,
     over_time,
     phases,
@@ -23,7 +24,7 @@ from megatron.torch_trace.report.sections import (
 )
 from megatron.torch_trace.report.tables import Medium
 
-_PAGE, _ALL = Medium.PAGE, Medium.ALL
+_PAGE, _WRITTEN, _ALL = Medium.PAGE, Medium.WRITTEN, Medium.ALL
 
 CONTENTS: tuple[tuple[Callable[[Subject], Section], Medium], ...] = (
     (breakdown.section, _ALL),
@@ -39,6 +40,7 @@ CONTENTS: tuple[tuple[Callable[[Subject], Section], Medium], ...] = (
     (work.section, _ALL),
     (idle.section, _ALL),
     (host.section, _ALL),
+    (memory.section, _WRITTEN),  # a terminal has it from `torch-trace memory`
     (run.telemetry, _PAGE),
     (run.section, _PAGE),
     (run.notes, _PAGE),  # the others end with the sentences of the notes alone

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.contents import sections
@@ -18,14 +19,19 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 _ROWS_OF_A_TREE = 40
 
 
-def render_markdown(analysis: Analysis) -> str:
-    """The answer, the findings, and the first rows of every table; nothing is drawn."""
+def render_markdown(analysis: Analysis, *, memory: Sequence[RankMemory] = ()) -> str:
+    """The answer, the findings, and the first rows of every table; nothing is drawn.
+
+    Args:
+        analysis: what to render.
+        memory: of the ranks with an allocator snapshot beside their traces.
+    """
     parts = ["# Where the time went", _escaped(sentences.head(analysis))]
     parts += [_escaped(sentence) for sentence in sentences.answer(analysis)]
     if analysis.findings:
         parts.append("## Findings")
         parts.append("\n".join(map(_finding, analysis.findings)))
-    for section in sections(Subject(analysis), Medium.DOCUMENT):
+    for section in sections(Subject(analysis, memory=memory), Medium.DOCUMENT):
         parts += _section(section)
     notes = sentences.notes(analysis)
     if notes:

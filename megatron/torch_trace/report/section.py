@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord
 from megatron.torch_trace.report.tables import Medium, Table
@@ -19,11 +20,13 @@ class Subject:
     Args:
         analysis: what is rendered.
         record: run.json and metrics of the run, where there are any.
+        memory: of the ranks with an allocator snapshot beside their traces.
         top: rows that a terminal shows of tables of work; of trees twice as many.
     """
 
     analysis: Analysis
     record: RunRecord | None = None
+    memory: Sequence[RankMemory] = ()
     top: int = 5
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from megatron.torch_trace.allocator.answer import MemoryAnswer, answers_of
 from megatron.torch_trace.allocator.memory_files import snapshots_of_window
 from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all, rank_memories
+from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.findings import SEVERITIES
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.errors import TorchTraceError
@@ -33,8 +34,8 @@ def snapshots_beside(analysis: Analysis) -> list[Path]:
     return [found[rank] for rank in _chosen(sorted(found), stages)]
 
 
-def with_memory_findings(analysis: Analysis) -> Analysis:
-    """The analysis, with what the snapshots beside its traces tell of memory.
+def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
+    """What the snapshots beside the analysed traces tell, rank by rank.
 
     A snapshot that cannot be read is left out: `torch-trace memory` says why.
     """
@@ -43,17 +44,20 @@ def with_memory_findings(analysis: Analysis) -> Analysis:
         with suppress(TorchTraceError, OSError):
             # A process has one GPU; on others it holds next to nothing.
             answers += answers_of(path)[:1]
-    if not answers:
+    return rank_memories(answers)
+
+
+def with_memory_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Analysis:
+    """The analysis, with the findings of memory among its own."""
+    if not ranks:
         return analysis
-    findings = (*analysis.findings, *_findings(answers))
+    own = (
+        Finding(one.code, one.severity, one.sentence, one.evidence, one.advice)
+        for one in findings_of_all(ranks)
+    )
     # Stable: of equal severity those of time come first.
-    ordered = sorted(findings, key=lambda one: SEVERITIES.index(one.severity))
+    ordered = sorted((*analysis.findings, *own), key=lambda one: SEVERITIES.index(one.severity))
     return replace(analysis, findings=tuple(ordered))
-
-
-def _findings(answers: Sequence[MemoryAnswer]) -> Iterator[Finding]:
-    for one in findings_of_all(rank_memories(answers)):
-        yield Finding(one.code, one.severity, one.sentence, one.evidence, one.advice)
 
 
 def _chosen(ranks: Sequence[int], stages: dict[int, int]) -> list[int]:

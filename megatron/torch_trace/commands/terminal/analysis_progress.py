@@ -12,6 +12,7 @@ from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.errors import DamagedTraceError
 
 if TYPE_CHECKING:
+    from megatron.torch_trace.allocator.ranks.stages import RankMemory
     from megatron.torch_trace.analysis.results.analysis import Analysis
 
 
@@ -38,24 +39,27 @@ class Progress(ExitStack):
             self._advance(file.stat().st_size)
 
 
-def analysed(
-    title: str, paths: str | Sequence[str], *, with_memory: bool = False, **options: Any
-) -> Analysis:
-    """The analysis of traces, with a bar.
-
-    Args:
-        title: before the bar.
-        paths: the traces.
-        with_memory: allocator snapshots beside the traces have findings too.
-        options: those of `analyze`.
-    """
-    from megatron.torch_trace.allocator.ranks.analysed import with_memory_findings
+def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis:
+    """The analysis of traces, with a bar; `options` are those of `analyze`."""
     from megatron.torch_trace.analysis.run.analyse import analyze
 
     options["ranks"] = options["ranks"] or None
     with Progress(title) as progress:
-        analysis = analyze(paths, on_start=progress.start, on_done=progress.done, **options)
-    return with_memory_findings(analysis) if with_memory else analysis
+        return analyze(paths, on_start=progress.start, on_done=progress.done, **options)
+
+
+def analysed_with_memory(
+    title: str, paths: str | Sequence[str], **options: Any
+) -> tuple[Analysis, tuple[RankMemory, ...]]:
+    """The same, with the findings of the allocator snapshots beside the traces, and their answers.
+
+    A snapshot is of a whole window: of a single step none is read.
+    """
+    from megatron.torch_trace.allocator.ranks.analysed import memory_beside, with_memory_findings
+
+    analysis = analysed(title, paths, **options)
+    memory = memory_beside(analysis) if options.get("step") is None else ()
+    return with_memory_findings(analysis, memory), memory
 
 
 def raise_if_damaged(*analyses: Analysis) -> None:

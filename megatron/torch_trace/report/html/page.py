@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
 from megatron.torch_trace.format.file_names import RunName, WindowName
@@ -29,7 +31,11 @@ _PACKAGE = "megatron.torch_trace.report.html"
 
 
 def render_html(
-    analysis: Analysis, *, view: ViewLinks | None = None, record: RunRecord | None = None
+    analysis: Analysis,
+    *,
+    view: ViewLinks | None = None,
+    record: RunRecord | None = None,
+    memory: Sequence[RankMemory] = (),
 ) -> str:
     """The whole report as one HTML page.
 
@@ -38,8 +44,9 @@ def render_html(
         view: where Perfetto and the timeline are, if a server serves the page: it then embeds
             them, and a click on a marked row shows that row in the timeline.
         record: run.json and metrics of the run; looked for beside the traces if not given.
+        memory: of the ranks with an allocator snapshot beside their traces.
     """
-    subject = Subject(analysis, record or find_run(analysis))
+    subject = Subject(analysis, record or find_run(analysis), memory)
     found = sections(subject, Medium.PAGE)
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
     scripts = [_asset("report.js")]
