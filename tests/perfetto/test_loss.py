@@ -43,7 +43,7 @@ def written(trace: Path, rank: str) -> tuple[Sums, int]:
 
 
 @needs_perfetto
-@pytest.mark.parametrize("folder", ["tp2pp2", "tp2pp2-stack"])
+@pytest.mark.parametrize("folder", ["tp2pp2-stack", pytest.param("tp2pp2", marks=pytest.mark.slow)])
 def test_perfetto_finds_every_slice_and_arrow_of_every_rank(folder: str, tmp_path: Path) -> None:
     traces = sorted((SAMPLES / folder).glob("*.json.gz"))
     output = tmp_path / "all.pftrace.gz"

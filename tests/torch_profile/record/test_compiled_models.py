@@ -35,6 +35,7 @@ def losses(recorder: Recorder | None) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_a_model_that_is_compiled_again_in_a_window_trains_on_as_without_us(tmp_path: Path) -> None:
     recorder = make(tmp_path, repeat=3)
     found = losses(recorder)
