@@ -8,8 +8,8 @@ Speed is by processor time of this process; torch's own export is gzip at level 
 
 from __future__ import annotations
 
+import argparse
 import gzip
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -49,8 +49,11 @@ def measure(data: bytes, open_writer: Callable[[Path], Any], path: Path) -> tupl
 
 
 def main() -> None:
-    data = b"".join(ByteStream(sys.argv[1]))
-    table = Table(title=f"{sys.argv[1]}: {len(data) / 1e6:.0f} MB raw")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("trace", metavar="TRACE", help="a raw or compressed trace")
+    trace = parser.parse_args().trace
+    data = b"".join(ByteStream(trace))
+    table = Table(title=f"{trace}: {len(data) / 1e6:.0f} MB raw")
     for name in ("", "MB", "ratio", "MB/s"):
         table.add_column(name, justify="right" if name else "left")
     with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,7 @@ left out where they are not installed; give the Python of an environment that ha
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -39,7 +40,7 @@ print(sum(trace.map(count_events, Event, workers=available_cores(), small_result
 READ_ALONE = READ.replace("available_cores(),", "1,")
 COLUMNS = """
 import sys
-from megatron.torch_trace.events import read_table
+from megatron.torch_trace.columns.slice_table import read_table
 from megatron.torch_trace.reader import available_cores
 print(len(read_table(sys.argv[1], without=(), workers=available_cores()).slices))
 """
@@ -197,10 +198,9 @@ def run(trace: Path, folder: Path, arguments: argparse.Namespace) -> None:
         ("torch-trace slim to `.json.gz` --preset perfetto", [*slim, "--preset", "perfetto"], None),
     ]
     if not arguments.grow:
-        rows += [
-            ("json.load", [sys.executable, "-c", JSON, str(trace)], None),
-            ("orjson.loads", [sys.executable, "-c", ORJSON, str(trace)], None),
-        ]
+        rows.append(("json.load", [sys.executable, "-c", JSON, str(trace)], None))
+        if importlib.util.find_spec("orjson"):
+            rows.append(("orjson.loads", [sys.executable, "-c", ORJSON, str(trace)], None))
     for label, command, output in rows:
         row(label, command, raw, output, times=1 if arguments.grow else arguments.times)
     if not arguments.grow:
