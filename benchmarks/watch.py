@@ -160,7 +160,7 @@ class Launch:
         self.folder = options.out / role
         self.folder.mkdir(parents=True)
         layers, hidden, heads, sequence = (
-            (2, 2048, 16, 2048) if role == "watch" else (2, 512, 8, 512)
+            (3, 3072, 24, 2048) if role == "watch" else (2, 512, 8, 512)
         )
         if options.quick:
             layers, hidden, heads, sequence = 2, 32, 4, 32
