@@ -33,9 +33,8 @@ def _findings(result: Result, step: Step) -> Iterator[Finding]:
     if result.roof_share is not None and result.roof_share > 1.05:
         yield Finding(
             "above_the_roof",
-            f"It reaches {percent(result.roof_share)} of what the device reached when its ceilings "
-            "were measured: others were at work then, or it skips work that torch counts (a causal "
-            "mask).",
+            f"It reaches {percent(result.roof_share)} of the roof: others were at work when the "
+            "ceilings were measured, or it skips work that torch counts (a causal mask).",
         )
     summary = result.summary
     if summary is not None and summary.spread > _NOISY:

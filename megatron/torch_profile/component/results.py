@@ -117,8 +117,8 @@ class Answer:
         """Whether a case differs from its baseline by more than noise and drift explain."""
         if one.ratio is None or one.ratio.sure is None:
             return None
-        drift = abs(self.again.value - 1) if self.again else 0.0
-        return one.ratio.sure and abs(one.ratio.value - 1) > drift
+        drift = self.again.value if self.again else 1.0
+        return one.ratio.surely_beyond(1.0) and one.ratio.surely_beyond(drift)
 
 
 def compared(results: list[Result], baselines: list[Result]) -> list[Result]:

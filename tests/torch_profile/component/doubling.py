@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
+
+elapsed = 0
+"""On a clock that only `sleep` moves, in ns."""
 
 
 def sleep(milliseconds: float) -> None:
-    time.sleep(milliseconds / 1e3)
+    global elapsed
+    elapsed += int(1e6 * milliseconds)
 
 
 def products(x: torch.Tensor, times: int = 1) -> torch.Tensor:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from megatron.torch_profile.component.__main__ import command, main
 from megatron.torch_profile.component.measure.ceilings import Ceilings
+from megatron.torch_profile.component.measure.clocks import HostClock
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 
 COMPONENTS = Path(__file__).parent / "doubling.py"
@@ -43,7 +45,17 @@ def overrides(**values: Any) -> list[str]:
     return [word for k, v in values.items() for word in ("--override", f"{k}={json.dumps(v)}")]
 
 
-def test_a_sleep_of_four_times_the_length_takes_about_four_times_as_long(
+@pytest.fixture
+def sleepers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only the component `sleep` moves."""
+    clock = HostClock(lambda: sys.modules["doubling"].elapsed)
+    monkeypatch.setattr(
+        "megatron.torch_profile.component.run.clock_of", lambda device, flush: clock
+    )
+
+
+@pytest.mark.usefixtures("sleepers_clock")
+def test_a_sleep_of_four_times_the_length_takes_four_times_as_long(
     answer: Callable[..., Any],
 ) -> None:
     variants = {
@@ -51,10 +63,9 @@ def test_a_sleep_of_four_times_the_length_takes_about_four_times_as_long(
     }
     found = answer(f"{COMPONENTS}:sleep", *overrides(variants=variants, measure=10, record=0))
     short, long = found["variants"]
-    assert short["median_us"] >= 5000
-    assert long["median_us"] >= 20000
+    assert (short["median_us"], short["p90_us"], long["median_us"]) == (5000, 5000, 20000)
     assert (short["ratio"], long["baseline"]) == (None, "short")
-    assert 1.5 < long["ratio"]["value"] <= 4.1
+    assert (long["ratio"]["value"], long["sure"], found["again"]["value"]) == (4, True, 1)
 
 
 def test_twice_the_products_are_twice_the_flops_and_the_same_bytes(
@@ -205,7 +216,17 @@ def test_what_torch_compile_does_again_or_breaks_is_a_finding_with_its_line(
     assert findings[code] == f"doubling.py, line {number}"
 
 
-@pytest.mark.parametrize(("condition", "status"), [("long > 1.0x short", 1), ("long < 1ms", 0)])
+@pytest.mark.parametrize(
+    ("condition", "status"),
+    [
+        ("long > 14.9x short", 1),
+        ("long > 15x short", 0),
+        ("short < 0.1x long", 1),
+        ("long > 29ms", 1),
+        ("long < 30ms", 0),
+    ],
+)
+@pytest.mark.usefixtures("sleepers_clock")
 def test_a_condition_that_holds_is_status_1(
     condition: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

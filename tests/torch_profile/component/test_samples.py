@@ -60,6 +60,15 @@ def test_a_difference_within_noise_is_not_sure() -> None:
     assert not found.surely_above(1.0)
 
 
+def test_a_difference_that_the_drift_of_the_baseline_explains_is_not_beyond_it() -> None:
+    faster = Ratio(0.05, 0.03, 0.3)
+    assert faster.surely_beyond(1.0)
+    assert not faster.surely_beyond(0.05)
+    slower = Ratio(2.0, 1.8, 2.2)
+    assert slower.surely_beyond(1.5)
+    assert not slower.surely_beyond(1.9)
+
+
 def test_two_steps_of_one_time_each_tell_a_ratio_that_is_exact() -> None:
     assert ratio([200, 200], [100, 100]) == Ratio(2.0, pytest.approx(2.0), pytest.approx(2.0))
 

@@ -50,7 +50,7 @@ def drift(answer: Answer) -> str | None:
         return f"{first}, measured again at the end, takes the same time."
     return (
         f"{first}, measured again at the end, takes {percent(abs(moved))} "
-        f"{'more' if moved > 0 else 'less'} time; smaller differences are not called sure."
+        f"{'more' if moved > 0 else 'less'} time; what this explains is not called sure."
     )
 
 

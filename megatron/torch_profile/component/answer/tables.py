@@ -43,9 +43,14 @@ def variants(answer: Answer) -> Table:
         each="variant",
         limit=200,
     )
+    return _without_unknown(table, _ALWAYS)
+
+
+def _without_unknown(table: Table, first: int) -> Table:
+    """The table without columns from `first` on in which nothing is known."""
     empty = [
         n
-        for n in range(_ALWAYS, len(_COLUMNS))
+        for n in range(first, len(table.columns))
         if all(row.cells[n].text in (NONE, UNKNOWN) for row in table.rows)
     ]
     return table.without(empty) if empty else table
@@ -95,11 +100,12 @@ def ranks(answer: Answer) -> Table:
     )
     names = ("Median us", "p10 us", "p90 us", "Peak memory")
     columns = (
-        Column("Variant", number=False, cut=True),
-        Column("Rank"),
-        *(Column(name) for name in names),
+        Column("Variant", number=False, brief="variant", cut=True),
+        Column("Rank", brief="rank"),
+        *(Column(name, brief=name.lower()) for name in names),
     )
-    return Table("by-rank", "Ranks", columns, rows, brief="RANKS", each="rank", most=16)
+    table = Table("by-rank", "Ranks", columns, rows, brief="RANKS", each="rank", most=16)
+    return _without_unknown(table, 2)
 
 
 def roofline(answer: Answer) -> Table:

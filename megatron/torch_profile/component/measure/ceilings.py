@@ -22,6 +22,7 @@ import torch
 from megatron.torch_profile.component.measure.clocks import clock_of
 from megatron.torch_profile.component.measure.work import Work
 from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.wording import counted
 
 _COPIED_BYTES = {"cuda": 1 << 30, "cpu": 64 << 20}
 _SIDE = {"cuda": 8192, "cpu": 768}
@@ -116,7 +117,7 @@ def device_name(device: str) -> str:
     """`NVIDIA H200`; of a CPU how many threads torch uses."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
-    return f"CPU, {torch.get_num_threads()} threads"
+    return f"CPU, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def measured(device: str, dtype: str) -> Ceilings:

@@ -77,6 +77,10 @@ class Ratio:
             return None
         return self.low > 1 or self.high < 1
 
+    def surely_beyond(self, factor: float) -> bool:
+        """Whether a factor, too, is on the far side of the interval from the value."""
+        return self.surely_above(factor) if self.value > 1 else self.surely_below(factor)
+
     def surely_above(self, factor: float) -> bool:
         """Whether noise does not explain that it is above a factor."""
         return self.value > factor and (self.low is None or self.low > factor)
