@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format import requests
 from megatron.torch_trace.format.file_names import (
     METRICS_FILE,
@@ -161,8 +162,6 @@ def _hung(folder: Path) -> dict[int, int]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        fields = json.loads(path.read_text())
-        if isinstance(fields, dict):
-            return fields
+    with suppress(OSError, ValueError):
+        return read_object(path)
     return {}

@@ -19,6 +19,7 @@ from typing import Any
 
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
+from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 
@@ -76,7 +77,7 @@ def cached_offsets(file: Path, traces: Sequence[Path]) -> dict[int, int] | None:
     if file.is_symlink() or not file.is_file():
         return None
     try:
-        beside = json.loads(_beside(file).read_bytes())
+        beside = read_object(_beside(file))
         if beside["format"] != FORMAT or beside["sources"] != _sources(traces):
             return None
         return {int(rank): int(offset) for rank, offset in beside["offset_ns"].items()}

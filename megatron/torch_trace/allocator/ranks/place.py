@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.sources import rank_in_name, read_metadata
 from megatron.torch_trace.format.file_names import RUN_FILE, TraceName
 from megatron.torch_trace.reader import Metadata
@@ -75,10 +75,8 @@ def place_of(answer: MemoryAnswer) -> Place:
 
 def _run(path: Path) -> tuple[dict[str, Any], Path]:
     for folder in list(path.absolute().parents)[:_FOLDERS]:
-        with suppress(OSError, ValueError, RecursionError):
-            found = json.loads((folder / RUN_FILE).read_bytes())
-            if isinstance(found, dict):
-                return found, folder
+        with suppress(OSError, ValueError):
+            return read_object(folder / RUN_FILE), folder
     return {}, path.absolute().parent
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format.file_names import METRICS_FILE, RUN_FILE
 
 _MOST_BYTES = 64 << 20
@@ -62,16 +63,12 @@ def find_run(analysis: Analysis) -> RunRecord | None:
 
 def _read_run(path: Path, faults: list[str]) -> dict[str, Any]:
     try:
-        run = json.loads(path.read_text())
+        return read_object(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         faults.append(f"{path}: cannot be read ({error}).")
         return {}
-    if not isinstance(run, dict):
-        faults.append(f"{path}: holds no object.")
-        return {}
-    return run
 
 
 def _read_metrics(path: Path, faults: list[str]) -> tuple[Series, ...]:
@@ -94,7 +91,7 @@ def _read_metrics(path: Path, faults: list[str]) -> tuple[Series, ...]:
             iteration = int(values.pop("iteration"))
             for name, value in values.items():
                 found.setdefault(name, {})[iteration] = float(value)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             broken += 1
     if broken:
         faults.append(f"{path}: {broken:,} of {len(lines):,} lines cannot be read.")

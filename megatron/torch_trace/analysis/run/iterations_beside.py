@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.analysis.run.rank import RankOutcome
+from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format.undisturbed_iterations import UndisturbedIterations, beside
-
-_MOST_BYTES = 1 << 20
 
 
 def with_iterations_beside(outcome: RankOutcome, trace: Path) -> RankOutcome:
@@ -27,14 +26,9 @@ def with_iterations_beside(outcome: RankOutcome, trace: Path) -> RankOutcome:
 
 def _read(path: Path) -> dict[str, Any]:
     """Nothing where it is not there or is no such file: then the trace alone tells."""
-    try:
-        # What is no file, a pipe for one, might never end.
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return {}
-        told = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
+    with suppress(OSError, ValueError):
+        return read_object(path)
+    return {}
 
 
 def _is_of(outcome: RankOutcome, told: dict[str, Any]) -> bool:
