@@ -75,6 +75,8 @@ def test_nothing_stands_out_of_the_window(page: Any, width: int) -> None:
         "[...document.querySelectorAll('.uplot')].every(u => u.clientWidth <= innerWidth)"
     )
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    rows = "[...document.querySelectorAll('.holders tr')].map(row => row.clientHeight)"
+    assert max(page.evaluate(rows)) < 150
     page.set_viewport_size({"width": 1280, "height": 900})
 
 

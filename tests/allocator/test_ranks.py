@@ -177,9 +177,15 @@ def test_a_report_has_a_table_of_memory_where_snapshots_lie_beside(tmp_path: Pat
     invoked("report", window, "-o", tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
     assert "## Memory" in text
-    assert "12.9 GB" in text.split("## Memory")[1]
+    assert "| mlp.py forward 11.8 GB |" in text.split("## Memory")[1]
     assert "memory_imbalance" in text
     invoked("report", window, "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert '<section id="memory"' in page
-    assert "No allocator snapshot lies beside the traces." not in page
+    assert "No allocator snapshot lies beside the traces" not in page
+
+
+def test_a_trace_with_memory_events_has_the_findings_without_a_snapshot() -> None:
+    sample = Path(__file__).parents[1] / "data" / "tp2pp2-stack"
+    document = json.loads(invoked("analyze", sample, "--json", "--no-gains").stdout)
+    assert "unused_headroom" in [one["code"] for one in document["findings"]]

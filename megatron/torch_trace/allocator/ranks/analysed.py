@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of memory in the analysis of traces that have snapshots beside them."""
+"""Findings of memory in the analysis of traces: of snapshots beside them, else of their events."""
 
 from __future__ import annotations
 
@@ -16,13 +16,29 @@ from megatron.torch_trace.analysis.findings import SEVERITIES
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_in_name
+from megatron.torch_trace.reader import Trace
 
 _MOST = 16
 """Snapshots that are read for it; of more ranks one of each stage, then as many as fit."""
+_FLAG = "profile_memory"
+_LARGEST_TRACE = 32 << 20
 
 
-def snapshots_beside(analysis: Analysis) -> list[Path]:
-    """The snapshots of the analysed ranks in their windows' folders, one for each rank."""
+def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
+    """What the analysed ranks' snapshots tell, or their traces where these have memory events.
+
+    What cannot be read is left out: `torch-trace memory` says why.
+    """
+    answers: list[MemoryAnswer] = []
+    for path in _sources(analysis):
+        with suppress(TorchTraceError, OSError):
+            # A process has one GPU; on others it holds next to nothing.
+            answers += answers_of(path)[:1]
+    return rank_memories(answers)
+
+
+def _sources(analysis: Analysis) -> list[Path]:
+    """The snapshots in the windows' folders, one for each rank; without any, the traces."""
     folders = {Path(rank.file).absolute().parent for rank in analysis.ranks}
     stages = {rank.rank: rank.coordinates.get("pp", 0) for rank in analysis.ranks}
     found: dict[int, Path] = {}
@@ -31,20 +47,18 @@ def snapshots_beside(analysis: Analysis) -> list[Path]:
             rank = rank_in_name(path.name)
             if rank in stages and rank is not None:
                 found.setdefault(rank, path)
-    return [found[rank] for rank in _chosen(sorted(found), stages)]
+    if found:
+        return [found[rank] for rank in _chosen(sorted(found), stages)]
+    traces = {rank.rank: Path(rank.file) for rank in analysis.ranks}
+    chosen = [traces[rank] for rank in _chosen(sorted(traces), stages)]
+    return [path for path in chosen if _has_memory_events(path)]
 
 
-def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
-    """What the snapshots beside the analysed traces tell, rank by rank.
-
-    A snapshot that cannot be read is left out: `torch-trace memory` says why.
-    """
-    answers: list[MemoryAnswer] = []
-    for path in snapshots_beside(analysis):
-        with suppress(TorchTraceError, OSError):
-            # A process has one GPU; on others it holds next to nothing.
-            answers += answers_of(path)[:1]
-    return rank_memories(answers)
+def _has_memory_events(trace: Path) -> bool:
+    """Whether torch.profiler recorded them, in a trace that is read quickly a second time."""
+    with suppress(TorchTraceError, OSError):
+        return trace.stat().st_size <= _LARGEST_TRACE and _FLAG in Trace(trace).read_header().flags
+    return False
 
 
 def with_memory_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Analysis:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of each rank at its peak, where allocator snapshots lie beside the traces."""
+"""Memory of each rank at its peak, where snapshots or memory events tell it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ def section(subject: Subject) -> Section:
     title = "Memory"
     ranks = subject.memory
     if not ranks:
-        return Section("memory", title, "No allocator snapshot lies beside the traces.")
+        return Section(
+            "memory",
+            title,
+            "No allocator snapshot lies beside the traces, and no trace has memory events.",
+        )
     shown = [one for one in CATEGORIES if any(r.answer.categories.get(one) for r in ranks)]
     names = (*_FIRST[:-1], *(one.words for one in shown), _FIRST[-1])
     words = {"rank", "place", "largest holder"}
@@ -29,9 +33,9 @@ def section(subject: Subject) -> Section:
     return Section(
         "memory",
         title,
-        tables=[Table("memory-ranks", "At the peak of each rank", columns, rows)],
-        rest="`torch-trace memory`, with the window's folder and `-o memory.html`, draws it over "
-        "time, with what lives at the peak by stack and the allocator's segments.",
+        tables=[Table("memory-ranks", "At the peak of each rank", columns, rows).without_empty(2)],
+        rest="torch-trace memory FOLDER -o memory.html draws it over time, with what lives at the "
+        "peak by stack and the allocator's segments.",
     )
 
 
@@ -54,4 +58,6 @@ def _size(count: int | None) -> Cell:
 
 def _holder(one: RankMemory) -> Cell:
     holders = [holder for holder in one.answer.holders if holder.module]
-    return Cell(f"{holders[0].module} {size(holders[0].size)}" if holders else NONE)
+    if not holders:
+        return Cell(NONE)
+    return Cell(f"{holders[0].module} {size(holders[0].size)}", sort=holders[0].size)
