@@ -137,12 +137,14 @@ def test_the_stacks_are_torchs_own(tmp_path: Path) -> None:
     missing = set(theirs) - set(ours)
     assert all("_record_function_enter" in stack.rsplit(";", 1)[-1] for stack in missing)
     assert all(ours[stack] >= theirs[stack] for stack in set(theirs) - missing)
-    times = [
-        (event["ts"], event["ts"] + event["dur"])
+    events = [
+        event
         for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
         if event.get("cat") in ("cpu_op", "python_function", "user_annotation")
     ]
-    assert sum(ours.values()) <= max(end for _, end in times) - min(start for start, _ in times)
+    lasts = max(e["ts"] + e["dur"] for e in events) - min(e["ts"] for e in events)
+    # While autograd's thread works, the one that called it waits, and that is its own time.
+    assert sum(ours.values()) <= lasts * len({event["tid"] for event in events})
 
 
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
