@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.gain_error import GainError
+from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import TorchTraceError
 
 
@@ -45,6 +49,68 @@ class Simulated(Protocol):
     def error(self) -> GainError: ...
     @property
     def critical_path(self) -> Sequence[PathPiece]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankSlack:
+    """By how much half of a rank's work, by time, or more of it could be later; ns."""
+
+    rank: int
+    slack_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSlack:
+    """By how much a span could be later, ns; of several by one name in a step the least.
+
+    Args:
+        rank: global rank.
+        step: number of the step; None of all, the least of them.
+        name: of the span.
+        slack_ns: see `RankSlack`.
+    """
+
+    rank: int
+    step: int | None
+    name: str
+    slack_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSlack:
+    """By how much a call could end later, ns.
+
+    Args:
+        ranks: that it is of.
+        step: in which all have come.
+        dimension, collective: which it is.
+        slack_ns: see `RankSlack`.
+    """
+
+    ranks: tuple[int, ...]
+    step: int
+    dimension: str
+    collective: str
+    slack_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """Of ranks, spans and collectives, these in the order of time."""
+
+    ranks: tuple[RankSlack, ...]
+    spans: tuple[SpanSlack, ...] = ()
+    collectives: tuple[CollectiveSlack, ...] = ()
+
+
+def middle_slack(slack: Ints, weights: Ints) -> int:
+    """The slack that half of the work, by time, has at least; 0 of nothing."""
+    works = weights > 0
+    if not works.any():
+        return 0
+    order = np.argsort(slack[works], kind="stable")
+    reached = np.cumsum(weights[works][order])
+    return max(0, int(slack[works][order][np.searchsorted(reached, reached[-1] / 2)]))
 
 
 class Graph(Protocol):

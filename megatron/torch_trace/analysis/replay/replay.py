@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from megatron.torch_trace.analysis.replay.answers import Slack
 from megatron.torch_trace.analysis.replay.candidates import candidates
 from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
@@ -24,16 +25,17 @@ from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGrap
 from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPaths
 from megatron.torch_trace.analysis.replay.left_out import LeftOut
 from megatron.torch_trace.analysis.replay.path.causes import causes_of
-from megatron.torch_trace.analysis.replay.path.critical_path import critical_path
+from megatron.torch_trace.analysis.replay.path.paths import Paths
 from megatron.torch_trace.analysis.replay.path.pieces import PathPiece as PathPiece
-from megatron.torch_trace.analysis.replay.path.pieces import pieces_of
-from megatron.torch_trace.analysis.replay.path.slack import node_slack, weighted_median
+from megatron.torch_trace.analysis.replay.path.slack import node_slack, slack_of
 from megatron.torch_trace.analysis.replay.recorded_ranks import read_ranks
-from megatron.torch_trace.analysis.replay.simulated import Evaluated, RankSlack
+from megatron.torch_trace.analysis.replay.simulated import Evaluated
 from megatron.torch_trace.analysis.replay.simulated import Simulated as Simulated
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 
+_ALIKE = 0.01
+"""Of the iteration: paths that differ by less are as long, whatever else is known."""
 MOST_ERROR = 0.02
 """A replay that misses the recorded iteration by more than this share tells no gain."""
 
@@ -145,28 +147,27 @@ class Replay:
         return Simulated(
             iteration_ns=result.iteration_ns,
             error=self._error(changed, result) if with_error else GainError(self.error_ns),
-            critical_path=self._path(result) if with_path else (),
+            critical_path=Paths(self.found, result).critical() if with_path else (),
             causes=causes_of(self.found, changed.excess) if changed.excess else (),
         )
 
     def critical_path(self) -> tuple[PathPiece, ...]:
         """Of the iteration as recorded."""
-        return self._path(self._strict)
+        return Paths(self.found, self._strict).critical()
 
-    def slack(self) -> tuple[RankSlack, ...]:
-        """Of each rank as recorded."""
+    def slack(self) -> Slack:
+        """Of ranks, spans and collectives, as recorded."""
         found = self.found
-        duration = found.graph.nodes.duration
-        weights = found.graph.weights(duration, found.graph.edges.lag)
-        slack = node_slack(found, self._paths, weights, self._strict.times)
-        result = []
-        for one in found.ranks:
-            here = slice(one.first_point, one.first_point + len(one.points))
-            works = duration[here] > 0
-            mine, took = slack[here][works], duration[here][works]
-            least = int(mine.min()) if len(mine) else 0
-            result.append(RankSlack(one.rank, weighted_median(mine, took), least))
-        return tuple(result)
+        weights = found.graph.weights(found.graph.nodes.duration, found.graph.edges.lag)
+        return slack_of(found, node_slack(found, self._paths, weights, self._strict.times))
+
+    def other_path(self, changes: Sequence[Change] = ()) -> tuple[tuple[PathPiece, ...], int]:
+        """Another path that is within the error of the critical one, and by how much shorter."""
+        result = self.evaluated(adjusted(self.found, changes))
+        lengths = [float(np.mean([one[n] for one in result.steps])) for n in range(self.steps)]
+        least = _ALIKE * result.iteration_ns
+        within = round(max(float(self.error_ns), of_steps(lengths) or 0.0, least))
+        return Paths(self.found, result).other(within, self.evaluated)
 
     def candidates(self) -> tuple[Change, ...]:
         """Changes worth trying, from what the traces hold."""
@@ -251,24 +252,3 @@ class Replay:
             end = max(int(times[one.marks[-1]]), int(ends.max(initial=0)))
             result.append(ints(np.diff(np.append(times[one.marks[:-1]], end))))
         return tuple(result)
-
-    def _path(self, result: Evaluated) -> tuple[PathPiece, ...]:
-        """The critical path of the step that is closest to the mean, on the rank that ends last."""
-        found, times, duration = self.found, result.times, result.changed.duration
-        common = min(len(steps) for steps in result.steps)
-        lengths = [float(np.mean([steps[n] for steps in result.steps])) for n in range(common)]
-        step = int(np.argmin(np.abs(np.array(lengths) - np.mean(lengths))))
-        begin = min(int(times[one.marks[step]]) for one in found.ranks)
-        ends = [int(one.marks[step + 1]) for one in found.ranks if step + 1 < len(one.marks)]
-        if step + 1 == common:
-            ends += [int(node) for one in found.ranks for node in one.last_work.tolist()]
-        last = max(ends, key=lambda node: int(times[node] + self._runs(node, duration)))
-        stretches = critical_path(
-            found.graph, result.changed, times, last, begin, self._runs(last, duration)
-        )
-        return pieces_of(found, stretches)
-
-    def _runs(self, node: int, duration: Ints) -> int:
-        """How long GPU work goes on after its node; a point's own time is the next step's."""
-        is_last = any(node in one.last_work for one in self.found.ranks)
-        return int(duration[node]) if is_last else 0

@@ -38,21 +38,6 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSlack:
-    """How much longer a rank may take.
-
-    Args:
-        rank: global rank.
-        slack_ns: half of its CPU time may take so much longer, or more, before the window does.
-        least_ns: the least of all its segments: 0 on the rank that ends last.
-    """
-
-    rank: int
-    slack_ns: int
-    least_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluated:
     """Times of all nodes after a change, and the steps of each rank, ns."""
 

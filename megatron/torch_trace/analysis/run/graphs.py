@@ -9,7 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 
-from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
+from megatron.torch_trace.analysis.replay.answers import (
+    Graph,
+    PathPiece,
+    Simulated,
+    Slack,
+    UnreplayableError,
+)
 from megatron.torch_trace.analysis.replay.change import (
     Change,
     RankAsMedian,
@@ -199,11 +205,13 @@ class Graphs:
         """Dependencies of a graph that the traces do not tell."""
         return sum(self.kernels().replay.inferred_edges.values()) if name == KERNELS else 0
 
-    def slack(self, name: str) -> list[tuple[int, int]]:
-        """By rank, ns; see `WhatIf`."""
-        if name == SPANS:
-            return self.spans().slack()
-        return [(one.rank, one.slack_ns) for one in self.kernels().replay.slack()]
+    def slack(self, name: str) -> Slack:
+        """Of ranks, spans and collectives, by one of the graphs."""
+        return self.spans().slack() if name == SPANS else self.kernels().replay.slack()
+
+    def other_path(self, name: str, changes: Sequence[Change]) -> tuple[Sequence[PathPiece], int]:
+        """A path within the error of the critical one, and by how much it is shorter, ns."""
+        return ((), 0) if name == SPANS else self.kernels().replay.other_path(changes)
 
     @cached_property
     def spread(self) -> float | None:

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
-from megatron.torch_trace.analysis.replay.answers import (
-    PathPiece,
-)
+from megatron.torch_trace.analysis.replay.answers import PathPiece, Slack
 from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.change_parser import read, read_text
 from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -55,7 +53,10 @@ class WhatIf:
         inferred_edges: dependencies that the traces do not tell.
         candidates: the changes together if some were asked for, else what may be worth it, by gain.
         critical_path: of the simulated iteration.
-        slack: by rank, how much longer one of its spans may take before the iteration does.
+        other_path: another one that is within the error of it; empty if there is none.
+        other_path_shorter_ns: by so much it is shorter.
+        slack: of the recorded ranks, spans and collectives, by how much each could be later without
+            the iteration ending later.
         before, after: speed as recorded and as simulated, undisturbed where that is known.
         notes: what to know about it, in sentences.
         damaged_files, skipped_files: traces that the answer has only in part, or not at all.
@@ -72,7 +73,9 @@ class WhatIf:
     inferred_edges: int
     candidates: tuple[Candidate, ...]
     critical_path: tuple[PathPiece, ...]
-    slack: tuple[tuple[int, int], ...]
+    other_path: tuple[PathPiece, ...]
+    other_path_shorter_ns: int
+    slack: Slack
     before: Speed
     after: Speed
     notes: tuple[str, ...] = ()
@@ -143,6 +146,7 @@ def answer(
     candidates = (
         [candidate_of(graph, changes, None, graphs)] if changes else candidates_of(graphs, analysis)
     )
+    other_path, shorter = graphs.other_path(name, changes)
     return WhatIf(
         changes=tuple(one.text for one in changes),
         graph=name,
@@ -155,7 +159,9 @@ def answer(
         inferred_edges=graphs.inferred_edges(name),
         candidates=tuple(candidates),
         critical_path=tuple(simulated.critical_path),
-        slack=tuple(graphs.slack(name)),
+        other_path=tuple(other_path),
+        other_path_shorter_ns=shorter,
+        slack=graphs.slack(name),
         before=_speed(analysis.mfu, _usual(analysis, calibration, graph.recorded_ns), 1.0),
         after=_speed(
             analysis.mfu, undisturbed or simulated.iteration_ns, times_the_tokens(graph, changes)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from megatron.torch_trace.analysis.replay.answers import PathPiece
 from megatron.torch_trace.analysis.run.whatif import WhatIf
 
 SCHEMA = 1
@@ -46,10 +48,22 @@ def document(answer: WhatIf) -> dict[str, Any]:
             }
             for one in answer.candidates
         ],
-        "critical_path": [
-            {"rank": one.rank, "kind": one.kind, "name": one.name, "time_ns": one.time_ns}
-            for one in answer.critical_path
-        ],
-        "slack": [{"rank": rank, "slack_ns": ns} for rank, ns in answer.slack],
+        "critical_path": _pieces(answer.critical_path),
+        "other_path": {
+            "shorter_ns": answer.other_path_shorter_ns,
+            "pieces": _pieces(answer.other_path),
+        }
+        if answer.other_path
+        else None,
+        "slack": [asdict(one) for one in answer.slack.ranks],
+        "span_slack": [asdict(one) for one in answer.slack.spans],
+        "collective_slack": [asdict(one) for one in answer.slack.collectives],
         "notes": list(answer.notes),
     }
+
+
+def _pieces(path: Sequence[PathPiece]) -> list[dict[str, Any]]:
+    return [
+        {"rank": one.rank, "kind": one.kind, "name": one.name, "time_ns": one.time_ns}
+        for one in path
+    ]

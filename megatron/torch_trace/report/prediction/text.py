@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.replay.answers import PathPiece
@@ -18,6 +18,9 @@ from megatron.torch_trace.wording import count, counted, duration, number, perce
 _MOST_PIECES = 12
 _LEAST_SHARE = 0.005
 _MOST_RANKS = 16
+_MOST_BESIDE = 3
+_SOME_NS = 1_000
+"""Less slack is none."""
 _KINDS = {"cpu": "CPU", "gpu": "GPU", "communication": "communication"}
 
 
@@ -27,7 +30,8 @@ def render(answer: WhatIf, *, width: int = MOST_WIDTH) -> str:
     parts = [
         [line for sentence in _first(answer) for line in paragraph(sentence, width, "", "  ")],
         _candidates(answer, width),
-        _path(answer, width),
+        _path("CRITICAL PATH", answer.critical_path, width),
+        _path(_other_head(answer), answer.other_path, width),
         _slack(answer, width),
         [line for note in answer.notes for line in paragraph(note, width, "", "  ")],
     ]
@@ -132,8 +136,15 @@ class _Stretch:
     pieces: int
 
 
-def _path(answer: WhatIf, width: int) -> list[str]:
-    stretches = _stretches(answer.critical_path)
+def _other_head(answer: WhatIf) -> str:
+    shorter = answer.other_path_shorter_ns
+    if not shorter:
+        return "ANOTHER PATH, as long"
+    return f"ANOTHER PATH, {duration(shorter)} shorter, which is within the error"
+
+
+def _path(head: str, path: Sequence[PathPiece], width: int) -> list[str]:
+    stretches = _stretches(path)
     if not stretches:
         return []
     total = sum(one.time_ns for one in stretches)
@@ -150,7 +161,7 @@ def _path(answer: WhatIf, width: int) -> list[str]:
         )
         for one in shown
     ]
-    lines = ["CRITICAL PATH", *table(("<rank", "<on", "time", "share", "<~what"), rows, width)]
+    lines = [head, *table(("<rank", "<on", "time", "share", "<~what"), rows, width)]
     more = len(stretches) - len(shown)
     if more:
         verb = "lies" if more == 1 else "lie"
@@ -174,19 +185,46 @@ def _stretches(path: Iterable[PathPiece]) -> list[_Stretch]:
 
 
 def _slack(answer: WhatIf, width: int) -> list[str]:
-    if len(answer.slack) < 2:
-        return []
-    by_slack: dict[str, list[int]] = {}
-    for rank, ns in sorted(answer.slack, key=lambda one: (one[1], one[0])):
-        by_slack.setdefault(duration(ns), []).append(rank)
-    parts = [
-        f"{'rank' if len(which) == 1 else 'ranks'} {ranks(tuple(which))}: {slack}"
-        for slack, which in list(by_slack.items())[:_MOST_RANKS]
+    lines = []
+    if len(answer.slack.ranks) > 1:
+        by_slack: dict[str, list[int]] = {}
+        for rank in sorted(answer.slack.ranks, key=lambda one: (one.slack_ns, one.rank)):
+            by_slack.setdefault(duration(rank.slack_ns), []).append(rank.rank)
+        each = [
+            f"{'rank' if len(which) == 1 else 'ranks'} {ranks(tuple(which))}: {slack}"
+            for slack, which in by_slack.items()
+        ]
+        lines += _least("Half of a rank's work", each, _MOST_RANKS, width)
+    spans = [
+        (one.slack_ns, f"rank {one.rank} {one.name}: {duration(one.slack_ns)}")
+        for one in answer.slack.spans
     ]
-    said = f"Slack, how much longer a rank may take before the iteration does: {'; '.join(parts)}"
-    more = len(by_slack) - len(parts)
-    said += f"; and {more:,} more in --json." if more else "."
-    return paragraph(said, width, "", "  ")
+    calls = [
+        (
+            one.slack_ns,
+            f"{one.dimension} {one.collective} of ranks {ranks(one.ranks)}: "
+            f"{duration(one.slack_ns)}",
+        )
+        for one in answer.slack.collectives
+    ]
+    for what, found in (("Spans", spans), ("Collectives", calls)):
+        # What has none is on the critical path, which is shown.
+        beside = dict.fromkeys(text for ns, text in sorted(found) if ns >= _SOME_NS)
+        lines += _least(f"{what} with the least of it", list(beside), _MOST_BESIDE, width)
+    if not lines:
+        return []
+    said = "SLACK: by how much something could be later without the iteration ending later"
+    return [*paragraph(said, width, "", "  "), *lines]
+
+
+def _least(what: str, each: Sequence[str], most: int, width: int) -> list[str]:
+    if not each:
+        return []
+    more = len(each) - most
+    said = f"{what}: {'; '.join(each[:most])}" + (
+        f"; and {more:,} more in --json." if more > 0 else "."
+    )
+    return paragraph(said, width, "  ", "    ")
 
 
 def quoted(change: str) -> str:

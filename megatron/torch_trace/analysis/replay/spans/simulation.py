@@ -83,7 +83,29 @@ def simulate(passes: Passes) -> Simulation:
 
 
 def slack_of(simulation: Simulation) -> Times:
-    """By lane and stage: how much longer one pass may take before the iteration does."""
+    """By lane and stage: by how much one pass may be later without the iteration ending later."""
+    free, plan = pass_slack(simulation), simulation.plan
+    stage = np.array([one.stage for one in plan.passes])
+    return np.stack(
+        [free[stage == number].min(axis=0) for number in range(simulation.passes.shape.stages)],
+        axis=1,
+    )
+
+
+def pass_slack(simulation: Simulation) -> Times:
+    """By pass of the plan and lane: by how much it may be later."""
+    cpu, gpu = _latest(simulation)
+    return np.asarray(np.minimum(cpu - simulation.cpu, gpu - simulation.gpu), dtype=np.float64)
+
+
+def pass_times(simulation: Simulation) -> Times:
+    """By pass of the plan and lane: how long its CPU or its GPU works, the longer one."""
+    both = [np.maximum(*_times(simulation.passes, one)) for one in simulation.plan.passes]
+    return np.stack(both)
+
+
+def _latest(simulation: Simulation) -> tuple[Times, Times]:
+    """When each pass has to be done on CPU and GPU at the latest."""
     passes, plan = simulation.passes, simulation.plan
     end = (simulation.steps - passes.tail)[passes.step_of]
     cpu = np.full_like(simulation.cpu, np.inf)
@@ -104,11 +126,7 @@ def slack_of(simulation: Simulation) -> Times:
             if passes.is_blocking:
                 latest = np.minimum(latest, launched - passes.transfer)
             np.minimum(gpu[needed], latest, out=gpu[needed])
-    free = np.minimum(cpu - simulation.cpu, gpu - simulation.gpu)
-    stage = np.array([one.stage for one in plan.passes])
-    return np.stack(
-        [free[stage == number].min(axis=0) for number in range(passes.shape.stages)], axis=1
-    )
+    return cpu, gpu
 
 
 @dataclass(frozen=True, slots=True)

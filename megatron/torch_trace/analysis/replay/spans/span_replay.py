@@ -11,6 +11,12 @@ from functools import cached_property
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.replay.answers import (
+    RankSlack,
+    Slack,
+    SpanSlack,
+    middle_slack,
+)
 from megatron.torch_trace.analysis.replay.change import (
     Change,
     StagesBalanced,
@@ -25,11 +31,13 @@ from megatron.torch_trace.analysis.replay.spans.recorded_steps import recording_
 from megatron.torch_trace.analysis.replay.spans.simulation import (
     Piece,
     Simulation,
+    pass_slack,
+    pass_times,
     path_of,
     simulate,
-    slack_of,
 )
 from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.columns.intervals import ints
 
 _NAMES = {"start": "start of the step", "end": "gradient reduction and optimizer"}
 
@@ -146,16 +154,27 @@ class SpanReplay:
         """The same without the path and the error."""
         return simulate(altered(self.passes, changes)).iteration_ns
 
-    def slack(self) -> list[tuple[int, int]]:
-        """Rank and how much longer one of its passes may take before the iteration does, ns."""
-        found: dict[int, float] = {}
-        values = slack_of(self.strict)
+    def slack(self) -> Slack:
+        """Of ranks and of passes: by how much each could be later; of several steps the least."""
+        ranks: dict[int, int] = {}
+        spans: dict[tuple[int, str], int] = {}
+        free = np.rint(np.maximum(pass_slack(self.strict), 0.0)).astype(np.int64)
+        took = np.rint(pass_times(self.strict)).astype(np.int64)
+        stage = np.array([one.stage for one in self.strict.plan.passes])
         for lane, stages in enumerate(self.passes.ranks):
-            for stage, ranks in enumerate(stages):
-                for rank in ranks:
-                    one = max(0.0, float(values[lane, stage]))
-                    found[rank] = min(found.get(rank, one), one)
-        return [(rank, round(ns)) for rank, ns in sorted(found.items())]
+            for number, there in enumerate(stages):
+                mine = stage == number
+                middle = middle_slack(ints(free[mine, lane]), ints(took[mine, lane]))
+                for rank in there:
+                    ranks[rank] = min(ranks.get(rank, middle), middle)
+            for one, ns in zip(self.strict.plan.passes, free[:, lane].tolist(), strict=True):
+                for rank in stages[one.stage]:
+                    key = rank, _name(one)
+                    spans[key] = min(spans.get(key, ns), ns)
+        return Slack(
+            tuple(RankSlack(rank, ns) for rank, ns in sorted(ranks.items())),
+            tuple(SpanSlack(rank, None, name, ns) for (rank, name), ns in spans.items()),
+        )
 
     def candidates(self) -> list[Change]:
         """Changes that may be worth asking for."""
