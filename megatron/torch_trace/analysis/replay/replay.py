@@ -25,9 +25,9 @@ from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGrap
 from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPaths
 from megatron.torch_trace.analysis.replay.left_out import LeftOut
 from megatron.torch_trace.analysis.replay.path.causes import causes_of
-from megatron.torch_trace.analysis.replay.path.paths import Paths
 from megatron.torch_trace.analysis.replay.path.pieces import PathPiece as PathPiece
 from megatron.torch_trace.analysis.replay.path.slack import node_slack, slack_of
+from megatron.torch_trace.analysis.replay.paths import Paths
 from megatron.torch_trace.analysis.replay.recorded_ranks import read_ranks
 from megatron.torch_trace.analysis.replay.simulated import Evaluated
 from megatron.torch_trace.analysis.replay.simulated import Simulated as Simulated
