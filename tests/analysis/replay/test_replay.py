@@ -136,48 +136,6 @@ def test_a_straggler_as_the_median_gives_the_iteration_without_it(tmp_path: Path
     assert replay.candidates()[0] == RankAsMedian(2)
 
 
-def test_the_path_runs_over_the_straggler_and_the_others_have_slack(tmp_path: Path) -> None:
-    replay = Replay.of(Machine(collectives(20_000, slow=25_000)).record(tmp_path))
-    path = replay.critical_path()
-    time = dict.fromkeys(range(4), 0)
-    for piece in path:
-        time[piece.rank] += piece.time_ns
-    assert sum(time.values()) == replay.recorded_ns
-    assert time[2] > 0.7 * replay.recorded_ns
-    slack = {one.rank: one.slack_ns for one in replay.slack().ranks}
-    assert slack[2] == 0
-    assert [slack[rank] for rank in (0, 1, 3)] == [25_000] * 3
-    # Every all-reduce is on the path, since all ranks wait for the straggler in it.
-    calls = replay.slack().collectives
-    assert [(one.ranks, one.step, one.dimension, one.slack_ns) for one in calls] == [
-        ((0, 1, 2, 3), 1, "dp", 0)
-    ] * 5
-
-
-def test_of_two_paths_within_the_error_both_are_told(tmp_path: Path) -> None:
-    """Rank 2 is last, and rank 1 nearly so: which of the two it was is luck."""
-    programs = {
-        rank: [cpu(work), run("gemm", 20_000), reduce(5_000), sync(), cpu(9_000)]
-        for rank, work in enumerate((40_000, 99_000, 100_000, 50_000))
-    }
-    replay = Replay.of(Machine(programs).record(tmp_path))
-    pieces, shorter = replay.other_path()
-    assert shorter == 1_000
-    assert max(pieces, key=lambda one: one.time_ns).rank == 1
-    assert sum(one.time_ns for one in pieces) == replay.recorded_ns - 1_000
-
-
-def test_a_path_that_is_shorter_by_more_than_the_error_is_not_told(tmp_path: Path) -> None:
-    programs = {
-        rank: [cpu(work), run("gemm", 20_000), reduce(5_000), sync(), cpu(9_000)]
-        for rank, work in enumerate((40_000, 40_000, 100_000, 40_000))
-    }
-    replay = Replay.of(Machine(programs).record(tmp_path))
-    assert replay.other_path() == ((), 0)
-    single = Replay.of(Machine({0: programs[0]}).record(tmp_path / "one"))
-    assert single.other_path() == ((), 0)
-
-
 def test_a_cpu_that_never_waits_runs_ahead(tmp_path: Path) -> None:
     replay = Replay.of(Machine(looking_each_time(30_000)).record(tmp_path))
     result = replay.simulate([WithoutSynchronisation()])
