@@ -168,3 +168,9 @@ def test_where_nobody_waits_or_nobody_differs_nobody_is_blamed(tmp_path: Path) -
     answer = hang(tmp_path)
     assert answer.culprits == ()
     assert answer.verdict.startswith("All ranks wait in collectives")
+
+
+def test_a_run_without_hang_records_is_told_which_flag_makes_them(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="no rank of this run has left a hang record; start the "):
+        hang(tmp_path)

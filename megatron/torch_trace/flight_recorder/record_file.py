@@ -13,6 +13,7 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import absence, is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
+from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.hang_records import HangName
 from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
 from megatron.torch_trace.pickles.plain_pickle import PlainPickle
@@ -49,6 +50,11 @@ def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skip
                         skipped.append((one, str(error).removeprefix(f"{one}: ").rstrip(".")))
         else:
             raise UsageError(f"{path}: {absence(path)}.")
+    if not found and any(is_file(path / RUN_FILE) for path in map(Path, paths)):
+        raise UsageError(
+            f"{', '.join(map(str, paths))}: no rank of this run has left a hang record; start the "
+            "training with --torch-profile-on-hang SECONDS."
+        )
     if not found:
         raise UsageError(
             f"{', '.join(map(str, paths))}: no flight record (such as comm_lib_trace_rank_0); set "

@@ -178,6 +178,12 @@ def test_no_alarm_in_2000_healthy_iterations_with_evaluation_and_checkpoints() -
         assert [*job.run(5)] == []
 
 
+def test_a_rank_without_peers_is_not_slow_before_its_past_has_told_how_much_it_varies() -> None:
+    for seed in range(50):
+        job = Job(ranks=2, stages=2, seed=seed)
+        assert [*job.run(30)] == []
+
+
 def test_numbers_of_an_interval_name_the_slowest_rank_its_part_and_its_node() -> None:
     job = Job()
     intervals = Intervals(10, ["node0", "node0", "node1", "node1"])

@@ -26,7 +26,7 @@ _FAR_SHARE = 0.5
 """The same before enough iterations have told how much they vary."""
 _NOISE = 8.0
 """So many deviations of what varies from one iteration to the next."""
-_KNOWN = 5
+_KNOWN = 10
 """Iterations that tell how much they vary."""
 _IN_A_ROW = 2
 _OUT_IN_A_ROW = 5
@@ -161,10 +161,10 @@ class Judge:
 
     def _bound(self, judged: Judged) -> float:
         typical = self.typical if self._totals else judged.total
-        if len(self._totals) < _KNOWN:
+        compared = sum(not math.isnan(excess) for excess in judged.excess.values())
+        if len(self._totals) < _KNOWN or len(self._steps) < _KNOWN * compared:
             return _FAR_SHARE * typical
-        noise = 1.4826 * median(self._steps) if self._steps else 0.0
-        return max(_SHARE * typical, _NOISE * noise)
+        return max(_SHARE * typical, _NOISE * 1.4826 * median(self._steps))
 
     def _learn(self, judged: Judged) -> None:
         self._totals.append(judged.total)
