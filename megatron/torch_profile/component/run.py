@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from megatron.torch_profile.component.config import Config
 from megatron.torch_profile.component.findings import of_result
 from megatron.torch_profile.component.measure.ceilings import Ceilings, CeilingsCache, device_name
 from megatron.torch_profile.component.measure.clocks import Clock, clock_of
+from megatron.torch_profile.component.measure.finding import Finding
 from megatron.torch_profile.component.measure.samples import ratio
 from megatron.torch_profile.component.measure.watch import Watch
+from megatron.torch_profile.component.measure.wide_products import wide_products
 from megatron.torch_profile.component.measure.work import Work, work_of
 from megatron.torch_profile.component.ranks import Ranks
 from megatron.torch_profile.component.recording import record
@@ -68,7 +70,8 @@ class Measurer:
             if self.ranks.size > 1:  # the others wait for this one: whoever started them must know
                 raise
             said = str(error) if isinstance(error, ShapesError) else told(error)
-            return Result(case, failure=said)
+            # What was refused has often said why.
+            return Result(case, failure=said, findings=tuple(watch.findings(_nothing)))
 
     def times_again(self, case: Case) -> tuple[int, ...]:
         """Of the slowest rank, once more and without a trace."""
@@ -113,7 +116,7 @@ class Measurer:
             self._ceilings(case, work, mine.summary.median),
             window,
             waterfall,
-            tuple(watch.findings(step.explained)),
+            (*watch.findings(step.explained), *_of_products(case, step)),
         )
         return of_result(result, step)
 
@@ -220,6 +223,16 @@ def run(config: Config, *, clock: Clock | None = None) -> Answer:
         )
         files.write_run_file(answer)
     return answer
+
+
+def _of_products(case: Case, step: Step) -> list[Finding]:
+    with suppress(RuntimeError, NotImplementedError, TypeError):
+        return list(wide_products(step, case.autocast or case.cast or case.dtype))
+    return []
+
+
+def _nothing() -> None:
+    return None
 
 
 def _device(config: Config) -> str:

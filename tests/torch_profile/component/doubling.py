@@ -53,6 +53,11 @@ def wide(x: torch.Tensor) -> torch.Tensor:
     return x.float()
 
 
+def wide_product(x: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    return (wide @ wide).to(x.dtype)
+
+
 def chatty(x: torch.Tensor) -> torch.Tensor:
     print("hello from a component")
     return x

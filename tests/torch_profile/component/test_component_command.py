@@ -194,6 +194,28 @@ def test_an_output_wider_than_asked_for_is_a_finding(answer: Callable[..., Any])
     assert "dtype_fallback" in codes
 
 
+def line_of(text: str) -> str:
+    lines = COMPONENTS.read_text().splitlines()
+    return f"doubling.py, line {next(n for n, line in enumerate(lines, 1) if text in line)}"
+
+
+def test_a_product_in_fp32_where_bf16_was_asked_for_is_a_finding_with_its_line(
+    answer: Callable[..., Any],
+) -> None:
+    found = answer(
+        f"{COMPONENTS}:wide_product",
+        *overrides(inputs=[{"shape": [4, 4]}], dtype="bfloat16", record=0, measure=2),
+    )
+    findings = [one for one in found["variants"][0]["findings"] if one["code"] == "dtype_fallback"]
+    assert findings == [
+        {
+            "code": "dtype_fallback",
+            "sentence": "A matrix product in float32 where bfloat16 was asked for.",
+            "place": line_of("wide @ wide"),
+        }
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "code", "line"),
     [
@@ -209,11 +231,8 @@ def test_what_torch_compile_does_again_or_breaks_is_a_finding_with_its_line(
         *overrides(variants={"compiled": {"compile": {"backend": "eager"}}}),
         *overrides(inputs=[{"shape": [4]}], record=0, measure=3),
     )
-    number = next(
-        n for n, text in enumerate(COMPONENTS.read_text().splitlines(), 1) if line in text
-    )
     findings = {one["code"]: one["place"] for one in found["variants"][0]["findings"]}
-    assert findings[code] == f"doubling.py, line {number}"
+    assert findings[code] == line_of(line)
 
 
 @pytest.mark.parametrize(

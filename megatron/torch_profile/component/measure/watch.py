@@ -35,6 +35,7 @@ _LINES = (
     re.compile(r"(?P<file>[^ :]+\.py):(?P<line>\d+) in "),
 )
 """How tracebacks, and how the guards of torch.compile name a line."""
+_CAST = re.compile(r"\s*\(Triggered internally.*", re.DOTALL)
 _GUARD = re.compile(r"^\d+/\d+: ")
 
 
@@ -84,8 +85,10 @@ class Watch:
             yield Finding("recompilation", said, place)
 
     def _refused(self) -> Iterator[Finding]:
-        for one in self._said:
-            text = str(one.message)
+        texts = [_CAST.sub("", str(one.message)) for one in self._said]
+        for one, text, after in zip(self._said, texts, [*texts, ""][1:], strict=True):
+            # "Flash attention kernel not used because:", and the reason as a warning of its own.
+            text = f"{text} {after}" if text.endswith("because:") else text
             for pattern, code in _FALLBACKS:
                 if pattern.search(text):
                     place = f"{Path(one.filename).name}, line {one.lineno}"
