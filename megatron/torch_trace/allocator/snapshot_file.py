@@ -59,6 +59,23 @@ def read_snapshot(path: Path, on_read: Callable[[int], None] | None = None) -> S
         root = {"segments": root}
     if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
         raise UsageError(f"{path}: a pickle, but not of the allocator: no segments, no history.")
+    return _snapshot(path, root, reading, cut_short=pickle.cut_short or bool(stream.damage))
+
+
+def snapshot_of(contents: dict[str, Any], path: Path) -> Snapshot:
+    """The same of a snapshot that is no file yet.
+
+    Args:
+        contents: what `torch.cuda.memory._snapshot()` returns.
+        path: the file that it will be.
+    """
+    reading = _Reading()
+    for trace in contents.get("device_traces") or ():
+        reading.take(trace, trace)
+    return _snapshot(path, contents, reading, cut_short=False)
+
+
+def _snapshot(path: Path, root: dict[str, Any], reading: _Reading, *, cut_short: bool) -> Snapshot:
     segments, blocks = reading.segments(_dicts(root.get("segments")))
     return Snapshot(
         path=path,
@@ -68,7 +85,7 @@ def read_snapshot(path: Path, on_read: Callable[[int], None] | None = None) -> S
         annotations=tuple(_annotations(_dicts(root.get("external_annotations")))),
         stacks=reading.stacks,
         settings=_settings(root.get("allocator_settings")),
-        cut_short=pickle.cut_short or bool(stream.damage),
+        cut_short=cut_short,
         odd=reading.odd,
     )
 

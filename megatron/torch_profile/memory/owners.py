@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose memory it is: the storages of Megatron's own objects, by address.
+
+The allocator knows who called it, from the moment on that a history is kept. Parameters, gradients
+and optimizer state are older than that. Here the objects are asked that hold them: the model's
+parameters, the flat buffers of Megatron's DDP, shards of FSDP, and whatever tensors an optimizer
+keeps. Nothing is copied, and the GPU is not asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+PARAMETERS = "parameters"
+GRADIENTS = "gradients"
+OPTIMIZER_STATE = "optimizer_state"
+COMMUNICATION = "communication_buffers"
+"""Categories, by the names that `torch-trace memory` has for them."""
+
+_BUFFERS = ("buffers", "expert_parallel_buffers")
+"""Of Megatron's DDP: lists of flat buffers with `param_data` and `grad_data`."""
+_FSDP_BUFFERS = (
+    ("model_weight_buffer", PARAMETERS, "parameters of Megatron-FSDP"),
+    ("main_grad_buffer", GRADIENTS, "gradients of Megatron-FSDP"),
+    ("main_weight_buffer", OPTIMIZER_STATE, "main parameters of Megatron-FSDP"),
+)
+"""Of each parameter group of Megatron-FSDP."""
+_GLOBAL_BUFFERS = ("_GLOBAL_MEMORY_BUFFER", "_GLOBAL_SYMMETRIC_MEMORY_BUFFER")
+_MOST_OBJECTS = 1_000_000
+"""That are looked at in an optimizer; more is no optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRange:
+    """A storage in the memory of a GPU.
+
+    Args:
+        device: index.
+        address: where it begins.
+        bytes: how long it is.
+        category: what it is for.
+        name: what holds it, in words.
+    """
+
+    device: int
+    address: int
+    bytes: int
+    category: str
+    name: str
+
+
+def as_json(owners: list[OwnedRange]) -> dict[str, Any]:
+    """The contents of the file beside a snapshot."""
+    return {"schema": 1, "ranges": [asdict(one) for one in owners]}
+
+
+def owned_ranges(model: Any, optimizer: Any, *, device: str = "cuda") -> list[OwnedRange]:
+    """The storages of a model and its optimizer, by address; each once, with its first owner.
+
+    Args:
+        model: Megatron's list of model chunks, or one; None where it cannot be had.
+        optimizer: Megatron's optimizer, or None.
+        device: type of the devices that are asked about.
+    """
+    found = _Found(device)
+    chunks = [one for one in _listed(model) if isinstance(one, torch.nn.Module)]
+    for chunk in chunks:
+        _flat_buffers(chunk, found)
+    for chunk in chunks:
+        _parameters(chunk, found)
+    for one in _tensors_in(optimizer, found.look_at):
+        found.add(one, OPTIMIZER_STATE, "optimizer state")
+    for chunk in chunks:
+        _sharded_modules(chunk, found)
+    _global_buffers(found)
+    return sorted(found.ranges.values(), key=lambda one: (one.device, one.address))
+
+
+class _Found:
+    def __init__(self, device: str) -> None:
+        self.ranges: dict[tuple[int, int], OwnedRange] = {}
+        self._device = device
+
+    def add(self, value: Any, category: str, name: str) -> None:
+        """The storages of a tensor, unless somebody owns them."""
+        for one in _plain_tensors(value):
+            with suppress(Exception):  # one without storage: fake, sparse, of a backend to come
+                if one.device.type != self._device:
+                    continue
+                storage = one.untyped_storage()
+                key = (one.device.index or 0, storage.data_ptr())
+                if key[1] and storage.nbytes():
+                    self.ranges.setdefault(
+                        key, OwnedRange(*key, storage.nbytes(), category, name)
+                    )
+
+    def look_at(self, tensor: Any) -> None:
+        """The gradient of one that an optimizer keeps: a main parameter's."""
+        if tensor.is_leaf and tensor.grad is not None:
+            self.add(tensor.grad, GRADIENTS, "gradients of main parameters")
+
+
+def _flat_buffers(chunk: Any, found: _Found) -> None:
+    for module in chunk.modules():
+        for attribute in _BUFFERS:
+            for buffer in _listed(vars(module).get(attribute)):
+                found.add(getattr(buffer, "grad_data", None), GRADIENTS, "gradient buffer of DDP")
+                found.add(getattr(buffer, "param_data", None), PARAMETERS, "parameter buffer of DDP")
+        fsdp = vars(module).get("param_and_grad_buffer")
+        for group in _listed(getattr(fsdp, "parameter_groups", None)):
+            for attribute, category, name in _FSDP_BUFFERS:
+                found.add(getattr(getattr(group, attribute, None), "data", None), category, name)
+
+
+def _parameters(chunk: Any, found: _Found) -> None:
+    for name, parameter in chunk.named_parameters():
+        found.add(getattr(parameter, "main_grad", None), GRADIENTS, f"gradient of {name}")
+        if parameter.is_leaf:
+            found.add(parameter.grad, GRADIENTS, f"gradient of {name}")
+        found.add(parameter, PARAMETERS, name)
+    for name, buffer in chunk.named_buffers():
+        found.add(buffer, PARAMETERS, name)
+
+
+def _sharded_modules(chunk: Any, found: _Found) -> None:
+    """What FSDP gathers into, now that shards have their owners."""
+    for module in chunk.modules():
+        with suppress(Exception):
+            groups = [vars(module).get("param_and_grad_buffer")]
+            if hasattr(module, "_get_fsdp_state"):  # FSDP2
+                groups.append(module._get_fsdp_state()._fsdp_param_group)
+            for group in groups:
+                for one in _tensors_in(group, lambda tensor: None):
+                    found.add(one, COMMUNICATION, "what FSDP gathers into")
+
+
+def _global_buffers(found: _Found) -> None:
+    state = sys.modules.get("megatron.core.parallel_state")
+    for name in _GLOBAL_BUFFERS:
+        for one in _tensors_in(getattr(state, name, None), lambda tensor: None):
+            found.add(one, COMMUNICATION, "Megatron's global memory buffer")
+
+
+def _tensors_in(root: Any, on_tensor: Any) -> Iterator[torch.Tensor]:
+    """Tensors that an object holds, however deep: lists, dictionaries, attributes; no modules."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack and len(seen) < _MOST_OBJECTS:
+        value = stack.pop()
+        if value is None or isinstance(value, _ATOMS) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            with suppress(Exception):
+                on_tensor(value)
+            yield value
+        elif isinstance(value, dict):
+            stack += [*value.values(), *(k for k in value if isinstance(k, torch.Tensor))]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            stack += value
+        elif isinstance(value, _OTHERS) or callable(value):
+            continue
+        else:
+            stack += getattr(value, "__dict__", {}).values()
+
+
+_ATOMS = (bool, int, float, complex, str, bytes, type, torch.dtype, torch.device)
+_OTHERS = (torch.nn.Module, type(sys))
+"""Modules hold parameters, which have their owners already."""
+
+
+def _plain_tensors(value: Any) -> Iterable[torch.Tensor]:
+    """The tensors with storage that a tensor is made of: DTensor, quantised weights."""
+    if not isinstance(value, torch.Tensor):
+        return
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        yield value
+        return
+    # Megatron hangs main_grad and main_param on parameters, which are no part of them.
+    inner = [
+        one
+        for name, one in vars(value).items()
+        if isinstance(one, torch.Tensor) and not name.startswith("main_")
+    ]
+    with suppress(Exception):
+        inner += [getattr(value, name) for name in value.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+    yield value
+    for one in inner:
+        if one is not value and type(one) in (torch.Tensor, torch.nn.Parameter):
+            yield one
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

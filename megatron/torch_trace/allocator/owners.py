@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose memory an address is, as the recorder wrote it beside a snapshot.
+
+    rank-0.memory_snapshot.pickle       the snapshot
+    rank-0.memory_owners.json           {"schema": 1, "ranges": [{"device": 0, "address": 1, ...}]}
+
+Parameters, gradients and optimizer state are older than the history of a window, so no call stack
+tells what they are; the training itself knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from megatron.torch_trace.allocator.allocations import Allocations
+from megatron.torch_trace.allocator.categories import CATEGORIES, Category
+from megatron.torch_trace.allocator.stack_table import UNKNOWN_STACK, StackTable
+from megatron.torch_trace.format.integer_arrays import Ints, ints
+
+_SNAPSHOT, _OWNERS = ".memory_snapshot.pickle", ".memory_owners.json"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A range of addresses with one owner.
+
+    Args:
+        device: index.
+        address: where it begins.
+        bytes: how long it is.
+        category: the value of a `Category`; one that is not known here is `other`.
+        name: what holds it, in words.
+    """
+
+    device: int
+    address: int
+    bytes: int
+    category: str
+    name: str = ""
+
+
+class _File(msgspec.Struct):
+    ranges: list[Owner]
+
+
+def owners_beside(snapshot: Path) -> tuple[Owner, ...]:
+    """The owners of a snapshot; none where no whole file beside it tells them."""
+    stem, found, _ = snapshot.name.partition(_SNAPSHOT)
+    if not found:
+        return ()
+    try:
+        file = msgspec.json.decode(snapshot.with_name(stem + _OWNERS).read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError):
+        return ()
+    return tuple(file.ranges)
+
+
+def with_owners(
+    allocations: Allocations,
+    categories: Ints,
+    stacks: StackTable,
+    owners: Sequence[Owner],
+    *,
+    device: int,
+    entries: int,
+) -> tuple[Allocations, Ints]:
+    """What is in use at the end of the history and has an owner is what the owner says.
+
+    Args:
+        allocations: of one device.
+        categories: of these, by their stacks.
+        stacks: of the snapshot; names of owners stand in for stacks that were not recorded.
+        owners: at the moment of the snapshot.
+        device: index.
+        entries: length of the device's history.
+
+    Returns:
+        Both, with what the owners say.
+    """
+    mine = sorted((one for one in owners if one.device == device), key=lambda one: one.address)
+    if not mine or not len(allocations):
+        return allocations, categories
+    start = np.array([one.address for one in mine], dtype=np.int64)
+    end = start + np.array([one.bytes for one in mine], dtype=np.int64)
+    place = np.searchsorted(start, allocations.address, side="right") - 1
+    owned = (place >= 0) & (allocations.end >= entries)
+    # An allocation belongs to whom its first byte belongs to, or to the first owner inside of it.
+    owned &= allocations.address < end[np.maximum(place, 0)]
+    inside = np.minimum(np.searchsorted(start, allocations.address, side="left"), len(mine) - 1)
+    holds = (start[inside] >= allocations.address) & (
+        start[inside] < allocations.address + allocations.size
+    )
+    holds &= allocations.end >= entries
+    place = np.where(owned, place, inside)
+    owned |= holds
+    numbers = np.array([_category(one) for one in mine], dtype=np.int64)
+    names = np.array([stacks.number_of((one.name,) if one.name else ()) for one in mine])
+    rows = owned & (allocations.stack == UNKNOWN_STACK)
+    return (
+        replace(allocations, stack=ints(np.where(rows, names[place], allocations.stack))),
+        ints(np.where(owned, numbers[place], categories)),
+    )
+
+
+def _category(owner: Owner) -> int:
+    try:
+        return CATEGORIES.index(Category(owner.category))
+    except ValueError:
+        return CATEGORIES.index(Category.OTHER)
