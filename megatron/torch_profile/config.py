@@ -186,6 +186,32 @@ class TorchProfileConfig:
         "Also log the traces as an artifact of the W&B run: files up to 500 MB, 2 GB for each "
         "window.",
     )
+    memory_snapshot: bool = _flag(
+        False,
+        "Keep the allocator's history while a window is recorded, and write a snapshot of each "
+        "profiled rank beside its trace, for torch-trace memory and pytorch.org/memory_viz.",
+    )
+    memory_snapshot_entries: int = _flag(
+        200_000,
+        "Longest history of a memory snapshot: allocations and frees; older ones are forgotten.",
+        metavar="N",
+    )
+    memory_snapshot_stacks: str = _flag(
+        "python",
+        "Call stacks in a memory snapshot: python, all (with C++: a file three times as large), "
+        "none.",
+        choices=["python", "all", "none"],
+    )
+    memory_timeline: bool = _flag(
+        False,
+        "A memory snapshot with the names of iterations, micro-batches and phases in it, so that "
+        "torch-trace memory shows memory by category over the window.",
+    )
+    on_oom: bool = _flag(
+        False,
+        "When a GPU has no memory for a request: say what was asked, who holds memory and what to "
+        "try, and write a memory snapshot, on every profiled rank.",
+    )
     trigger: list[str] | None = _flag(
         None,
         "Record another window when somebody asks for it while training runs: file (torch-trace "
@@ -242,7 +268,13 @@ class TorchProfileConfig:
     def wanted_spans(self) -> frozenset[str]:
         """Kinds of spans, however they were asked for."""
         implied = ["modules"] if self.with_modules else []
+        implied += ["phases"] if self.memory_timeline else []
         return frozenset([*(self.spans or []), *implied])
+
+    @property
+    def records_history(self) -> bool:
+        """Whether windows have a memory snapshot."""
+        return self.memory_snapshot or self.memory_timeline
 
 
 def flag_of(field_name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from megatron.torch_profile.memory.rank_memory import RankMemory
     from megatron.torch_profile.metrics.run_metrics import Metrics
     from megatron.torch_profile.monitor.heartbeat import Heartbeat
     from megatron.torch_profile.plan.capture_plan import CapturePlan
@@ -56,6 +57,7 @@ class Followers:
         metrics: who measures every iteration; None where nobody asked.
         heartbeat: who notes where the training loop is; None where nobody asked.
         monitor_lines: who logs what the monitor has seen; None where nobody does.
+        memory: who takes memory snapshots on this rank; None where nobody asked.
         followed: whether a training has been followed in this process, recording or not.
         stepped: whether it had an iteration.
     """
@@ -66,6 +68,7 @@ class Followers:
     metrics: Metrics | None = None
     heartbeat: Heartbeat | None = None
     monitor_lines: MonitorLines | None = None
+    memory: RankMemory | None = None
     followed: bool = False
     stepped: bool = False
 

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from megatron.torch_profile.export import messages
 from megatron.torch_profile.export.compression import Written
@@ -39,6 +39,17 @@ _STUCK_SECONDS = 120.0
 _ROOM_SECONDS = 30.0
 
 
+class Beside(Protocol):
+    """What is written beside training without the exporter, and ends with it."""
+
+    @property
+    def in_flight(self) -> int:
+        """Files that are not on disk yet."""
+
+    def wait(self) -> None:
+        """Wait for them, within a bound."""
+
+
 class Exporter:
     """Takes stopped profilers and sees their traces to disk.
 
@@ -57,17 +68,23 @@ class Exporter:
         self.hurried = False
         """Whether the process may be killed any moment."""
         self._follow_ups = FollowUps(exit_timeout)
+        self._beside: list[Beside] = []
         self._pid = os.getpid()
 
     @property
     def in_flight(self) -> int:
-        """Traces that are not on disk yet."""
-        return len(self._flights) + len(self._at_exit)
+        """Traces, and what is written beside them, that are not on disk yet."""
+        beside = sum(one.in_flight for one in self._beside)
+        return len(self._flights) + len(self._at_exit) + beside
 
     @property
     def at_work(self) -> bool:
         """Whether anything of ours runs beside training."""
         return self.in_flight > 0 or self._follow_ups.running
+
+    def join(self, beside: Beside) -> None:
+        """Wait for this, too, at the end of the process."""
+        self._beside.append(beside)
 
     def hurry(self) -> None:
         """The process may be killed any moment: only traces count, not what is made of them."""
@@ -212,6 +229,8 @@ class Exporter:
             flight.process.kill()
             messages.given_up(flight.export, bound)
         self._flights.clear()
+        for beside in self._beside:
+            beside.wait()
 
     def _try_to_fork(self, profiler: Any, export: Export) -> Writer | None:
         try:

@@ -43,10 +43,10 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     capture: Any = None
     with ExitStack() as stack:
         if profiles and (session := _follower("session")):
-            model = Guard(Slug.SPANS_FAILED, "training goes on without spans of modules")(
-                _model_of, wrapped, args, kwargs
-            )
-            stack.enter_context(session.training(megatron_args, model, count_flops))
+            model, optimizer = Guard(
+                Slug.SPANS_FAILED, "training goes on without spans of modules"
+            )(_model_and_optimizer, wrapped, args, kwargs) or (None, None)
+            stack.enter_context(session.training(megatron_args, model, count_flops, optimizer))
             capture = followers.plan
         if capture and capture.config.trigger and (requests := _follower("requests")):
             requests.begin(capture)
@@ -64,8 +64,9 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
 
 
-def _model_of(train: Any, args: Any, kwargs: Any) -> Any:
-    return inspect.signature(train).bind(*args, **kwargs).arguments.get("model")
+def _model_and_optimizer(train: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    given = inspect.signature(train).bind(*args, **kwargs).arguments
+    return given.get("model"), given.get("optimizer")
 
 
 _FOLLOWERS = {

@@ -58,15 +58,16 @@ class FailedRequest:
         live = self.live
         unused = live.reserved - live.in_use
         lines = [
-            f"asked for {size(self.requested)}{self._where()}, and GPU {self.device} has not got it",
+            f"asked for {size(self.requested)}{self._where()}, which GPU {self.device} lacks",
             f"{size(self.free)} of {size(self.total)} are free; torch has {size(live.reserved)} of "
             f"it, tensors use {size(live.in_use)}"
             + (f"; {size(self.outside)} are outside of torch" if self._much_outside() else ""),
         ]
         if unused > 0:
             lines.append(
-                f"torch has {size(unused)} that no tensor uses, the largest free piece "
-                f"{size(live.fragmentation.largest_free)}"
+                f"torch has {size(unused)} that no tensor uses, "
+                f"{size(live.fragmentation.scattered)} of it between blocks in use; the largest "
+                f"free piece has {size(live.fragmentation.largest_free)}"
             )
         held = [
             f"{words} {size(held)} ({percent(held / live.in_use)})"

@@ -21,7 +21,9 @@ Contents = dict[str, Any]
 
 _NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 MEGATRONS = "Megatron's --record-memory-history keeps the allocator's history"
-USERS = "this process keeps the allocator's history already (torch.cuda.memory._record_memory_history)"
+USERS = (
+    "this process keeps the allocator's history already (torch.cuda.memory._record_memory_history)"
+)
 
 
 def unavailable() -> str | None:

@@ -29,8 +29,7 @@ from megatron.torch_trace.format.file_names import OUT_OF_MEMORY, WindowName
 from megatron.torch_trace.wording import counted
 
 MOST = 3
-"""Errors of a run of which a rank writes a snapshot: who searches for a size that fits, fails often.
-"""
+"""Errors of a run of which a rank writes a snapshot: who looks for a size that fits fails often."""
 
 _watch: OutOfMemoryWatch | None = None
 _attached = False

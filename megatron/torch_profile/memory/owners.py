@@ -96,9 +96,7 @@ class _Found:
                 storage = one.untyped_storage()
                 key = (one.device.index or 0, storage.data_ptr())
                 if key[1] and storage.nbytes():
-                    self.ranges.setdefault(
-                        key, OwnedRange(*key, storage.nbytes(), category, name)
-                    )
+                    self.ranges.setdefault(key, OwnedRange(*key, storage.nbytes(), category, name))
 
     def look_at(self, tensor: Any) -> None:
         """The gradient of one that an optimizer keeps: a main parameter's."""
@@ -111,7 +109,9 @@ def _flat_buffers(chunk: Any, found: _Found) -> None:
         for attribute in _BUFFERS:
             for buffer in _listed(vars(module).get(attribute)):
                 found.add(getattr(buffer, "grad_data", None), GRADIENTS, "gradient buffer of DDP")
-                found.add(getattr(buffer, "param_data", None), PARAMETERS, "parameter buffer of DDP")
+                found.add(
+                    getattr(buffer, "param_data", None), PARAMETERS, "parameter buffer of DDP"
+                )
         fsdp = vars(module).get("param_and_grad_buffer")
         for group in _listed(getattr(fsdp, "parameter_groups", None)):
             for attribute, category, name in _FSDP_BUFFERS:
@@ -189,7 +189,7 @@ def _plain_tensors(value: Any) -> Iterable[torch.Tensor]:
         if isinstance(one, torch.Tensor) and not name.startswith("main_")
     ]
     with suppress(Exception):
-        inner += [getattr(value, name) for name in value.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+        inner += [getattr(value, name) for name in value.__tensor_flatten__()[0]]
     yield value
     for one in inner:
         if one is not value and type(one) in (torch.Tensor, torch.nn.Parameter):

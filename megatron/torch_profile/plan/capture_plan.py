@@ -142,6 +142,11 @@ class CapturePlan:
             ],
             "first_iteration": self.schedule.span.first,
             "last_iteration": self.schedule.span.last,
+            "memory": [
+                name
+                for name in ("memory_snapshot", "memory_timeline", "on_oom")
+                if getattr(self.config, name)
+            ],
         }
 
 
@@ -184,6 +189,7 @@ def check(config: TorchProfileConfig, args: Any) -> None:
                 f"{flag_of(name)} needs operators, and {flag_of('no_operators')} (which "
                 f"{flag_of('preset')} light switches on) records none; drop one of the two."
             )
+    _check_memory(config)
     if getattr(args, "train_iters", None):
         schedule.make(
             config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"
@@ -193,6 +199,22 @@ def check(config: TorchProfileConfig, args: Any) -> None:
     problem = run_folder.why_not_beside(root) if environment_rank() == 0 else None
     if problem:
         raise run_folder.not_writable(root, "rank 0", problem)
+
+
+def _check_memory(config: TorchProfileConfig) -> None:
+    if config.memory_snapshot_entries < 1:
+        raise UsageError(
+            f"{flag_of('memory_snapshot_entries')} {config.memory_snapshot_entries}: must be at "
+            "least 1."
+        )
+    usual = TorchProfileConfig()
+    for name in ("memory_snapshot_entries", "memory_snapshot_stacks"):
+        value = getattr(config, name)
+        if value != getattr(usual, name) and not config.records_history:
+            raise UsageError(
+                f"{flag_of(name)} {value}: there is no snapshot without "
+                f"{flag_of('memory_snapshot')}; add that flag."
+            )
 
 
 def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:

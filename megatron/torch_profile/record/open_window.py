@@ -14,7 +14,9 @@ from typing import Any
 
 from megatron.torch_profile.export.ending_thread import Recording
 from megatron.torch_profile.export.limits import WindowLimits
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import Slug, warn
+from megatron.torch_profile.memory.rank_memory import WindowMemory
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import cupti, kineto
@@ -53,6 +55,7 @@ class OpenWindow:
         self.recorded: list[int] = []
         self.decision = decision
         self.profiler = kineto.prepared(plan, window, beside=decision.ending.beside)
+        self._plan = plan
         self._config = plan.config
         self._model = model
         self._metadata = metadata
@@ -62,6 +65,7 @@ class OpenWindow:
         self._step: Any = None
         self._spans: Spans | None = None
         self._notes: TraceNotes | None = None
+        self._memory: WindowMemory | None = None
 
     @property
     def whole(self) -> bool:
@@ -113,6 +117,13 @@ class OpenWindow:
             spans, self._spans = self._spans, None
             spans.close()
 
+    def close(self) -> None:
+        """The window is over: take back its spans, and take what the allocator has kept of it."""
+        self.close_spans()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.end()
+
     def stop(self, following: Window | None) -> float:
         """Stop the profiler, whose result then waits to be saved.
 
@@ -158,12 +169,13 @@ class OpenWindow:
     def discard(self) -> None:
         """End it without a trace."""
         self.close_spans()
+        self._close_memory()
         beside = self.decision.ending.beside
         kineto.discard(self.profiler, started=bool(self.recorded), beside=beside)
 
     def abandon(self) -> None:
         """End it without a trace, quietly: something has failed."""
-        for close in (self.end_step, self.close_spans, self._close_notes):
+        for close in (self.end_step, self.close_spans, self._close_memory, self._close_notes):
             with suppress(Exception):
                 close()
         with suppress(Exception):
@@ -171,11 +183,18 @@ class OpenWindow:
 
     def _start(self) -> None:
         self._limits = WindowLimits(self._config.max_trace_mb, self._expected_mb)
+        if followers.memory is not None:
+            self._memory = followers.memory.begin(self._plan, self.window)
         kineto.start(self.profiler)
         self._clock = time.time() - time.monotonic()
         self._notes = TraceNotes(self.profiler, self._metadata, self.window)
         if self._spans is not None:
             self._spans.start()
+
+    def _close_memory(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.abandon()
 
     def _close_notes(self) -> None:
         notes, self._notes = self._notes, None

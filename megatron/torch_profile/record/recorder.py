@@ -256,7 +256,7 @@ class Recorder:
             cut: it ends in the middle of an iteration.
         """
         if self._open is not None:
-            self._open.close_spans()
+            self._open.close()
         window, self._open = self._open, None
         self.windows.advance()
         if window is None:

@@ -18,6 +18,7 @@ from typing import Any
 from megatron.torch_profile.followers import Idle, StepFollower, followers
 from megatron.torch_profile.hooks import arguments, cuda_graphs
 from megatron.torch_profile.log import Slug, exit_with, say, warn
+from megatron.torch_profile.memory.rank_memory import RankMemory
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.record import cupti, forewarnings
@@ -41,13 +42,16 @@ _ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREA
 
 
 @contextmanager
-def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> Iterator[None]:
+def training(
+    args: Any, model: Any, count_flops: Callable[[], int | None], optimizer: Any = None
+) -> Iterator[None]:
     """Around one call of `train`: record what the flags in `args` ask for.
 
     Args:
         args: Megatron's arguments.
         model: Megatron's list of model chunks.
         count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
+        optimizer: Megatron's, None where it cannot be had.
     """
     config = arguments.config_of(args)
     if not config.enabled:
@@ -74,7 +78,7 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
         return
     followers.plan = capture
     try:
-        followers.steps = _begin(capture, args, model, count_flops)
+        followers.steps = _begin(capture, args, model, count_flops, optimizer)
     except Exception as error:
         # All that ranks do together is behind us, so this one may go its own way.
         warn(
@@ -93,10 +97,17 @@ def training(args: Any, model: Any, count_flops: Callable[[], int | None]) -> It
     finally:
         follower, followers.steps, followers.plan = followers.steps, Idle(), None
         follower.close(after_failure=failed)
+        memory, followers.memory = followers.memory, None
+        if memory is not None:
+            memory.close()
 
 
 def _begin(
-    capture: CapturePlan, args: Any, model: Any, count_flops: Callable[[], int | None]
+    capture: CapturePlan,
+    args: Any,
+    model: Any,
+    count_flops: Callable[[], int | None],
+    optimizer: Any,
 ) -> StepFollower:
     """Say and write what will be captured, and make what follows the steps on this rank."""
     flops = count_flops()
@@ -109,7 +120,11 @@ def _begin(
     if not capture.records_here and not capture.config.trigger:
         return Idle()
     _prepare_cupti(args)
-    return Recorder(capture, model, _metadata(capture, args, flops))
+    recorder = Recorder(capture, model, _metadata(capture, args, flops))
+    if capture.config.records_history or capture.config.on_oom:
+        followers.memory = RankMemory(capture, args, model, optimizer)
+        recorder.exporter.join(followers.memory)
+    return recorder
 
 
 def _prepare_cupti(args: Any) -> None:

@@ -5,11 +5,13 @@
         run.json                                      what the run was
         metrics.jsonl                                 numbers of the whole run
         requests/                                     windows that somebody asks for (requests.py)
+        out-of-memory/                                rank-07.iter-0000009.memory_snapshot.pickle
         iter-0000003-0000004/                         a window: global iterations, from 1, inclusive
             rank-07.pt.trace.json.gz                  a trace; rank zero-padded to the world's width
             rank-07.partial.pt.trace.json.gz          a trace of a window that was cut short
             rank-07.pt.trace.json.gz.4242.json.tmp    a trace on its way, as text
             rank-07.pt.trace.json.gz.4242.tmp         the same, compressed
+            artifacts/rank-07.memory_snapshot.pickle    memory of the window; beside it its owners
             artifacts/rank-07.key_averages.txt        everything else of that rank and window
             artifacts/rank-07.pt.trace.json.gz.analysis.parquet    its analysis, kept
             artifacts/summary.json                    what was logged of the window
@@ -43,6 +45,7 @@ from megatron.torch_trace.format.suffixes import (
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 ARTIFACTS = "artifacts"
+OUT_OF_MEMORY = "out-of-memory"
 SUMMARY_FILE = "summary.json"
 DESTINATION_FILE = "destination.txt"
 
