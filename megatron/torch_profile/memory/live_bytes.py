@@ -9,11 +9,12 @@ from pathlib import Path
 
 from megatron.torch_profile.memory.history import Contents
 from megatron.torch_profile.memory.owners import OwnedRange
-from megatron.torch_trace.allocator.allocations import allocations_of, of_device
-from megatron.torch_trace.allocator.categories import Category, categories_of
+from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.device_memory import device_memory
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
-from megatron.torch_trace.allocator.holders import Holder, by_category, holders_of
-from megatron.torch_trace.allocator.owners import Owner, with_owners
+from megatron.torch_trace.allocator.held import held_by
+from megatron.torch_trace.allocator.holders import Holder
+from megatron.torch_trace.allocator.owners import Owner
 from megatron.torch_trace.allocator.snapshot_file import snapshot_of
 
 OTHERS = "all other tensors"
@@ -65,32 +66,21 @@ def live_bytes(contents: Contents, owners: list[OwnedRange], device: int) -> Liv
         device: index.
     """
     snapshot = snapshot_of(contents, Path())
-    history = of_device(snapshot.history, device)
-    allocations = allocations_of(snapshot, history, device)
-    allocations, categories = with_owners(
-        allocations,
-        categories_of(allocations, snapshot.stacks, len(history)),
-        snapshot.stacks,
-        [Owner(one.device, one.address, one.bytes, one.category, one.name) for one in owners],
-        device=device,
-        entries=len(history),
-    )
+    known = [Owner(one.device, one.address, one.bytes, one.category, one.name) for one in owners]
+    memory = device_memory(snapshot, None, device, known)
+    history, allocations = memory.history, memory.allocations
     rows = allocations.alive(len(history) - 1)
-    holders = holders_of(allocations, categories, snapshot.stacks, rows)
+    held = held_by(allocations, memory.categories, snapshot.stacks, rows)
     modules: dict[str, int] = defaultdict(int)
-    for one in holders:
+    for one in held.holders:
         modules[one.module or OTHERS] += one.size
     return LiveBytes(
-        in_use=int(allocations.size[rows].sum()),
+        in_use=held.size,
         reserved=int(snapshot.segments.size[snapshot.segments.device == device].sum()),
         fragmentation=fragmentation_of(snapshot, device),
-        categories={
-            category: size
-            for category, size in by_category(allocations, categories, rows).items()
-            if size
-        },
+        categories={category: size for category, size in held.categories.items() if size},
         modules=dict(sorted(modules.items(), key=lambda item: -item[1])),
-        holders=holders,
+        holders=held.holders,
         has_stacks=bool(len(history)),
         expandable=bool(snapshot.settings.get("expandable_segments")),
     )
