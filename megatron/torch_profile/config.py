@@ -33,7 +33,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 """What `--torch-profile-preset NAME` switches on. A preset never switches anything off."""
 
 
-def _flag(default: Any, help: str, **argparse: Any) -> Any:  # noqa: A002
+def flag(default: Any, help: str, **argparse: Any) -> Any:  # noqa: A002
+    """A field that is a flag: its default, its help, and what argparse needs beside these."""
     if isinstance(default, list):
         return field(
             default_factory=lambda: list(default), metadata={"help": help, "argparse": argparse}
@@ -48,78 +49,78 @@ class TorchProfileConfig:
     Iterations are Megatron's: one is one optimizer step, numbered from 1 over the whole training.
     """
 
-    enabled: bool = _flag(
+    enabled: bool = flag(
         False,
         "Record torch.profiler traces of this run. All other --torch-profile-* flags need this "
         "flag.",
     )
-    ranks: list[str] = _flag(
+    ranks: list[str] = flag(
         ["0"],
         "Ranks to profile: numbers (0 1), ranges (0-7, 8-63:8), all, last, parallel coordinates "
         "(tp=0,dp=0 is every pipeline stage of one model copy; pp=first, pp=last), per-node.",
         nargs="+",
         metavar="R",
     )
-    wait: int = _flag(0, "Iterations without profiling at the start of every cycle.", metavar="N")
-    warmup: int = _flag(
+    wait: int = flag(0, "Iterations without profiling at the start of every cycle.", metavar="N")
+    warmup: int = flag(
         1, "Iterations of a cycle in which the profiler runs and keeps nothing.", metavar="N"
     )
-    active: int = _flag(1, "Iterations of a cycle that are recorded into one trace.", metavar="N")
-    repeat: int = _flag(
+    active: int = flag(1, "Iterations of a cycle that are recorded into one trace.", metavar="N")
+    repeat: int = flag(
         1, "Cycles of wait, warmup and active; 0 repeats until the end of training.", metavar="N"
     )
-    skip_first: int = _flag(
+    skip_first: int = flag(
         1,
         "Iterations to skip before the first cycle, counted from the first iteration of this "
         "process, so after a resume too.",
         metavar="N",
     )
-    record_shapes: bool = _flag(False, "Record the shapes of operator inputs.")
-    profile_memory: bool = _flag(False, "Record allocations and frees of tensor memory.")
-    with_stack: bool = _flag(
+    record_shapes: bool = flag(False, "Record the shapes of operator inputs.")
+    profile_memory: bool = flag(False, "Record allocations and frees of tensor memory.")
+    with_stack: bool = flag(
         False,
         "Record Python stacks. Traces, and the profiler's stop at the end of a window, grow about "
         "four times.",
     )
-    with_flops: bool = _flag(
+    with_flops: bool = flag(
         False,
         "Record FLOPs of the operators that torch has a formula for (matrix products, "
         "convolutions, mul, add; no attention): a lower bound, not the model's FLOPs.",
     )
-    with_modules: bool = _flag(
+    with_modules: bool = flag(
         False,
         "Name modules in the trace, as --torch-profile-spans modules does. (torch's own "
         "with_modules does nothing in eager mode.)",
     )
-    dir: str | None = _flag(
+    dir: str | None = flag(
         None,
         "Folder for traces; every launch gets a folder of its own in it. Default: "
         "--tensorboard-dir, else ./torch_profile.",
         metavar="DIR",
     )
-    iterations: list[str] | None = _flag(
+    iterations: list[str] | None = flag(
         None,
         "Record these global iterations (A-B or A, several allowed) instead of cycles; "
         "--torch-profile-warmup iterations before each range are warm-up.",
         nargs="+",
         metavar="A-B",
     )
-    skip_first_wait: bool = _flag(False, "Leave out the wait of the first cycle.")
-    frequency: int | None = _flag(
+    skip_first_wait: bool = flag(False, "Leave out the wait of the first cycle.")
+    frequency: int | None = flag(
         None,
         "Length of a cycle in iterations: the wait is the cycle without its warm-up and active "
         "iterations. Replaces --torch-profile-wait.",
         metavar="N",
     )
-    activities: list[str] = _flag(
+    activities: list[str] = flag(
         ["cpu", "cuda"], "What to record.", nargs="+", choices=["cpu", "cuda"]
     )
-    no_operators: bool = _flag(
+    no_operators: bool = flag(
         False,
         "Record no operators of the thread that trains: GPU work and its launches, collectives "
         "with their arguments, steps and spans. Slows the recorded iterations least.",
     )
-    spans: list[str] | None = _flag(
+    spans: list[str] | None = flag(
         None,
         "Give names in the trace to what Megatron does: phases (micro-batches, timers, optimizer, "
         "logging, evaluation), modules (forward, backward and recomputation of each module, "
@@ -127,13 +128,13 @@ class TorchProfileConfig:
         nargs="+",
         choices=["phases", "modules", "sections"],
     )
-    spans_depth: int | None = _flag(
+    spans_depth: int | None = flag(
         None,
         "Deepest module path that gets a span (decoder.layers.3 has depth 3). Default: all "
         "modules.",
         metavar="N",
     )
-    export: str = _flag(
+    export: str = flag(
         "background",
         "Who stops the profiler and writes the trace. background: a thread, while training goes on "
         "(where torch does not allow that, training stops the profiler and a forked process "
@@ -141,114 +142,114 @@ class TorchProfileConfig:
         "process compresses the file.",
         choices=["background", "sync"],
     )
-    exit_timeout: int = _flag(
+    exit_timeout: int = flag(
         600, "Seconds that the end of the process waits for traces to be written.", metavar="N"
     )
-    scratch_dir: str | None = _flag(
+    scratch_dir: str | None = flag(
         None,
         "Folder on the node for traces that are being written; only finished, compressed files go "
         "to --torch-profile-dir.",
         metavar="DIR",
     )
-    max_trace_mb: int | None = _flag(
+    max_trace_mb: int | None = flag(
         None,
         "End a window early when its raw trace would grow past N MB (an estimate), and write what "
         "is recorded.",
         metavar="N",
     )
-    compression: str = _flag("gzip", "Compression of the traces.", choices=["gzip", "zstd", "none"])
-    key_averages: bool = _flag(
+    compression: str = flag("gzip", "Compression of the traces.", choices=["gzip", "zstd", "none"])
+    key_averages: bool = flag(
         False, "Also write the table of operators, sorted by their own time, as text."
     )
-    stacks: bool = _flag(
+    stacks: bool = flag(
         False,
         "Also write stacks for flame graphs, weighted by their own time. Needs "
         "--torch-profile-with-stack.",
     )
-    execution_trace: bool = _flag(
+    execution_trace: bool = flag(
         False, "Also write torch's execution trace of each window, for Chakra and for replay."
     )
-    summary: str = _flag(
+    summary: str = flag(
         "auto",
         "Analyse every window beside training and log where its time went to W&B, TensorBoard and "
         "metrics.jsonl. auto: if there is W&B or TensorBoard and a GPU is recorded.",
         choices=["auto", "always", "never"],
     )
-    partials: str = _flag(
+    partials: str = flag(
         "auto",
         "Analyse every trace beside training, with the lowest priority, and keep the analysis "
         "beside the trace, so that torch-trace analyze need not read the trace. auto: if a GPU is "
         "recorded.",
         choices=["auto", "always", "never"],
     )
-    wandb_artifacts: bool = _flag(
+    wandb_artifacts: bool = flag(
         False,
         "Also log the traces as an artifact of the W&B run: files up to 500 MB, 2 GB for each "
         "window.",
     )
-    memory_snapshot: bool = _flag(
+    memory_snapshot: bool = flag(
         False,
         "Keep the allocator's history while a window is recorded, and write a snapshot of each "
         "profiled rank beside its trace, for torch-trace memory and pytorch.org/memory_viz.",
     )
-    memory_snapshot_entries: int = _flag(
+    memory_snapshot_entries: int = flag(
         200_000,
         "Longest history of a memory snapshot: allocations and frees; older ones are forgotten.",
         metavar="N",
     )
-    memory_snapshot_stacks: str = _flag(
+    memory_snapshot_stacks: str = flag(
         "python",
         "Call stacks in a memory snapshot: python, all (with C++: a file three times as large), "
         "none.",
         choices=["python", "all", "none"],
     )
-    memory_timeline: bool = _flag(
+    memory_timeline: bool = flag(
         False,
         "A memory snapshot with the names of iterations, micro-batches and phases in it, so that "
         "torch-trace memory shows memory by category over the window.",
     )
-    on_oom: bool = _flag(
+    on_oom: bool = flag(
         False,
         "When a GPU has no memory for a request: say what was asked, who holds memory and what to "
         "try, and write a memory snapshot, on every profiled rank.",
     )
-    trigger: list[str] | None = _flag(
+    trigger: list[str] | None = flag(
         None,
         "Record another window when somebody asks for it while training runs: file (torch-trace "
         "trigger RUN), signal (SIGUSR2 to any rank). Or when an iteration is slow: slow-iteration.",
         nargs="+",
         choices=["file", "signal", "slow-iteration"],
     )
-    trigger_factor: float = _flag(
+    trigger_factor: float = flag(
         1.5, "An iteration is slow if it takes so many times the median of others.", metavar="K"
     )
-    trigger_windows: int = _flag(3, "Windows that slow iterations may ask for.", metavar="N")
-    trigger_apart: int = _flag(600, "Seconds between two of these windows.", metavar="SECONDS")
-    trigger_ranks: list[str] | None = _flag(
+    trigger_windows: int = flag(3, "Windows that slow iterations may ask for.", metavar="N")
+    trigger_apart: int = flag(600, "Seconds between two of these windows.", metavar="SECONDS")
+    trigger_ranks: list[str] | None = flag(
         None,
         "Ranks to record for a slow iteration, in words of --torch-profile-ranks; slowest is the "
         "one that --torch-profile-monitor has seen. Default: the ranks of the plan.",
         nargs="+",
         metavar="R",
     )
-    monitor: bool = _flag(
+    monitor: bool = flag(
         False, "Measure the parts of every iteration on all ranks, and say which rank is slow."
     )
-    monitor_interval: int = _flag(50, "Iterations between two lines of numbers.", metavar="N")
-    on_hang: float | None = _flag(
+    monitor_interval: int = flag(50, "Iterations between two lines of numbers.", metavar="N")
+    on_hang: float | None = flag(
         None,
         "When no iteration has ended for SECONDS, have every rank write where it is, for "
         "torch-trace hang RUN. Evaluation and checkpoints do not count.",
         metavar="SECONDS",
     )
-    preset: str | None = _flag(
+    preset: str | None = flag(
         None,
         "Switch on a common set of flags: light (no operators: slows recorded iterations least), "
         "overlap (what runs beside communication), modules (which module costs what), memory "
         "(what allocates memory), full (all of the last three).",
         choices=list(PRESETS),
     )
-    help: bool = _flag(False, "Print the help of these flags only, and exit.")
+    help: bool = flag(False, "Print the help of these flags only, and exit.")
 
     def with_preset(self) -> TorchProfileConfig:
         """The same configuration with what its preset switches on."""
@@ -285,47 +286,3 @@ def flag_of(field_name: str) -> str:
 def argument_of(field_name: str) -> str:
     """The argument of a field in Megatron's namespace: `ranks` -> `torch_profile_ranks`."""
     return "torch_profile" if field_name == "enabled" else f"torch_profile_{field_name}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricsConfig:
-    """Flags about numbers of the whole run, which need no `--torch-profile`.
-
-    A field is a flag and an argument of the same name. What the installed Megatron defines itself
-    stays Megatron's, and is only read here.
-    """
-
-    log_timers_to_wandb: bool = _flag(
-        False,
-        "Log timers (timers/<name>-time) and the split of the step time per log interval to the "
-        "W&B run, to TensorBoard and to the profile's metrics.jsonl, those that exist.",
-    )
-    log_timers_to_tensorboard: bool = _flag(False, "The same as --log-timers-to-wandb.")
-    log_gpu_stats_interval: float | None = _flag(
-        None,
-        "Read every GPU through NVML every SECONDS, and log utilisation, power, clocks, "
-        "temperature and memory per log interval.",
-        metavar="SECONDS",
-    )
-    log_memory_interval: int | None = _flag(
-        None,
-        "Log allocated, reserved and peak GPU memory of all ranks every N iterations; a multiple "
-        "of --log-interval.",
-        metavar="N",
-    )
-
-    @property
-    def timers(self) -> bool:
-        """Whether timers and the split of the step time are logged."""
-        return self.log_timers_to_wandb or self.log_timers_to_tensorboard
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anything is."""
-        return self.timers or bool(self.log_gpu_stats_interval or self.log_memory_interval)
-
-    def memory_at(self, iteration: int) -> bool:
-        """Whether memory is logged at this (logged) iteration."""
-        if self.log_memory_interval:
-            return iteration % self.log_memory_interval == 0
-        return self.log_gpu_stats_interval is not None

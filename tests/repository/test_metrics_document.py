@@ -7,7 +7,6 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.metrics import (
     across_ranks,
     nvml,
@@ -16,6 +15,7 @@ from megatron.torch_profile.metrics import (
     telemetry,
     timers,
 )
+from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.record.compilations import COUNTS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

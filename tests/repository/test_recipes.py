@@ -72,8 +72,8 @@ def test_a_field_is_a_flag(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "a flag")
     copy.insert(
         "megatron/torch_profile/config.py",
-        "    ranks: list[str] = _flag(",
-        '    surprise: int = _flag(1, "Surprises.", metavar="N")\n',
+        "    ranks: list[str] = flag(",
+        '    surprise: int = flag(1, "Surprises.", metavar="N")\n',
     )
     code = (
         "from megatron.torch_profile.hooks.command_line import of_command_line\n"

@@ -14,12 +14,12 @@ import logging_megatron
 import pytest
 from logging_megatron import Arguments, Follow, Loop, Timers, Writer
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.log import logger
 from megatron.torch_profile.metrics.run_metrics import Metrics
 from megatron.torch_profile.metrics.step_times import StepClock
+from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.patching import PatchSet
 from megatron.torch_profile.publish import sinks
 

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 from megatron.torch_profile.config import (
     FLAG,
-    MetricsConfig,
     TorchProfileConfig,
     argument_of,
     flag_of,
@@ -31,6 +30,7 @@ from megatron.torch_profile.hooks.command_line import (
     with_suggestion,
 )
 from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_trace.errors import UsageError
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.metrics import across_ranks, data_iterators, telemetry
 from megatron.torch_profile.metrics.nvml import Gpu
 from megatron.torch_profile.metrics.run_metrics import Metrics
+from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.publish import sinks
 

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.metrics import (
@@ -26,6 +25,7 @@ from megatron.torch_profile.metrics import (
 )
 from megatron.torch_profile.metrics.nvml import GIB
 from megatron.torch_profile.metrics.step_times import ProfiledIterations, StepClock, StepSplit
+from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.publish import sinks
 from megatron.torch_profile.record.compilations import COUNTS, CompileWatch

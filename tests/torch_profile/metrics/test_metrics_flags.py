@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.hooks import arguments
+from megatron.torch_profile.metrics_config import MetricsConfig
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from logging_megatron import Follow
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.metrics import lifetime, telemetry
 from megatron.torch_profile.metrics.nvml import GIB, Gpu, throttle_names
 from megatron.torch_profile.metrics.telemetry import FIELDS, Fleet, Sampler, summarise, unknown
+from megatron.torch_profile.metrics_config import MetricsConfig
 
 
 class Nvml(ModuleType):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from logging_megatron import Follow, Loop
 
-from megatron.torch_profile.config import MetricsConfig
 from megatron.torch_profile.metrics.timers import Reading, summarise
+from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.publish import sinks
 
 KEY = "timers/forward-backward-time"
