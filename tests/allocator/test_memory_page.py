@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import invoked
-from snapshot_builder import MIB, SnapshotBuilder
+from snapshot_builder import MIB, SnapshotBuilder, block
 
 from megatron.torch_trace.errors import UsageError
 
@@ -112,3 +112,26 @@ def test_histories_that_do_not_overlap_count_from_their_own_begin(tmp_path: Path
     text = path.read_text()
     assert [chart["times"][-1] for chart in curves(text)["charts"]] == [500, 500]
     assert "each one counts from its own begin" in text
+
+
+def test_a_snapshot_without_a_history_is_one_moment(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.segment(block(4 * MIB), block(2 * MIB, state="inactive"))
+    path = tmp_path / "memory.html"
+    invoked("memory", built.write(tmp_path / "snapshot.pickle"), "-o", path)
+    text = path.read_text()
+    assert "There is no history: this is the moment of the snapshot." in text
+    (chart,) = curves(text)["charts"]
+    assert (chart["times"], chart["categories"]) == ([0, 1], {"unknown": [4096, 4096]})
+
+
+def test_a_page_of_a_cut_snapshot_is_written_and_said_to_be_damaged(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.alloc(MIB, "mlp.py:3 forward")
+    path = built.write(tmp_path / "snapshot.pickle")
+    path.write_bytes(path.read_bytes()[:-3])
+    ended = invoked("memory", path, "-o", tmp_path / "memory.html")
+    assert "damaged" in str(ended.exception)
+    assert (tmp_path / "memory.html").exists()
+    ended = invoked("memory", path, "-o", tmp_path / "strict.html", "--strict")
+    assert not (tmp_path / "strict.html").exists()

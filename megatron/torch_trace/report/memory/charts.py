@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.pictures.curves import Curves
@@ -114,7 +116,7 @@ def holders_in_words(one: DrawnRank) -> list[str]:
 
 
 def _chart(number: int, one: DrawnRank, start: int, *, timed: bool) -> dict[str, Any]:
-    curves = one.picture.curves
+    curves = _drawable(one.picture.curves)
     return {
         "id": number,
         "times": _times(curves, start, timed=timed),
@@ -129,6 +131,18 @@ def _chart(number: int, one: DrawnRank, start: int, *, timed: bool) -> dict[str,
             if timed
         ],
     }
+
+
+def _drawable(curves: Curves) -> Curves:
+    """A single moment, which a snapshot without a history is, becomes a short line."""
+    if len(curves.times) > 1:
+        return curves
+    return replace(
+        curves,
+        times=np.append(curves.times, curves.times + 1),
+        categories={one: np.repeat(values, 2) for one, values in curves.categories.items()},
+        reserved=np.repeat(curves.reserved, 2),
+    )
 
 
 def _times(curves: Curves, start: int, *, timed: bool) -> list[int]:

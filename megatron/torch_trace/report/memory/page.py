@@ -147,6 +147,9 @@ def _notes(drawn: Sequence[DrawnRank], shown: Sequence[DrawnRank]) -> Iterable[s
         )
     if len(shown) > 1 and not is_one_clock(shown):
         yield "The histories do not overlap in time: each one counts from its own begin."
+    if not any(one.rank.answer.entries for one in shown):
+        yield "There is no history: this is the moment of the snapshot."
+        return
     if not all(one.picture.curves.timed for one in shown):
         yield "The history has no times: the axis counts its entries."
     yield (

@@ -9,8 +9,8 @@
     while (Math.abs(bytes) >= 999.5 && n < sizes.length - 1) { bytes /= 1000; n += 1; }
     return `${n && bytes < 100 ? Number(bytes.toPrecision(3)) : Math.round(bytes)} ${sizes[n]}`;
   };
-  const duration = us => Math.abs(us) >= 1e6 ? `${(us / 1e6).toPrecision(4)} s`
-    : Math.abs(us) >= 1e3 ? `${(us / 1e3).toPrecision(4)} ms` : `${Math.round(us)} us`;
+  const duration = us => Math.abs(us) >= 1e6 ? `${Number((us / 1e6).toPrecision(4))} s`
+    : Math.abs(us) >= 1e3 ? `${Number((us / 1e3).toPrecision(4))} ms` : `${Math.round(us)} us`;
   const moment = value => data.timed ? duration(value) : `entry ${value}`;
   const colour = name => {
     const swatch = document.createElement("i");
@@ -21,6 +21,7 @@
     return found;
   };
   const strip = 15;
+  const whole = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].flatMap(power => [1, 2, 5].map(n => n * 10 ** power));
 
   // Marks of what training did, in a strip above the curves.
   const marks = chart => u => {
@@ -30,12 +31,16 @@
     ctx.rect(bbox.left, bbox.top - height, bbox.width, height);
     ctx.clip();
     ctx.font = `${10 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
     ctx.textBaseline = "middle";
+    // A step's name would stand below the marks of its micro-batches.
+    const covered = chart.ranges.some(one => one[0] !== "step");
     for (const [kind, label, start, end] of chart.ranges) {
       const left = u.valToPos(start, "x", true), right = u.valToPos(end, "x", true);
       if (right < bbox.left || left > bbox.left + bbox.width) continue;
       ctx.fillStyle = colours[kind];
       ctx.fillRect(left, bbox.top - height, Math.max(right - left, 1), height - ratio);
+      if (kind === "step" && covered) continue;
       if (ctx.measureText(label).width + 4 * ratio < right - left) {
         ctx.fillStyle = colours.text;
         ctx.fillText(label, Math.max(left, bbox.left) + 2 * ratio, bbox.top - height / 2);
@@ -52,6 +57,8 @@
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     const x = u.valToPos(chart.times[chart.peak], "x", true);
     const y = u.valToPos(chart.peak_bytes, "y", true);
     ctx.strokeStyle = ctx.fillStyle = colours.text;
@@ -112,7 +119,7 @@
         cursor: { sync: { key: "memory" }, points: { show: false }, drag: { x: true, y: false } },
         scales: { x: { time: false, range: (u, low, high) => low === null || high === low ? [data.start, data.end] : [low, high] }, y: { range: [0, most] } },
         axes: [
-          { ...axis, size: 32, values: (u, ticks) => ticks.map(moment) },
+          { ...axis, size: 32, incrs: whole, values: (u, ticks) => ticks.map(moment) },
           { ...axis, size: 70, values: (u, ticks) => ticks.map(size) },
         ],
         series: [{}, ...areas, { stroke: colours.text, width: 1.5, dash: [5, 4], paths: stepped, points: { show: false } }],
