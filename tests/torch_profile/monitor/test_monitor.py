@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.monitor.iterations import measured
+from megatron.torch_profile.monitor.iterations import monitor as monitor_module
 from megatron.torch_profile.monitor.iterations.interval_line import Intervals
 from megatron.torch_profile.monitor.iterations.judgement import Judge, SlowRank
 from megatron.torch_profile.monitor.iterations.measured import Measured
@@ -250,3 +252,25 @@ def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_
     assert told[:3] == [10, 20, 30]
     assert [line["monitor/iteration"] for line in ranks[2][1].lines] == told
     assert ranks[0][1].last_iterations()[-1]["iteration"] == 99
+
+
+def test_a_store_that_fails_costs_the_monitor_and_is_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(OneProcess):
+        def set(self, key: str, value: str) -> None:
+            raise ConnectionError("the store is gone")
+
+    monkeypatch.setattr(monitor_module, "LOOK_SECONDS", 0.01)
+    clock = PhaseClock(Marks())
+    watching = Monitor(clock, topology(1), Gone(), 10)
+    watching.start()
+    for iteration in range(50):
+        clock.begin_step(iteration)
+        time.sleep(0.002)
+    watching.stop()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == (
+        "[torch-profile monitor-failed] warning: rank 1 is not monitored any more: "
+        "ConnectionError: the store is gone"
+    )
