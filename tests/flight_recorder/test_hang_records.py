@@ -174,3 +174,12 @@ def test_a_run_without_hang_records_is_told_which_flag_makes_them(tmp_path: Path
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(UsageError, match="no rank of this run has left a hang record; start the "):
         hang(tmp_path)
+
+
+def test_records_can_be_named_by_the_run_by_their_folder_and_by_themselves(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for rank in (0, 1, 3):
+        run.rank(rank, WAITS)
+    run.rank(2, IN_THE_LOADER)
+    files = sorted((tmp_path / "hangs").iterdir())
+    assert hang(tmp_path).verdict == hang(tmp_path / "hangs").verdict == hang(files).verdict

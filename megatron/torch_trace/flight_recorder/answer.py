@@ -10,7 +10,7 @@ from pathlib import Path
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, dimension_of
 from megatron.torch_trace.flight_recorder.hang_files import (
     LastHang,
-    hangs_folder,
+    hang_files,
     read_last_hang,
 )
 from megatron.torch_trace.flight_recorder.places import Place, blames_by_place, place_of
@@ -82,9 +82,9 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
         UsageError: there is no record, or a rank has two.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
-    folder = hangs_folder(paths)
-    if folder is not None:
-        return _of_a_run(read_last_hang(folder))
+    files = hang_files(paths)
+    if files:
+        return _of_a_run(read_last_hang(files))
     records, skipped = read_records(paths)
     joined = Joined(records)
     blames = joined.blames()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.sources import is_folder
+from megatron.torch_trace.files.sources import is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import FlightRecord
 from megatron.torch_trace.flight_recorder.record_file import read_record
 from megatron.torch_trace.format.hang_records import (
@@ -52,17 +52,22 @@ class LastHang:
         return tuple(r for r in range(self.world_size) if r not in self.records and r not in hidden)
 
 
-def hangs_folder(paths: Sequence[Path | str]) -> Path | None:
-    """The folder with hang records that a run is named by; None if these paths name no such run."""
-    if len(paths) != 1:
-        return None
-    for folder in (Path(paths[0]), Path(paths[0]) / HANGS):
-        if is_folder(folder) and any(folder.glob(f"*{HANG_SUFFIX}")):
-            return folder
-    return None
+def hang_files(paths: Sequence[Path | str]) -> list[Path]:
+    """The hang records that a run, its folder of them, or their own names stand for.
+
+    Nothing where these paths name something else.
+    """
+    named = [Path(path) for path in paths]
+    if all(path.name.endswith(HANG_SUFFIX) and is_file(path) for path in named):
+        return named
+    if len(named) == 1:
+        for folder in (named[0], named[0] / HANGS):
+            if is_folder(folder) and (found := sorted(folder.glob(f"*{HANG_SUFFIX}"))):
+                return found
+    return []
 
 
-def read_last_hang(folder: Path) -> LastHang:
+def read_last_hang(files: Sequence[Path]) -> LastHang:
     """The records of the last hang.
 
     Raises:
@@ -71,13 +76,13 @@ def read_last_hang(folder: Path) -> LastHang:
     whole: list[tuple[Path, HangRecord]] = []
     skipped: list[tuple[Path, str]] = []
     damaged: list[Path] = []
-    for path in sorted(folder.glob(f"*{HANG_SUFFIX}")):
+    for path in files:
         try:
             whole.append((path, HangRecord.parse(path.read_bytes())))
         except (OSError, ValueError):
             damaged.append(path)
     if not whole:
-        raise UsageError(f"{folder}: no hang record in it is whole.")
+        raise UsageError(f"{files[0].parent}: no hang record in it is whole.")
     newest = max((record for _, record in whole), key=lambda one: one.began_ns)
     chosen: dict[int, tuple[Path, HangRecord]] = {}
     for path, record in whole:
