@@ -144,6 +144,22 @@ def test_metrics_tell_what_is_not_torchs(tmp_path: Path) -> None:
     assert found["largest_micro_batch"] == 8
 
 
+def test_an_out_of_memory_error_tells_what_the_gpu_has_and_what_is_not_torchs(
+    tmp_path: Path,
+) -> None:
+    folder = run_of(tmp_path / "run", process())
+    seen = {"schema": 1, "total_bytes": 8 * 10**9, "outside_bytes": 10**9}
+    window = folder / "iter-0000005" / "artifacts"
+    (window / "rank-0.live_bytes.json").write_text(json.dumps(seen))
+    found = fit(folder)
+    assert (found["ranks"][0]["room_bytes"], found["outside_of_torch_is_assumed"]) == (
+        7 * 10**9,
+        False,
+    )
+    (window / "rank-0.live_bytes.json").write_text('{"total_bytes": "many"}')
+    assert fit(folder)["ranks"][0]["room_bytes"] is None
+
+
 def test_what_the_gpu_has_is_not_made_up(tmp_path: Path) -> None:
     found = fit(run_of(tmp_path / "run", process()))
     assert (found["largest_micro_batch"], found["ranks"][0]["room_bytes"]) == (None, None)

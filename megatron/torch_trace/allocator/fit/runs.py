@@ -27,4 +27,6 @@ def fit_of_runs(ranks: Sequence[RankMemory], moments: Sequence[Moments]) -> Fit 
     if not runs:
         return "nothing is in use in the snapshots."
     first, *others = runs.values()
-    return fit_of(first, others, outside_of_torch(Path(next(iter(runs)))))
+    seen = [one.rank.place.outside for one in first if one.rank.place.outside is not None]
+    outside = max(seen) if seen else outside_of_torch(Path(next(iter(runs))))
+    return fit_of(first, others, outside)

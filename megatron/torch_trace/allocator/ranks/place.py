@@ -21,6 +21,7 @@ from megatron.torch_trace.files.sources import rank_in_name, read_metadata
 from megatron.torch_trace.format.file_names import RUN_FILE, TraceName
 from megatron.torch_trace.reader import Metadata
 
+_SNAPSHOT, _LIVE_BYTES = ".memory_snapshot.pickle", ".live_bytes.json"
 _FOLDERS = 3
 """From `artifacts/` to the run's folder."""
 
@@ -36,6 +37,8 @@ class Place:
         layout: sizes of the parallel dimensions, from run.json.
         argv: the command line, where a trace beside the snapshot has it.
         folder: of the run; else the one that the snapshot lies in.
+        outside: bytes of the GPU that were not torch's, as an out-of-memory error saw them; None
+            if none did.
     """
 
     coordinates: Mapping[str, int] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class Place:
     layout: Mapping[str, int] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
     folder: str = ""
+    outside: int | None = None
 
     @property
     def stage(self) -> int | None:
@@ -63,13 +67,15 @@ def place_of(answer: MemoryAnswer) -> Place:
     coordinates = _of_the_run(run, answer.rank) or (metadata.coordinates if metadata else {})
     arguments, layout = run.get("arguments"), run.get("layout")
     argv = metadata.own.get("argv") if metadata else None
+    seen = _live_bytes(answer.path)
     return Place(
         coordinates,
-        _capacity(metadata, answer.device),
+        _capacity(metadata, answer.device) or _positive(seen.get("total_bytes")),
         arguments if isinstance(arguments, dict) else {},
         _whole(layout),
         tuple(map(str, argv)) if isinstance(argv, list) else (),
         str(folder),
+        _positive(seen.get("outside_bytes")),
     )
 
 
@@ -78,6 +84,19 @@ def _run(path: Path) -> tuple[dict[str, Any], Path]:
         with suppress(OSError, ValueError):
             return read_object(folder / RUN_FILE), folder
     return {}, path.absolute().parent
+
+
+def _live_bytes(path: Path) -> dict[str, Any]:
+    """What capture wrote of an out-of-memory error beside its snapshot; {} of other snapshots."""
+    stem, found, _ = path.name.partition(_SNAPSHOT)
+    if found:
+        with suppress(OSError, ValueError):
+            return read_object(path.with_name(stem + _LIVE_BYTES))
+    return {}
+
+
+def _positive(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
 
 
 def _of_the_run(run: Mapping[str, Any], rank: int | None) -> Mapping[str, int]:
@@ -115,7 +134,6 @@ def _traces(answer: MemoryAnswer) -> Iterator[Path]:
 
 def _capacity(metadata: Metadata | None, device: int) -> int | None:
     for one in metadata.devices if metadata else ():
-        size = one.get("totalGlobalMem")
-        if one.get("id") == device and type(size) is int and size > 0:
-            return size
+        if one.get("id") == device:
+            return _positive(one.get("totalGlobalMem"))
     return None
