@@ -11,7 +11,7 @@ import difflib
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -21,6 +21,14 @@ from megatron.torch_trace.errors import UsageError
 Dtype = Literal["float32", "float16", "bfloat16", "float64", "int64", "int32", "bool"]
 Floating = Literal["float32", "float16", "bfloat16", "float64"]
 Direction = Literal["forward", "forward-backward"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": get_args(Dtype),
+    "autocast": get_args(Floating),
+    "cast": get_args(Floating),
+    "direction": get_args(Direction),
+    "device": ("auto", "cpu", "cuda"),
+}
+"""Of keys that take one of a few words."""
 _MOST_VARIANTS = 200
 
 
@@ -193,6 +201,11 @@ def _sentence(said: str, document: dict[str, Any]) -> str:
         return f"{inside}the key `{missing['name']}` is missing."
     if "[...]" in path:
         path = _named(path, problem, document)
+    choice = re.fullmatch(r"Invalid enum value '(?P<value>.*)'", problem)
+    if choice:
+        key = path.rpartition(".")[2]
+        return f"{path}: {choice['value']!r}{nearest(choice['value'], list(CHOICES[key]))}"
+    problem = problem.replace("`array`", "a list").replace("`object`", "keys with values")
     return f"{path}: {problem[0].lower()}{problem[1:]}."
 
 

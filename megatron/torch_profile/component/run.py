@@ -201,6 +201,7 @@ def run(config: Config, *, clock: Clock | None = None) -> Answer:
         _check_ranks(config, ranks)
         stack.enter_context(ready.surroundings(wanted, config, device))
         files = RunFiles.made(config, ranks)
+        stack.callback(files.remove_empty)
         clock = clock or clock_of(device, flush=config.flush_l2)
         ceilings = CeilingsCache() if config.roofline else None
         measurer = Measurer(config, device, clock, ranks, files, ceilings)

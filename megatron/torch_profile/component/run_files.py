@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ class RunFiles:
         if isinstance(made, UsageError):
             raise UsageError(f"dir: {root}; no folder can be made there; name one that can.")
         return cls(config, ranks, made)
+
+    def remove_empty(self) -> None:
+        """Take the folder back if nothing was written into it."""
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def metadata(self, case: Case, flops: int | None, device: str) -> dict[str, Any]:
         """What a trace of this rank says of itself."""

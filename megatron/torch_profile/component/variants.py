@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from megatron.torch_profile.component.config import (
+    CHOICES,
     Compile,
     Config,
     Direction,
@@ -90,6 +91,11 @@ def _at(variant: Variant, point: tuple[tuple[str, Any], ...]) -> Variant:
         return msgspec.convert(plain, Variant)
     except msgspec.ValidationError as error:
         told = ", ".join(f"{key}: {value!r}" for key, value in point)
+        wrong = [(k, v) for k, v in point if k in CHOICES and v not in CHOICES[k]]
+        if wrong:
+            key, value = wrong[0]
+            said = f"{key}: {value!r}{nearest(str(value), list(CHOICES[key]))}"
+            raise UsageError(f"grid ({told}): {said}") from None
         raise UsageError(f"grid ({told}): {str(error).partition(' - at')[0].lower()}.") from None
 
 

@@ -37,6 +37,7 @@ def test_a_json_file_says_the_same_as_a_yaml_file(tmp_path: Path) -> None:
         ("warmup: 3\n", "the key `target` is missing."),
         ("target: x\nmeasure: 1\n", "measure: 1; must be 2 or more."),
         ("target: x\nmeasure: many\n", "measure: expected `int`, got `str`."),
+        ("target: x\ninputs: 3\n", "inputs: expected a list, got `int`."),
         ("target: x\nsizes: {hidden: 0}\n", "sizes.hidden: 0; must be 1 or more."),
         (
             "target: x\nvariants: {fast: {compiled: true}}\n",
@@ -44,7 +45,7 @@ def test_a_json_file_says_the_same_as_a_yaml_file(tmp_path: Path) -> None:
         ),
         (
             "target: x\nvariants: {fast: {cast: bf16}}\n",
-            "variants.fast.cast: invalid enum value 'bf16'.",
+            "variants.fast.cast: 'bf16'; did you mean `bfloat16`?",
         ),
         ("target: x\ngrid: {compile: []}\n", "grid.compile: is empty; give the values to compare."),
         ("- 1\n", "holds no keys; it needs at least `target: NAME`."),
@@ -123,7 +124,10 @@ def test_a_grid_alone_has_its_first_point_as_baseline() -> None:
             "grid.compille=[true]",
             "grid.compille: nothing to vary by this name; did you mean `compile`?",
         ),
-        ("grid.cast=[half]", "grid (cast: 'half'): invalid enum value 'half'."),
+        (
+            "grid.cast=[half]",
+            "grid (cast: 'half'): cast: 'half'; there are float32, float16, bfloat16, float64.",
+        ),
     ],
 )
 def test_a_mistake_in_a_grid_is_one_sentence(change: str, sentence: str) -> None:

@@ -50,6 +50,10 @@ def mlp(place: Place) -> Component:
 def moe(place: Place) -> Component:
     """Router, dispatcher and experts."""
     grouped = place.switch("grouped", False)
+    if place.sizes["top_k"] > place.sizes["experts"]:
+        raise UsageError(
+            f"sizes.top_k: {place.sizes['top_k']}; there are {place.sizes['experts']} experts."
+        )
     config = config_of(
         place,
         num_moe_experts=place.sizes["experts"],

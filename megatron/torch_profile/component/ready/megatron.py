@@ -13,6 +13,7 @@ import torch.distributed as dist
 from megatron.torch_profile.component.config import Config
 from megatron.torch_profile.cpu import training as on_cpu
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.wording import counted
 
 
 @contextmanager
@@ -43,7 +44,9 @@ def megatron(config: Config, device: str) -> Iterator[None]:
         world = dist.get_world_size()
         for name, size in (("tensor", parallel.tensor), ("context", parallel.context)):
             if world % size:
-                raise UsageError(f"parallel.{name}: {size}; there are {world} ranks.")
+                raise UsageError(
+                    f"parallel.{name}: {size}; must divide the {counted(world, 'rank')}."
+                )
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=parallel.tensor,
             context_parallel_size=parallel.context,
