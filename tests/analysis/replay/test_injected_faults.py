@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of known size in hand-built ranks: `analyze` names the rank and the span, and its gain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from machine import Act, Machine, cpu, reduce, run, sync
+
+from megatron import torch_trace
+
+TURNS = 8
+
+
+def programs(rank: int, turns: Sequence[int], sleep: int) -> dict[int, list[Act]]:
+    """Four ranks whose CPUs differ by some us everywhere; one of them sleeps in some turns."""
+    return {
+        one: [
+            act
+            for turn in range(TURNS)
+            for act in (
+                cpu(200_000 + 1_500 * one + (sleep if one == rank and turn in turns else 0)),
+                run("gemm", 50_000),
+                reduce(8_000),
+                sync(),
+            )
+        ]
+        for one in range(4)
+    }
+
+
+@pytest.mark.parametrize("sleep", [60_000, 400_000])
+@pytest.mark.parametrize("turns", [[2], list(range(TURNS)), [0, 5, 7]], ids=["once", "all", "some"])
+@pytest.mark.parametrize("rank", range(4))
+def test_the_rank_and_the_gain_of_a_fault_are_right(
+    rank: int, turns: Sequence[int], sleep: int, tmp_path: Path
+) -> None:
+    faulty, healthy = Machine(programs(rank, turns, sleep)), Machine(programs(rank, (), 0))
+    analysis = torch_trace.analyze(faulty.record(tmp_path), gains=True)
+    found = [one for one in analysis.findings if one.code == "straggler"]
+    (cause,) = found[0].evidence["causes"]
+    assert (cause["rank"], cause["count"]) == (rank, len(turns))
+    grown = faulty.iteration_ns - healthy.iteration_ns
+    assert found[0].gain_ns == pytest.approx(grown, rel=0.1)
+    assert found[0].sure_gain_ns
