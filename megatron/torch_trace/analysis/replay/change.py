@@ -13,7 +13,7 @@ all ranks. `read` makes a change from a flag and its value, and says which value
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 ALL = "all"
@@ -28,13 +28,15 @@ class Change:
     """One thing that is different in the simulated iteration."""
 
     flag: ClassVar[str]
+    form: ClassVar[str]
+    """What stands behind the flag, with the fields' names in braces."""
     of_spans: ClassVar[bool] = False
     """Whether the graph of spans answers it; else the graph of kernels."""
 
     @property
     def value(self) -> str:
         """What stands behind the flag."""
-        raise NotImplementedError
+        return self.form.format(**{one.name: getattr(self, one.name) for one in fields(self)})
 
     @property
     def text(self) -> str:
@@ -47,11 +49,8 @@ class RankAsMedian(Change):
     """The CPU of a rank takes as long as the median of the ranks that do the same work."""
 
     flag: ClassVar[str] = "--rank"
+    form: ClassVar[str] = "{rank}=median"
     rank: int
-
-    @property
-    def value(self) -> str:
-        return f"{self.rank}=median"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +58,9 @@ class CommunicationScaled(Change):
     """Transfers of a dimension (or of `all`) take `factor` times as long; waits for ranks stay."""
 
     flag: ClassVar[str] = "--comm"
+    form: ClassVar[str] = "{dimension}*{factor:g}"
     dimension: str
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.dimension}*{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +68,8 @@ class Overlapped(Change):
     """Compute no longer waits for communication of a dimension, as far as its data allow."""
 
     flag: ClassVar[str] = "--overlap"
+    form: ClassVar[str] = "{dimension}"
     dimension: str
-
-    @property
-    def value(self) -> str:
-        return self.dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +77,8 @@ class LaunchScaled(Change):
     """Calls that launch GPU work take `factor` times as long."""
 
     flag: ClassVar[str] = "--launch"
+    form: ClassVar[str] = "{factor:g}"
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +86,8 @@ class OperatorsScaled(Change):
     """The CPU's time in operators, launches aside, is `factor` times as long."""
 
     flag: ClassVar[str] = "--cpu-operators"
+    form: ClassVar[str] = "*{factor:g}"
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"*{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +95,9 @@ class KernelsScaled(Change):
     """Kernels whose names the regular expression finds take `factor` times as long."""
 
     flag: ClassVar[str] = "--kernel"
+    form: ClassVar[str] = "{pattern}*{factor:g}"
     pattern: str
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.pattern}*{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +109,9 @@ class ModuleScaled(Change):
     """
 
     flag: ClassVar[str] = "--module"
+    form: ClassVar[str] = "{module}*{factor:g}"
     module: str
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.module}*{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +119,9 @@ class CopiesScaled(Change):
     """Copies of a kind, one of `COPY_KINDS`, take `factor` times as long, and at 0 block nobody."""
 
     flag: ClassVar[str] = "--copies"
+    form: ClassVar[str] = "{kind}={factor:g}"
     kind: str
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.kind}={self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +129,7 @@ class WithoutSynchronisation(Change):
     """The CPU never waits for the GPU."""
 
     flag: ClassVar[str] = "--sync"
-
-    @property
-    def value(self) -> str:
-        return "none"
+    form: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +137,8 @@ class DataLoaderScaled(Change):
     """The CPU's time in the data loader, on every rank, is `factor` times as long."""
 
     flag: ClassVar[str] = "--data-loader"
+    form: ClassVar[str] = "{factor:g}"
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +147,8 @@ class TinyKernelsScaled(Change):
     long: at 0 as if all of them were fused into others."""
 
     flag: ClassVar[str] = "--tiny-kernels"
+    form: ClassVar[str] = "{factor:g}"
     factor: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.factor:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +156,7 @@ class WithoutBarriers(Change):
     """No rank waits in a barrier: it waits for a late rank in the next collective, if it has to."""
 
     flag: ClassVar[str] = "--barriers"
-
-    @property
-    def value(self) -> str:
-        return "none"
+    form: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +168,8 @@ class RecordingCost(Change):
     """
 
     flag: ClassVar[str] = "--recording-cost"
+    form: ClassVar[str] = "{ns:g}"
     ns: float
-
-    @property
-    def value(self) -> str:
-        return f"{self.ns:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +177,9 @@ class MicroBatches(Change):
     """So many micro-batches of the recorded size an iteration."""
 
     flag: ClassVar[str] = "--micro-batches"
+    form: ClassVar[str] = "{count}"
     of_spans: ClassVar[bool] = True
     count: int
-
-    @property
-    def value(self) -> str:
-        return str(self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +187,9 @@ class VirtualStages(Change):
     """Each pipeline rank has so many virtual stages; 1 is 1F1B without interleaving."""
 
     flag: ClassVar[str] = "--virtual-stages"
+    form: ClassVar[str] = "{count}"
     of_spans: ClassVar[bool] = True
     count: int
-
-    @property
-    def value(self) -> str:
-        return str(self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +213,5 @@ class StagesBalanced(Change):
     """Every pipeline stage takes as long as the mean of them."""
 
     flag: ClassVar[str] = "--stages"
+    form: ClassVar[str] = "balanced"
     of_spans: ClassVar[bool] = True
-
-    @property
-    def value(self) -> str:
-        return "balanced"
