@@ -87,7 +87,11 @@ def possible_gains(analysis: Analysis) -> list[str]:
         "idle": shares.idle,
     }
     went = ", ".join(f"{part} {percent(share)}" for part, share in parts.items() if share)
-    had = ", ".join(f"{duration(one.gain_ns)} without `{one.code}`" for one in sure[:_MOST_GAINS])
+    had = ", ".join(
+        f"{duration(one.gain_ns)} "
+        + (f"with `{one.change}`" if one.code == _BUBBLE else f"without `{one.code}`")
+        for one in sure[:_MOST_GAINS]
+    )
     # What costs nothing in the window may cost most without the profiler.
     costly = [one for one in analysis.findings if one.severity == "high" and one.gain_ns is None]
     also = "".join(f"; unknown without `{one.code}`" for one in costly[:1])
