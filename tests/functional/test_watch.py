@@ -47,7 +47,7 @@ def test_the_monitor_names_a_slow_rank_within_three_iterations_and_changes_no_lo
         r"in an iteration of .* \(seen in iteration (\d+)\)",
         run.output,
     )
-    assert ("1", "31", "forward", "32") in slow
+    assert ("1", "31", "forward", "33") in slow
     assert {rank for rank, since, _, _ in slow if 31 <= int(since) <= 33} == {"1"}
 
     (file,) = folder.rglob("metrics.jsonl")

@@ -127,7 +127,10 @@ def test_45_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
 class Job:
     """Iterations of 200 ms on ranks whose work varies by 1 ms; everybody waits for the slowest."""
 
-    def __init__(self, ranks: int = 4, stages: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, ranks: int = 4, stages: int = 1, seed: int = 0, hiccups: float = 0.0
+    ) -> None:
+        self.hiccups = hiccups
         self.random = random.Random(seed)
         self.ranks = ranks
         self.judge = Judge(peers_of(topology(0, stages=stages, ranks=ranks)))
@@ -139,6 +142,7 @@ class Job:
         for _ in range(iterations):
             self.iteration += 1
             own = [self.random.gauss(150, 1) for _ in range(self.ranks)]
+            own = [ms + 60 * (self.random.random() < self.hiccups) for ms in own]
             for rank, more in (slow or {}).items():
                 own[rank] += more
             total = max(own) + 50 + (500 if disturbed else 0)
@@ -156,7 +160,7 @@ def test_a_slow_rank_is_named_with_its_part_within_three_iterations(rank: int, s
         job = Job(stages=stages, seed=seed)
         assert [*job.run(40)] == []
         (slow,) = job.run(3, {rank: 30})
-        assert (slow.rank, slow.since, slow.iteration, slow.part) == (rank, 41, 42, "forward")
+        assert (slow.rank, slow.since, slow.iteration, slow.part) == (rank, 41, 43, "forward")
         assert 25 < slow.excess < 35
         assert [*job.run(50, {rank: 30})] == [], "it is said once"
 
@@ -175,9 +179,14 @@ def test_no_alarm_in_2000_healthy_iterations_with_evaluation_and_checkpoints() -
             alarms += job.run(49)
             alarms += job.run(1, {1: 300}, disturbed=True)
         assert alarms == []
-        # One iteration is no habit: a garbage collection, a file that comes late.
-        assert [*job.run(1, {3: 100})] == []
+        # Two iterations are no habit: a garbage collection, a file that comes late.
+        assert [*job.run(2, {3: 100})] == []
         assert [*job.run(5)] == []
+
+
+def test_hiccups_of_single_iterations_are_no_alarm() -> None:
+    alarms = [slow for seed in range(5) for slow in Job(seed=seed, hiccups=0.02).run(2000)]
+    assert len(alarms) <= 5, "one in 2,000 iterations"
 
 
 def test_a_rank_without_peers_is_not_slow_before_its_past_has_told_how_much_it_varies() -> None:
@@ -245,7 +254,7 @@ def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_
     assert line == (
         "[torch-profile slow-rank] warning: rank 1 (node0, pp0) is slow since iteration 21: 20 ms "
         "longer in the rest of the iteration than its peers, in an iteration of 40 ms (seen in "
-        "iteration 22)"
+        "iteration 23)"
     )
     ranks[2][1].look()
     told = [line["monitor/iteration"] for line in ranks[0][1].lines]

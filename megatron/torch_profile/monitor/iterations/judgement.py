@@ -28,7 +28,7 @@ _NOISE = 8.0
 """So many deviations of what varies from one iteration to the next."""
 _KNOWN = 10
 """Iterations that tell how much they vary."""
-_IN_A_ROW = 2
+_IN_A_ROW = 3
 _OUT_IN_A_ROW = 5
 
 
