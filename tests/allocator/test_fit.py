@@ -192,6 +192,16 @@ def test_recomputation_frees_what_was_measured_less_one_layer(tmp_path: Path) ->
     assert found["--recompute-granularity full"] == (112 * 4 - 114, 114)
 
 
+def test_what_does_not_lower_the_peak_frees_nothing(tmp_path: Path) -> None:
+    built = process()
+    step = built.alloc(2000 * MIB, *ADAM)
+    built.free(step, *ADAM)
+    found = fit(run_of(tmp_path / "run", built))
+    assert effects(found)["--recompute-granularity full"][0] == 0
+    (full,) = [one for one in found["effects"] if "granularity" in one["change"]]
+    assert full["how"].endswith("; the peak is at another moment")
+
+
 def test_fused_attention_has_nothing_to_recompute_selectively(tmp_path: Path) -> None:
     found = effects(fit(run_of(tmp_path / "run", process(core=2))))
     assert found["--recompute-activations"] == (0, 2)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.allocator.fit.formulas import (
     ACTIVATIONS,
@@ -15,6 +15,7 @@ from megatron.torch_trace.allocator.fit.formulas import (
 )
 from megatron.torch_trace.allocator.fit.moments import Moments
 from megatron.torch_trace.allocator.fit.shape import Shape
+from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.wording import percent, size
 
 _WORST_FORMULA = 0.30
@@ -72,9 +73,9 @@ def layers_of(moments: Moments, shape: Shape) -> Layers | str:
     total = int(moments.layers[at])
     if not total:
         return "no stack of a transformer layer is in the history"
-    begun = int(moments.begun[at])
+    begun = 1 if shape.pipeline == 1 else int(moments.begun[at])
     if begun > 0:
-        count, marked = here * begun // shape.virtual, True
+        count, marked = max(1, here * begun // shape.virtual), shape.pipeline > 1
     elif (kept := shape.in_flight()) is not None:
         count, marked = here * kept, False
     else:
@@ -92,7 +93,21 @@ def layers_of(moments: Moments, shape: Shape) -> Layers | str:
 def effects_of(moments: Moments, shape: Shape) -> tuple[Effect, ...]:
     """Every change that is not made already."""
     layers = layers_of(moments, shape)
-    return tuple(one for rule in _RULES if (one := rule(moments, shape, layers)) is not None)
+    found = [one for rule in _RULES if (one := rule(moments, shape, layers)) is not None]
+    elsewhere = moments.layers[moments.peak] < moments.layers[moments.deepest]
+    return tuple(
+        replace(one, how=f"{one.how}; the peak is at another moment")
+        if one.frees == 0 and elsewhere
+        else one
+        for one in found
+    )
+
+
+def _at_peak(moments: Moments, freed: float, column: Ints) -> int:
+    """What the peak loses where so much of a column's most is freed: another moment may be next."""
+    most = int(column.max())
+    share = min(1.0, max(0.0, freed) / most) if most else 0.0
+    return int(moments.in_use.max()) - int((moments.in_use - share * column).max())
 
 
 def _selective(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
@@ -108,7 +123,7 @@ def _selective(moments: Moments, shape: Shape, layers: Layers | str) -> Effect |
         return Effect(change, 0, round(layers.core), "measured: core attention keeps nothing large")
     return Effect(
         change,
-        round(each * (layers.count - 1)),
+        _at_peak(moments, each * (layers.count - 1), moments.layers),
         round(layers.core),
         f"measured: core attention keeps {size(each)} a layer and micro-batch; 5as^2b/t is "
         f"{size(layers.formula.core)} ({ACTIVATIONS})",
@@ -125,7 +140,7 @@ def _full(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None
     kept = "2sbh/t" if shape.sequence_parallel else "2sbh"
     return Effect(
         change,
-        max(0, round(freed)),
+        _at_peak(moments, freed, moments.layers),
         round(layers.each),
         f"measured: {size(layers.each)} a layer and micro-batch, of which the input stays, {kept} "
         f"= {size(layers.formula.input)} ({ACTIVATIONS}); one layer comes back at a time",
@@ -149,7 +164,7 @@ def _sequence_parallel(moments: Moments, shape: Shape, layers: Layers | str) -> 
     freed = 10 * layers.formula.unit * (1 - 1 / shape.tensor) * layers.count
     return Effect(
         change,
-        round(freed),
+        _at_peak(moments, freed, moments.layers),
         round(freed * layers.mismatch),
         f"formula: 10sbh(1 - 1/t) a layer and micro-batch ({ACTIVATIONS}), which is "
         f"{percent(layers.mismatch)} off what was measured of a layer",
@@ -168,7 +183,7 @@ def _distributed_optimizer(moments: Moments, shape: Shape, layers: Layers | str)
     freed = held * (1 - 1 / shape.data)
     return Effect(
         change,
-        round(freed),
+        _at_peak(moments, freed, moments.optimizer),
         round(_PADDING * held),
         f"measured: optimizer state has {size(held)}, of which 1/{shape.data} stays ({OPTIMIZER}: "
         "18 bytes a parameter become 6 + 12/d)",
