@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import click
 
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_lost
-from megatron.torch_trace.wording import visible
+from megatron.torch_trace.wording import counted, visible
 
 _CHANGES = {
     "--rank": ("R=median", "The CPU of rank R takes as long as the median of its peers."),
@@ -56,6 +57,13 @@ def _changes(function: Any) -> Any:
 @click.command("whatif", cls=_Changes, epilog=options.exit_status(s4=""))
 @options.paths
 @_changes
+@click.option(
+    "--save",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Write the simulated iteration: a new folder gets a trace of each rank, a new file "
+    "(.json, .json.gz, .json.zst) one trace of all ranks.",
+)
 @options.as_json
 @options.model_flops
 @options.jobs_of_ranks
@@ -64,6 +72,7 @@ def command(
     as_json: bool,
     model_flops: float | None,
     jobs: int | None,
+    save: Path | None,
     **changes: tuple[str, ...],
 ) -> None:
     """Say what an iteration would take after changes, and which path it could not avoid.
@@ -81,7 +90,10 @@ def command(
     from megatron.torch_trace.analysis.run.whatif import whatif
     from megatron.torch_trace.report.prediction.document import document
     from megatron.torch_trace.report.prediction.text import render
+    from megatron.torch_trace.rewrite import simulated_trace
 
+    if save:
+        simulated_trace.refuse_existing(save)
     with Progress("whatif") as bar:
         answer = whatif(
             paths,
@@ -89,8 +101,12 @@ def command(
             jobs=jobs,
             on_start=bar.start,
             on_done=bar.done,
+            with_times=save is not None,
             **{name: value for name, value in changes.items() if value},
         )
+    if save:
+        files = simulated_trace.write(answer.times, save, answer.changes)
+        click.echo(f"{visible(str(save))}: {counted(len(files), 'simulated trace')}", err=True)
     if as_json:
         click.echo(json.dumps(document(answer)))
     else:

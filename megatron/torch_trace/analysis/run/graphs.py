@@ -22,8 +22,10 @@ from megatron.torch_trace.analysis.replay.change import (
     StagesBalanced,
     VirtualStages,
 )
+from megatron.torch_trace.analysis.replay.effects.change_effects import adjusted
 from megatron.torch_trace.analysis.replay.recorded_ranks import MOST_RANKS, replayable
 from megatron.torch_trace.analysis.replay.replay import Replay
+from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes, simulated_times
 from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
@@ -70,6 +72,14 @@ class KernelAnswers:
     def iteration_ns(self, changes: Sequence[Change]) -> int:
         """The same without the path and the error."""
         return self.replay.simulate(changes, with_path=False, with_error=False).iteration_ns
+
+    def times(self, changes: Sequence[Change]) -> tuple[SimulatedTimes, ...]:
+        """When everything of each rank happens after changes."""
+        found = self.replay.found
+        result = self.replay.evaluated(adjusted(found, changes))
+        return tuple(
+            simulated_times(rank, result.times, result.changed.duration) for rank in found.ranks
+        )
 
 
 class Graphs:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
-from megatron.torch_trace.analysis.replay.answers import PathPiece, Slack
+from megatron.torch_trace.analysis.replay.answers import Graph, PathPiece, Slack
 from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.change_parser import read, read_text
+from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.candidates import (
     Candidate,
@@ -21,7 +22,7 @@ from megatron.torch_trace.analysis.run.candidates import (
     missed_ns,
     times_the_tokens,
 )
-from megatron.torch_trace.analysis.run.graphs import Graphs, are_few
+from megatron.torch_trace.analysis.run.graphs import Graphs, KernelAnswers, are_few
 from megatron.torch_trace.analysis.run.recorded import Recorded, recorded
 from megatron.torch_trace.analysis.run.together import together
 from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration
@@ -60,6 +61,7 @@ class WhatIf:
         before, after: speed as recorded and as simulated, undisturbed where that is known.
         notes: what to know about it, in sentences.
         damaged_files, skipped_files: traces that the answer has only in part, or not at all.
+        times: of each rank, when everything happens; empty unless asked for.
     """
 
     changes: tuple[str, ...]
@@ -81,6 +83,7 @@ class WhatIf:
     notes: tuple[str, ...] = ()
     damaged_files: tuple[str, ...] = ()
     skipped_files: tuple[str, ...] = ()
+    times: tuple[SimulatedTimes, ...] = ()
 
 
 def whatif(
@@ -90,6 +93,7 @@ def whatif(
     jobs: int | None = None,
     on_start: Callable[[list[Path]], None] | None = None,
     on_done: Callable[[Path], None] | None = None,
+    with_times: bool = False,
     **flags: str | int | Sequence[str],
 ) -> WhatIf:
     """What an iteration would take after changes; without changes, what may be worth one.
@@ -98,6 +102,7 @@ def whatif(
         path: as for `analyze`.
         changes: as on the command line, `"--rank 2=median"`, or typed.
         model_flops, jobs, on_start, on_done: see `analyze`.
+        with_times: find when everything happens too, which `rewrite.simulated_trace` writes.
         flags: the same by name: `rank="2=median"`, `micro_batches=16`, `comm=["tp*0.5", "dp*0"]`.
 
     Raises:
@@ -120,7 +125,7 @@ def whatif(
         on_done=on_done,
         keeps=are_few if needs_kernels else None,
     )
-    return answer(known, together(known, model_flops), wanted, on_done)
+    return answer(known, together(known, model_flops), wanted, on_done, with_times=with_times)
 
 
 def answer(
@@ -128,6 +133,8 @@ def answer(
     analysis: Analysis,
     changes: Sequence[Change],
     on_read: Callable[[Path], None] | None = None,
+    *,
+    with_times: bool = False,
 ) -> WhatIf:
     """The answer from ranks that are analysed; see `whatif`.
 
@@ -135,6 +142,7 @@ def answer(
         known, analysis: of the ranks.
         changes: what was asked for.
         on_read: called with each trace that is read once more, for the graph of kernels.
+        with_times: see `whatif`.
     """
     _answerable(changes)
     graphs = Graphs(known, on_read)
@@ -169,6 +177,17 @@ def answer(
         notes=tuple(graphs.notes),
         damaged_files=tuple(one.file for one in analysis.ranks if one.damage),
         skipped_files=tuple(one.file for one in analysis.skipped_files),
+        times=_times(graph, changes) if with_times else (),
+    )
+
+
+def _times(graph: Graph, changes: Sequence[Change]) -> tuple[SimulatedTimes, ...]:
+    if isinstance(graph, KernelAnswers):
+        return graph.times(changes)
+    what = changes[0].text if changes else "this recording"
+    raise UsageError(
+        f"{what}: is simulated on the graph of spans, which has no single kernels, so there is no "
+        "trace to save."
     )
 
 

@@ -10,7 +10,7 @@ and nothing takes the file for the trace of a rank.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ def merge(
     strict: bool = False,
     workers: int = 1,
     on_read: OnRead | None = None,
+    record: Mapping[str, object] | None = None,
 ) -> MergeResult:
     """Write the traces of several ranks as one.
 
@@ -68,6 +69,7 @@ def merge(
         output: `.gz` and `.zst` are compressed; `-` is standard output.
         align: move each rank's clock so that collectives end together.
         on_read: called with the number of input bytes of each piece read; every file is read twice.
+        record: what else the file's metadata tell of how it was made.
 
     Raises:
         UsageError: fewer than two ranks, or an output that exists.
@@ -97,7 +99,10 @@ def merge(
     base = _on_one_timeline(plans, result, align=align)
     with sink, unchanged:
         writer = TraceWriter(sink)
-        own = {"merged": {"ranks": [plan.record(base) for plan in plans], "aligned": align}}
+        own = {
+            **(record or {}),
+            "merged": {"ranks": [plan.record(base) for plan in plans], "aligned": align},
+        }
         entries = {
             "schemaVersion": b"1",
             OWN_KEY: json.dumps(own).encode(),
