@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,7 +109,7 @@ def _write_rank(rank: SimulatedTimes, output: Path, changes: Sequence[str]) -> N
         writer.end(_entries(trace, record))
 
 
-def _entries(trace: Trace, record: dict[str, object]) -> dict[str, bytes]:
+def _entries(trace: Trace, record: Mapping[str, object]) -> dict[str, bytes]:
     own = dict(trace.metadata.own) | {"simulated": record}
     return trace.metadata.entries | {OWN_KEY: json.dumps(own).encode()}
 
@@ -126,7 +126,8 @@ def _moved(block: EventBlock[TrackEvent], rank: SimulatedTimes) -> list[bytes]:
         begins[numbers], ends[numbers] = rank.of(place).moved(starts[numbers], ends[numbers])
     timed = {number for numbers in places.values() for number in numbers}
     found = []
-    for number, text in enumerate(block.event_texts):
+    for number in range(len(block.events)):
+        text = block.event_texts[number]
         if number not in timed:
             found.append(b"{%b}" % text)
             continue
