@@ -33,8 +33,8 @@ def command(paths: tuple[str, ...], as_json: bool) -> None:
     PATH is a run whose ranks have left hang records, which --torch-profile-on-hang writes. Or it is
     a folder with the flight records of all ranks, which torch writes when a collective times out
     (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1,
-    TORCH_FR_DUMP_TEMP_FILE=FOLDER/comm_lib_trace_rank_). They are pickles, or JSON: they are read
-    as data, and nothing in them is run.
+    TORCH_FR_DUMP_TEMP_FILE=FOLDER/comm_lib_trace_rank_). Flight records are pickles or JSON.
+    They are read as data, and nothing in them is run.
     """
     from megatron.torch_trace.flight_recorder.answer import hang
 

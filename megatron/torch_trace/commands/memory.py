@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--fit",
     is_flag=True,
     help="Say the largest micro-batch that fits, and what flags of Megatron would free; a second "
-    "run that differs in one of them measures it.",
+    "run that differs in one flag measures what that flag frees.",
 )
 @options.output(
     required=False,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--gpu-memory",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB",
-    help="Memory of one GPU, where no trace beside the snapshots tells it.",
+    help="Memory of one GPU; needed if no trace beside the snapshots has it.",
 )
 @options.top(8, help="Holders that are listed for each process.")
 @options.as_json
@@ -72,8 +72,8 @@ def command(
 
     PATH is an allocator snapshot, as torch.cuda.memory._dump_snapshot and Megatron's
     --record-memory-history write it, a trace recorded with --torch-profile-profile-memory, or a
-    folder with those of several ranks. A snapshot is a pickle: it is read as data, and nothing in
-    it is run.
+    folder with such files of several ranks. A snapshot is a pickle: it is read as data, and nothing
+    in it is run.
     """
     if against and fit:
         raise UsageError("--fit: is about one state; leave out --against.")

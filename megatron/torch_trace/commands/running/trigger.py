@@ -67,7 +67,7 @@ def command(
     torch-trace trigger traces/20261128-173012 --iterations 2 --ranks 0-7 --with-stack
 
     RUN is the folder of the run, which the training prints as its plan. The training must have been
-    started with --torch-profile-trigger file. It answers within a few seconds once an iteration
+    started with --torch-profile-trigger file. The training answers a few seconds after an iteration
     has ended. torch-trace status RUN shows the answer later, too.
     """
     folder = _requests_of(Path(run))
