@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from launches import WHEELS
 
+from megatron.torch_trace import allocator
 from megatron.torch_trace.analysis import findings
 from megatron.torch_trace.analysis.timeline.command_line import INTERLEAVING, LAYOUT
 
-OURS = {"--align", "--json", "--model-flops"}
+OURS = {"--align", "--fit", "--json", "--model-flops"}
 _FLAG = re.compile(r"`(--[a-z0-9-]+)")
 _PARTS = (
     "training/arguments.py",
@@ -25,8 +26,8 @@ _PARTS = (
 
 def advised() -> Iterator[str]:
     """Every flag of Megatron's that a finding names."""
-    folder = Path(findings.__file__).parent
-    for module in sorted(folder.rglob("*.py")):
+    folders = [Path(one.__file__).parent for one in (findings, allocator)]
+    for module in sorted(path for folder in folders for path in folder.rglob("*.py")):
         # Strings go on in the next line.
         text = re.sub(r'"\s*\n\s*f?"', "", module.read_text())
         yield from (flag for flag in _FLAG.findall(text) if "torch-profile" not in flag)
