@@ -137,7 +137,7 @@ def candidate_of(
         causes=getattr(simulated, "causes", ()),
         undisturbed_gain_ns=None
         if calibration is None
-        else calibration.iteration_ns(graph, ()) - calibration.iteration_ns(graph, changes),
+        else calibration.before_ns - calibration.iteration_ns(graph, changes),
     )
 
 

@@ -22,9 +22,10 @@ _FITS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The cost of one recorded operator, ns."""
+    """The cost of one recorded operator, ns, and the iteration without it, before any change."""
 
     cost: RecordingCost
+    before_ns: int
 
     def iteration_ns(self, graph: Graph, changes: Sequence[Change]) -> int:
         """An iteration without the profiler, after changes."""
@@ -40,7 +41,8 @@ def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | 
         return graph.iteration_ns([RecordingCost(cost)])
 
     if undisturbed_ns >= simulated(0.0):
-        return Calibration(RecordingCost(0.0)) if _near(simulated(0.0), undisturbed_ns) else None
+        free = simulated(0.0)
+        return Calibration(RecordingCost(0.0), free) if _near(free, undisturbed_ns) else None
     low, high = 0.0, _FIRST_NS
     above, below = simulated(low), simulated(high)
     while below > undisturbed_ns:
@@ -55,7 +57,7 @@ def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | 
         cost = low + (high - low) * (above - undisturbed_ns) / (above - below)
         found = simulated(cost)
         if abs(found - undisturbed_ns) <= _CLOSE * undisturbed_ns:
-            return Calibration(RecordingCost(cost))
+            return Calibration(RecordingCost(cost), found)
         if found > undisturbed_ns:
             low, above = cost, found
         else:
