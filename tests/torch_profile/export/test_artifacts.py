@@ -143,8 +143,10 @@ def test_the_stacks_are_torchs_own(tmp_path: Path) -> None:
         if event.get("cat") in ("cpu_op", "python_function", "user_annotation")
     ]
     lasts = max(e["ts"] + e["dur"] for e in events) - min(e["ts"] for e in events)
-    # A slice that ends a moment after the call it began in counts that moment in both.
-    assert sum(ours.values()) <= 1.05 * lasts
+    # Threads that other tests have left have functions, too, and a slice that ends a moment after
+    # the call it began in counts that moment in both.
+    threads = len({event["tid"] for event in events})
+    assert sum(ours.values()) <= 1.05 * threads * lasts
 
 
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
