@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -72,6 +72,12 @@ class Measurer:
             said = str(error) if isinstance(error, ShapesError) else told(error)
             # What was refused has often said why.
             return Result(case, failure=said, findings=tuple(watch.findings(_nothing)))
+
+    def with_last_ceilings(self, one: Result) -> Result:
+        """All variants are held against the same ones: the highest that were found on the way."""
+        if self.ceilings is None or one.ceilings is None:
+            return one
+        return replace(one, ceilings=self.ceilings.get(self.device, one.ceilings.dtype))
 
     def times_again(self, case: Case) -> tuple[int, ...]:
         """Of the slowest rank, once more and without a trace."""
@@ -208,6 +214,7 @@ def run(config: Config, *, clock: Clock | None = None) -> Answer:
         results = [measurer.result(case) for case in wanted]
         if all(one.failure for one in results):
             raise TorchTraceError(f"target {config.target}: {results[0].failure}")
+        results = [measurer.with_last_ceilings(one) for one in results]
         bases = [results[wanted.index(baseline_of(case, wanted))] for case in wanted]
         first = results[0].slowest
         again = None
