@@ -10,7 +10,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
 from megatron.torch_trace.analysis.replay.answers import Graph, PathPiece, Slack
-from megatron.torch_trace.analysis.replay.change import Change
+from megatron.torch_trace.analysis.replay.change import Change, Overlapped
 from megatron.torch_trace.analysis.replay.change_parser import read, read_text
 from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes
 from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -174,7 +174,7 @@ def answer(
         after=_speed(
             analysis.mfu, undisturbed or simulated.iteration_ns, times_the_tokens(graph, changes)
         ),
-        notes=tuple(graphs.notes),
+        notes=(*graphs.notes, *_bounds(changes)),
         damaged_files=tuple(one.file for one in analysis.ranks if one.damage),
         skipped_files=tuple(one.file for one in analysis.skipped_files),
         times=_times(graph, changes) if with_times else (),
@@ -189,6 +189,15 @@ def _times(graph: Graph, changes: Sequence[Change]) -> tuple[SimulatedTimes, ...
         f"{what}: is simulated on the graph of spans, which has no single kernels, so there is no "
         "trace to save."
     )
+
+
+def _bounds(changes: Sequence[Change]) -> list[str]:
+    return [
+        f"{one.text}: is the most that overlap could give; communication takes multiprocessors "
+        "from compute beside it, and its hooks take CPU time."
+        for one in changes
+        if isinstance(one, Overlapped)
+    ]
 
 
 def _of_flags(flags: dict[str, Any]) -> list[Change]:
