@@ -145,6 +145,7 @@ def test_perfetto_loses_nothing_of_a_slimmed_trace(path: Path, tmp_path: Path) -
 
 
 @needs_perfetto
+@pytest.mark.slow
 def test_perfetto_loses_nothing_of_a_merged_trace(tmp_path: Path) -> None:
     # The first rank of the first stage and the last one of the last: half of the work of all four.
     traces = ranked(find_traces([ROOT / "tests" / "data" / "tp2pp2"]).traces)[::3]

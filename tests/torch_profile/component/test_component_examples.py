@@ -60,6 +60,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_an_example_runs_on_the_cpu(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
