@@ -213,7 +213,7 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
         lines += _least(f"{what} with the least of it", list(beside), _MOST_BESIDE, width)
     if not lines:
         return []
-    said = "SLACK, as recorded: by how much something could be later without the iteration ending later"
+    said = "SLACK, as recorded: by how much something could be later and the iteration be as long"
     return [*paragraph(said, width, "", "  "), *lines]
 
 
