@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -56,7 +57,7 @@ class Measurer:
         """One case, from its build to its trace."""
         watch = Watch()
         try:
-            with self._alone(case):
+            with alone(case, self.device):
                 before = self._in_use()
                 with watch.listening():
                     step = built_step(case, self.config, self.device)
@@ -81,7 +82,7 @@ class Measurer:
 
     def times_again(self, case: Case) -> tuple[int, ...]:
         """Of the slowest rank, once more and without a trace."""
-        with self._alone(case):
+        with alone(case, self.device):
             step = built_step(case, self.config, self.device)
             self._warm_up(step)
             times = self.clock.times(step, self.config.measure)
@@ -170,21 +171,21 @@ class Measurer:
             return None
         return int(torch.cuda.max_memory_allocated()) - before
 
-    @contextmanager
-    def _alone(self, case: Case) -> Iterator[None]:
-        """A case compiles for itself, and leaves nothing behind."""
-        with ExitStack() as stack:
-            if case.compile is not None:
-                import torch._dynamo
 
-                torch._dynamo.reset()
-                stack.enter_context(torch._dynamo.config.patch(disable=False))
-            try:
-                yield
-            finally:
-                gc.collect()
-                if self.device == "cuda":
-                    torch.cuda.empty_cache()
+@contextmanager
+def alone(case: Case, device: str) -> Iterator[None]:
+    """A case compiles for itself, and leaves nothing behind."""
+    with ExitStack() as stack:
+        if case.compile is not None:
+            dynamo = import_module("torch._dynamo")
+            dynamo.reset()
+            stack.enter_context(dynamo.config.patch(disable=False))
+        try:
+            yield
+        finally:
+            gc.collect()
+            if device == "cuda":
+                torch.cuda.empty_cache()
 
 
 def run(config: Config, *, clock: Clock | None = None) -> Answer:

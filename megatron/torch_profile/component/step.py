@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -66,11 +67,11 @@ class Step:
 
     def explained(self) -> Any:
         """What torch.compile makes of the component."""
-        import torch._dynamo
-
         self.prepare()
         component = self.component
-        return torch._dynamo.explain(component.call)(*component.inputs, **component.keywords)
+        return import_module("torch._dynamo").explain(component.call)(
+            *component.inputs, **component.keywords
+        )
 
     def outputs(self) -> list[torch.Tensor]:
         """Tensors of the last step's output."""
