@@ -88,7 +88,7 @@ def test_gains_are_told_without_the_profiler_where_its_cost_can_be_fitted() -> N
 
 def test_one_recorded_step_is_said() -> None:
     printed = CliRunner().invoke(whatif.command, [str(SLEEPER)]).output
-    assert "One step is recorded, which does not tell by how much steps differ" in printed
+    assert "Only one step is recorded, so the errors come from differences between ranks" in printed
 
 
 def test_what_is_within_its_error_is_not_called_a_gain() -> None:

@@ -40,8 +40,8 @@ KERNELS, SPANS = "kernels", "spans"
 
 
 ONE_STEP = (
-    "One step is recorded, which does not tell by how much steps differ: the errors say what the "
-    "ranks tell of that. Record three steps or more."
+    "Only one step is recorded, so the errors come from differences between ranks and not between "
+    "steps. Record three steps or more."
 )
 
 

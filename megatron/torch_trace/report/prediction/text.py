@@ -194,7 +194,7 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
             f"{'rank' if len(which) == 1 else 'ranks'} {ranks(tuple(which))}: {slack}"
             for slack, which in by_slack.items()
         ]
-        lines += _least("Half of a rank's work", each, _MOST_RANKS, width)
+        lines += _least("Half of the work of each rank has at least", each, _MOST_RANKS, width)
     spans = [
         (one.slack_ns, f"rank {one.rank} {one.name}: {duration(one.slack_ns)}")
         for one in answer.slack.spans
@@ -210,10 +210,12 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
     for what, found in (("Spans", spans), ("Collectives", calls)):
         # What has none is on the critical path, which is shown.
         beside = dict.fromkeys(text for ns, text in sorted(found) if ns >= _SOME_NS)
-        lines += _least(f"{what} with the least of it", list(beside), _MOST_BESIDE, width)
+        lines += _least(f"{what} with the least slack", list(beside), _MOST_BESIDE, width)
     if not lines:
         return []
-    said = "SLACK, as recorded: by how much something could be later and the iteration be as long"
+    said = (
+        "SLACK in the recorded iteration: how much later work could be without a longer iteration"
+    )
     return [*paragraph(said, width, "", "  "), *lines]
 
 
