@@ -35,7 +35,10 @@
     ctx.textBaseline = "middle";
     // A step's name would stand below the marks of its micro-batches.
     const covered = chart.ranges.some(one => one[0] !== "step");
-    for (const [kind, label, start, end] of chart.ranges) {
+    // Micro-batches above the phases that lie in them or around them.
+    const depth = ["step", "phase", "optimizer", "backward", "forward"];
+    const ordered = [...chart.ranges].sort((a, b) => depth.indexOf(a[0]) - depth.indexOf(b[0]));
+    for (const [kind, label, start, end] of ordered) {
       const left = u.valToPos(start, "x", true), right = u.valToPos(end, "x", true);
       if (right < bbox.left || left > bbox.left + bbox.width) continue;
       ctx.fillStyle = colours[kind];
