@@ -34,6 +34,11 @@ class MetricsConfig:
         "of --log-interval.",
         metavar="N",
     )
+    log_memory_every_iteration: bool = flag(
+        False,
+        "Log allocated, reserved and peak GPU memory, and what NVML says is used, after every "
+        "iteration, of the ranks that log (rank 0 and the last one).",
+    )
 
     @property
     def timers(self) -> bool:
@@ -43,7 +48,11 @@ class MetricsConfig:
     @property
     def wanted(self) -> bool:
         """Whether anything is."""
-        return self.timers or bool(self.log_gpu_stats_interval or self.log_memory_interval)
+        return self.timers or bool(
+            self.log_gpu_stats_interval
+            or self.log_memory_interval
+            or self.log_memory_every_iteration
+        )
 
     def memory_at(self, iteration: int) -> bool:
         """Whether memory is logged at this (logged) iteration."""

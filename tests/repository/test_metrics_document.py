@@ -9,6 +9,7 @@ from pathlib import Path
 
 from megatron.torch_profile.metrics import (
     across_ranks,
+    iteration_memory,
     nvml,
     run_metrics,
     step_times,
@@ -32,6 +33,7 @@ def test_every_key_has_its_row() -> None:
     split_keys = step_times.StepSplit(1, 1, 1.0, 0.5, 1, 1, 1.0, 1, 1.0).values()
     gpu_keys = [f"gpu/{quantity}" for quantity in telemetry.QUANTITIES]
     memory_keys = [f"memory/{quantity}" for quantity in run_metrics.MEMORY]
+    memory_keys += [f"memory/iteration/{field}" for field in iteration_memory.FIELDS]
     spread_keys = [key.removeprefix("x") for key in across_ranks.spread("x", [1.0])][1:]
     compile_keys = [f"compile/{count}" for count in COUNTS]
     reasons = [reason.replace(" ", "_") for reason in nvml.THROTTLES.values()]

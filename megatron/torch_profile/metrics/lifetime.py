@@ -10,6 +10,7 @@ from typing import Any
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.metrics import across_ranks, data_iterators, telemetry
+from megatron.torch_profile.metrics.iteration_memory import IterationMemory
 from megatron.torch_profile.metrics.nvml import Gpu
 from megatron.torch_profile.metrics.run_metrics import Metrics
 from megatron.torch_profile.metrics_config import MetricsConfig
@@ -89,6 +90,9 @@ def _make(
         count_flops=count_flops,
         peak_tflops=_peak_tflops(),
         sampler=_sampler(config, rank),
+        memory=(
+            IterationMemory.of_this_process(rank) if config.log_memory_every_iteration else None
+        ),
     )
 
 

@@ -86,6 +86,10 @@ class Gpu:
                 self._silent.add(question.__name__)
         return {name: float(value) for name, value in sample.items()}
 
+    def memory_used_gib(self) -> float:
+        """What all processes use of the card now."""
+        return self._memory()["memory_used_gib"]
+
     def _utilization(self) -> dict[str, float]:
         return {"utilization_pct": self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu}
 

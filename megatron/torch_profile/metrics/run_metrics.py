@@ -23,6 +23,7 @@ from megatron.torch_profile.metrics import (
     telemetry,
     timers,
 )
+from megatron.torch_profile.metrics.iteration_memory import IterationMemory
 from megatron.torch_profile.metrics.nvml import GIB
 from megatron.torch_profile.metrics.step_times import ProfiledIterations, StepClock, StepSplit
 from megatron.torch_profile.metrics_config import MetricsConfig
@@ -50,6 +51,7 @@ class Metrics:
         peak_tflops: dense bf16 peak of one GPU, None if unknown.
         sampler: GPU telemetry of this rank, if it was asked for and there is any.
         clock: for iterations.
+        memory: after every iteration, if that was asked for and there is a GPU.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Metrics:
         peak_tflops: float | None = None,
         sampler: telemetry.Sampler | None = None,
         clock: StepClock | None = None,
+        memory: IterationMemory | None = None,
     ) -> None:
         self._config = config
         self._args = args
@@ -77,6 +80,7 @@ class Metrics:
         self._peak_tflops = peak_tflops
         self._sampler = sampler
         self._clock = clock or StepClock()
+        self._memory = memory
         self._timer_log = timers.TimerLog()
         self._watch = CompileWatch()
         self._fleet = telemetry.Fleet()
@@ -131,6 +135,8 @@ class Metrics:
         if first or iteration % self._args.log_interval == 0:
             # Megatron logs a process's first iteration alone, and again in its interval.
             self._tick(reset=not first)
+        if self._memory is not None and self._sinks.here:
+            self._values |= self._guard(self._memory.values) or {}
         self._logging = True
         try:
             result = wrapped(*args, **kwargs)
