@@ -155,6 +155,16 @@ class Trainings:
         )
 
     @cached_property
+    def remembering(self) -> Training:
+        """Rank 0 has something like an allocator, which fails in iteration 7; rank 1 has none."""
+        return self._train(
+            "remembering",
+            f"{TRAIN} --torch-profile --torch-profile-ranks all --torch-profile-memory-timeline "
+            "--torch-profile-on-oom --torch-profile-iterations 4-5 --torch-profile-dir {0}",
+            script=ALLOCATOR_OF_RANK_0,
+        )
+
+    @cached_property
     def of_a_gpu(self) -> Training:
         """A launch script of a GPU, without one; numbers go to W&B alone, nothing is profiled."""
         return self._train(
@@ -185,6 +195,54 @@ def slow(self, *args, **kwargs):
 GPTModel.forward = slow
 sys.argv[0] = "pretrain_gpt.py"
 runpy.run_path("pretrain_gpt.py", run_name="__main__")
+"""
+
+ALLOCATOR_OF_RANK_0 = """
+import functools, itertools, os, runpy, sys
+import torch
+from megatron.core.transformer.mlp import MLP
+from megatron.torch_profile.memory import out_of_memory, owners, rank_memory
+
+def snapshot():
+    found = owners.owned_ranges(*seen, device="cpu")
+    block = lambda one: {"address": one.address, "size": one.bytes, "requested_size": one.bytes,
+                         "state": "active_allocated", "frames": []}
+    return {"device_traces": [[]], "segments": [
+        {"device": 0, "address": one.address, "total_size": one.bytes, "stream": 0,
+         "segment_type": "large", "blocks": [block(one)]} for one in found]}
+
+def owned(model, optimizer):
+    seen[:] = [model, optimizer]
+    return owners.owned_ranges(model, optimizer, device="cpu")
+
+seen, kept, observers, calls = [None, None], [], [], itertools.count()
+forward = MLP.forward
+
+def failing(self, *args, **kwargs):
+    # Four micro-batches of four layers an iteration: the third layer, micro-batch 1, iteration 7.
+    if next(calls) == 6 * 16 + 4 + 2:
+        for observe in observers:
+            observe(0, 1 << 30, 1 << 35, 1 << 20)
+    return forward(self, *args, **kwargs)
+
+if os.environ["RANK"] == "0":
+    MLP.forward = failing
+    begin = rank_memory.RankMemory.begin
+    def remembers(self, *args):
+        seen[:] = [self._model, self._optimizer]
+        return begin(self, *args)
+    rank_memory.RankMemory.begin = remembers
+    rank_memory.unavailable = lambda: None
+    rank_memory.owned_ranges = owned
+    torch.cuda.memory._record_memory_history = lambda **call: kept.append(call["enabled"])
+    torch.cuda.memory._snapshot = snapshot
+    torch._C._cuda_isHistoryEnabled = lambda: False
+    torch._C._cuda_attach_out_of_memory_observer = observers.append
+sys.argv[0] = "pretrain_gpt.py"
+try:
+    runpy.run_path("pretrain_gpt.py", run_name="__main__")
+finally:
+    print("history:", kept)
 """
 
 HANGING_RANK_1 = """

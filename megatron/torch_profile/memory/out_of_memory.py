@@ -92,7 +92,7 @@ class OutOfMemoryWatch:
             self._lock.release()
 
     def _tell(self, device: int, requested: int, total: int, free: int) -> None:
-        place = standing(self._model, without=3)
+        place = standing(self._model, without=4)
         contents = take()
         try:
             owners = self._owners()

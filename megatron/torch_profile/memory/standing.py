@@ -65,7 +65,10 @@ def standing(model: Any, *, without: int = 1) -> Standing:
     if main != threading.get_ident():  # autograd's thread, which has no Python of its own
         frames += _frames(sys._current_frames().get(main or 0))
     names = _names(model)
-    phase = next(filter(None, map(_phase, frames)), "")
+    phases = list(filter(None, map(_phase, frames)))
+    phase = phases[0] if phases else ""
+    # The user's own forward_step is called by Megatron's, which knows the micro-batch.
+    phase = next((one for one in phases if one.startswith(f"{phase} ")), phase)
     module = next(filter(None, (_module(frame, names) for frame in frames)), "")
     stack = tuple(
         f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}" for frame in mine
