@@ -205,15 +205,9 @@ from megatron.torch_profile.memory import out_of_memory, owners, rank_memory
 
 def snapshot():
     found = owners.owned_ranges(*seen, device="cpu")
-    block = lambda one: {"address": one.address, "size": one.bytes, "requested_size": one.bytes,
-                         "state": "active_allocated", "frames": []}
     return {"device_traces": [[]], "segments": [
-        {"device": 0, "address": one.address, "total_size": one.bytes, "stream": 0,
-         "segment_type": "large", "blocks": [block(one)]} for one in found]}
-
-def owned(model, optimizer):
-    seen[:] = [model, optimizer]
-    return owners.owned_ranges(model, optimizer, device="cpu")
+        {"address": one.address, "total_size": one.bytes,
+         "blocks": [{"address": one.address, "size": one.bytes}]} for one in found]}
 
 seen, kept, observers, calls = [None, None], [], [], itertools.count()
 forward = MLP.forward
@@ -233,7 +227,7 @@ if os.environ["RANK"] == "0":
         return begin(self, *args)
     rank_memory.RankMemory.begin = remembers
     rank_memory.unavailable = lambda: None
-    rank_memory.owned_ranges = owned
+    rank_memory.owned_ranges = functools.partial(owners.owned_ranges, device="cpu")
     torch.cuda.memory._record_memory_history = lambda **call: kept.append(call["enabled"])
     torch.cuda.memory._snapshot = snapshot
     torch._C._cuda_isHistoryEnabled = lambda: False

@@ -101,15 +101,17 @@ class OutOfMemoryWatch:
             self._failed(error)
         iteration = self._iteration()
         target = self._target(iteration)
+        live = live_bytes(contents, owners, device)
         failed = FailedRequest(
             rank=self._rank,
             device=device,
             iteration=iteration,
             requested=requested,
             total=total,
-            free=free,
+            # The process may be allowed a part of the GPU, of which CUDA knows nothing.
+            free=max(0, min(free, total - live.reserved)),
             standing=place,
-            live=live_bytes(contents, owners, device),
+            live=live,
         )
         # First the line: the process may not live to write the files.
         self._warn("%s", failed.paragraph(self._args))

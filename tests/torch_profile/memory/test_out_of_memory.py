@@ -120,6 +120,14 @@ def test_one_paragraph_says_what_was_asked_who_holds_memory_and_what_to_try(
     ]
 
 
+def test_of_a_part_of_the_gpu_what_is_left_of_the_part_is_free(
+    watched: Any, warned: list[str]
+) -> None:
+    """By `torch.cuda.set_per_process_memory_fraction`: CUDA has more."""
+    watched[0](0, 2 * GIB, 37 * GIB, 90 * GIB)
+    assert "1.07 GB of 39.7 GB are free; torch has 38.7 GB of it" in warned[0]
+
+
 def test_the_snapshot_has_its_owners_and_the_live_bytes_lie_beside_it(
     watched: Any, tmp_path: Path
 ) -> None:
