@@ -48,10 +48,23 @@ class SlowIterations:
 
     def see_judged(self, judged: Judged, judge: Judge) -> None:
         """An iteration that the monitor has measured on all ranks."""
-        self.see(judged.iteration, judged.total, judged.slowest, disturbed=judged.disturbed)
+        known = judged.in_parts or self._words != [SLOWEST]
+        self.see(
+            judged.iteration,
+            judged.total,
+            judged.slowest if judged.in_parts else None,
+            disturbed=judged.disturbed,
+            asks=known,
+        )
 
     def see(
-        self, iteration: int, ms: float, slowest: int | None = None, *, disturbed: bool
+        self,
+        iteration: int,
+        ms: float,
+        slowest: int | None = None,
+        *,
+        disturbed: bool,
+        asks: bool = True,
     ) -> None:
         """An iteration has ended.
 
@@ -60,13 +73,14 @@ class SlowIterations:
             ms: how long it took.
             slowest: the rank that was slowest in it, if it is known.
             disturbed: evaluation, a checkpoint or a window was in it.
+            asks: whether it may ask; else it only counts.
         """
         self._seen += 1
         if disturbed or self._seen <= _UNSETTLED:
             return
         usual = median(self._times) if len(self._times) >= _SETTLED else None
         self._times.append(ms)
-        if usual is None or ms <= self._factor * usual or not self._may_ask():
+        if not asks or usual is None or ms <= self._factor * usual or not self._may_ask():
             return
         self._left -= 1
         self._asked_at = self._now()

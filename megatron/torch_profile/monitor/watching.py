@@ -23,6 +23,9 @@ from megatron.torch_profile.plan.topology import CPU
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.spans.window_spans import open_spans
 
+_EVERY = 16
+"""On a GPU: events around every collective cost a run that is bound by launches a few per cent."""
+
 
 @contextmanager
 def training(capture: CapturePlan, model: Any) -> Iterator[None]:
@@ -63,7 +66,8 @@ def begin(capture: CapturePlan, model: Any, stack: ExitStack) -> Heartbeat:
     config, topology = capture.config, capture.topology
     heartbeat = Heartbeat(None, _is_recorded)
     if config.monitor:
-        clock = PhaseClock(HostMarks() if topology.me.device == CPU else GpuMarks())
+        on_cpu = topology.me.device == CPU
+        clock = PhaseClock(HostMarks()) if on_cpu else PhaseClock(GpuMarks(), _EVERY)
         stack.enter_context(seams(clock))
         channel = open_channel(f"{capture.run_folder.name}/monitor")
         monitor = Monitor(clock, topology, channel, config.monitor_interval)

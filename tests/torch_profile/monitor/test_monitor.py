@@ -8,10 +8,12 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from megatron.torch_profile.monitor import heartbeat as heartbeat_module
 from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.monitor.iterations import measured
@@ -108,6 +110,28 @@ def test_an_iteration_is_read_when_the_gpu_has_done_it_and_its_marks_are_used_ag
     assert [one.iteration for one in clock.read()] == [1]
     # Each once: the mark that ends an iteration begins the next one.
     assert len({id(mark) for mark in marks.back}) == len(marks.back) == 6
+
+
+def test_on_a_gpu_a_few_iterations_are_measured_in_parts_and_those_after_a_slow_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marks = Marks()
+    clock = PhaseClock(marks, 16)
+    heartbeat = Heartbeat(clock)
+    host = SimpleNamespace(now=0)
+    monkeypatch.setattr(heartbeat_module.time, "monotonic_ns", lambda: host.now)
+    for iteration in range(1, 42):
+        heartbeat.begin_step(iteration)
+        clock.begin("forward")
+        marks.now += 10.0
+        clock.end("forward")
+        host.now += 20_000_000 if iteration == 25 else 10_000_000
+    rows = clock.read()
+    in_parts = [row.iteration for row in rows if row.in_parts]
+    assert in_parts == [16, *range(26, 35)]
+    assert {row.forward for row in rows if row.in_parts} == {10.0}
+    assert {(row.forward, row.other) for row in rows if not row.in_parts} == {(0.0, 10.0)}
+    assert measured.parse(measured.as_text([row.packed() for row in rows]).encode()) == rows
 
 
 def test_a_thread_that_does_not_read_costs_measurements_and_no_memory() -> None:

@@ -29,7 +29,7 @@ class Intervals:
         """The numbers of the interval that ends with this iteration, if one does."""
         if self._begun is None:
             self._begun = judged.iteration
-        if not judged.disturbed:
+        if judged.compares:
             self._kept.append(judged)
         if judged.iteration % self._length:
             return None

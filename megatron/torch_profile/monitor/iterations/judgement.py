@@ -24,11 +24,10 @@ _SHARE = 0.05
 """Of an iteration, that a rank must be slower than its peers to be called slow."""
 _FAR_SHARE = 0.5
 """The same before enough iterations have told how much they vary."""
-_NOISE = 8.0
+_NOISE = 4.0
 """So many deviations of what varies from one iteration to the next."""
 _KNOWN = 10
 """Iterations that tell how much they vary."""
-_IN_A_ROW = 3
 _OUT_IN_A_ROW = 5
 
 
@@ -39,6 +38,7 @@ class Judged:
     Args:
         iteration: global.
         disturbed: it is no ordinary one: evaluation, a checkpoint, a window, or one of the first.
+        in_parts: all ranks measured it in its parts; else ranks are not compared.
         total: the median over ranks.
         rows: by rank.
         excess: by rank, own time less that of its peers; NaN where nothing is known.
@@ -47,10 +47,16 @@ class Judged:
 
     iteration: int
     disturbed: bool
+    in_parts: bool
     total: float
     rows: dict[int, Measured]
     excess: dict[int, float]
     parts: dict[int, dict[str, float]]
+
+    @property
+    def compares(self) -> bool:
+        """Whether ranks can be compared in it."""
+        return self.in_parts and not self.disturbed
 
     @property
     def slowest(self) -> int | None:
@@ -89,10 +95,12 @@ class Judge:
 
     Args:
         peers: by rank, the ranks with the same work.
+        in_a_row: iterations in which a rank must be slow, one after the other as they come here.
     """
 
-    def __init__(self, peers: Sequence[Sequence[int]]) -> None:
+    def __init__(self, peers: Sequence[Sequence[int]], in_a_row: int = 3) -> None:
         self._peers = peers
+        self._in_a_row = in_a_row
         self._seen = 0
         self._totals: deque[float] = deque(maxlen=_PAST)
         self._steps: deque[float] = deque(maxlen=20 * len(peers))
@@ -118,8 +126,9 @@ class Judge:
         total = median(row.total for row in rows.values())
         parts = {rank: self._excess(rank, rows) for rank in rows}
         excess = {rank: math.fsum(parts[rank].values()) for rank in rows}
-        judged = Judged(iteration, disturbed, total, rows, excess, parts)
-        if not disturbed:
+        in_parts = all(row.in_parts for row in rows.values())
+        judged = Judged(iteration, disturbed, in_parts, total, rows, excess, parts)
+        if judged.compares:
             for rank, row in rows.items():
                 past = self._past.setdefault(rank, deque(maxlen=_PAST))
                 past.append({part: getattr(row, part) for part in PARTS})
@@ -127,7 +136,7 @@ class Judge:
 
     def slow_ranks(self, judged: Judged) -> list[SlowRank]:
         """Ranks that have just turned out to be slow; call it with each iteration once."""
-        if judged.disturbed:
+        if not judged.compares:
             return []
         bound = self._bound(judged)
         found = []
@@ -139,11 +148,11 @@ class Judge:
                 continue
             run = self._slow.setdefault(rank, [])
             run.append(judged)
-            if len(run) == _IN_A_ROW and not self._told.get(rank):
+            if len(run) == self._in_a_row and not self._told.get(rank):
                 found.append(_slow(rank, run))
-            if len(run) >= _IN_A_ROW:
+            if len(run) >= self._in_a_row:
                 self._told[rank] = _OUT_IN_A_ROW
-                del run[:-_IN_A_ROW]
+                del run[: -self._in_a_row]
         self._learn(judged)
         return found
 

@@ -29,6 +29,7 @@ class Measured:
         iteration: global, from 1.
         disturbed: evaluation, a checkpoint or a window was in it.
         total: without evaluation and checkpoints.
+        in_parts: whether it was measured in its parts; else all of it is `other`.
     """
 
     iteration: int
@@ -43,6 +44,7 @@ class Measured:
     data: float = 0.0
     other: float = 0.0
     waiting: float = 0.0
+    in_parts: bool = True
 
     @property
     def own(self) -> float:
@@ -51,7 +53,8 @@ class Measured:
 
     def packed(self) -> bytes:
         """45 bytes."""
-        return _LAYOUT.pack(self.iteration, self.disturbed, *(getattr(self, n) for n in _NUMBERS))
+        flags = self.disturbed | (not self.in_parts) << 1
+        return _LAYOUT.pack(self.iteration, flags, *(getattr(self, n) for n in _NUMBERS))
 
     def as_json(self) -> dict[str, Any]:
         """For a hang record."""
@@ -61,8 +64,8 @@ class Measured:
     @classmethod
     def unpacked(cls, packed: bytes) -> Measured:
         """From its 45 bytes."""
-        iteration, disturbed, *numbers = _LAYOUT.unpack(packed)
-        return cls(iteration, bool(disturbed), *numbers)
+        iteration, flags, *numbers = _LAYOUT.unpack(packed)
+        return cls(iteration, bool(flags & 1), *numbers, not flags & 2)
 
 
 def as_text(rows: Iterable[bytes]) -> str:
@@ -78,4 +81,4 @@ def parse(text: bytes) -> list[Measured]:
     ]
 
 
-_NUMBERS = tuple(field.name for field in fields(Measured))[2:]
+_NUMBERS = tuple(field.name for field in fields(Measured))[2:-1]

@@ -63,7 +63,11 @@ class Monitor:
         self._channel = channel
         self._kept: deque[bytes] = deque(maxlen=_KEPT)
         self._unsent: deque[bytes] = deque(maxlen=_SENT)
-        self._collector = Collector(topology, channel, interval) if self._rank == 0 else None
+        # Where not all iterations come, one has been slow before two of them do.
+        in_a_row = 3 if clock.every == 1 else 2
+        self._collector = (
+            Collector(topology, channel, interval, in_a_row) if self._rank == 0 else None
+        )
         self._heard_lines = 0
         self.lines: deque[dict[str, float]] = deque(maxlen=_KEPT)
         """Numbers of intervals that nobody has taken yet."""
@@ -135,13 +139,16 @@ class Collector:
         topology: of the job.
         channel: between the ranks.
         interval: iterations between two lines of numbers.
+        in_a_row: iterations in which a rank must be slow.
     """
 
-    def __init__(self, topology: Topology, channel: Channel, interval: int) -> None:
+    def __init__(
+        self, topology: Topology, channel: Channel, interval: int, in_a_row: int = 3
+    ) -> None:
         self._topology = topology
         self._channel = channel
         self._size = topology.layout.world_size
-        self._judge = Judge(peers_of(topology))
+        self._judge = Judge(peers_of(topology), in_a_row)
         self._intervals = Intervals(interval, [member.host for member in topology.members])
         self._waiting: dict[int, dict[int, Measured]] = {}
         self._there: set[int] = set()

@@ -42,6 +42,7 @@ class _Part:
 class _Iteration:
     number: int
     disturbed: bool = False
+    in_parts: bool = True
     parts: list[_Part] = field(default_factory=list)
 
 
@@ -50,10 +51,14 @@ class PhaseClock:
 
     Args:
         marks: what moments are marked with.
+        every: only every so many iterations are measured in their parts, on all ranks the same; the
+            others are measured after an iteration that was slow.
     """
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, every: int = 1) -> None:
         self._marks = marks
+        self.every = every
+        self._closely_until = 0
         self._now: _Iteration | None = None
         self._stack: list[int] = []
         self._over: deque[tuple[_Iteration, Any]] = deque()
@@ -68,7 +73,9 @@ class PhaseClock:
             self._over.append((ended, mark))
         if mark is not None:
             self._stack = [0]
-            self._now = _Iteration(iteration, disturbed, [_Part(OTHER, -1, mark)])
+            in_parts = iteration % self.every == 0 or iteration <= self._closely_until
+            root = _Part(OTHER, -1, mark)
+            self._now = _Iteration(iteration, disturbed, in_parts, [root])
 
     def close(self) -> None:
         """Training has ended, and so has its last iteration, with whatever came after it."""
@@ -76,6 +83,10 @@ class PhaseClock:
             self.disturb()
             self.begin_step(0)
             self._now = None
+
+    def look_closely(self, until: int) -> None:
+        """Measure all iterations up to this one in their parts."""
+        self._closely_until = until
 
     def disturb(self) -> None:
         """Something that is no part of training is in this iteration."""
@@ -85,7 +96,7 @@ class PhaseClock:
     def begin(self, kind: str) -> None:
         """A part begins."""
         now = self._now
-        if now is None or len(now.parts) >= _MOST_PARTS:
+        if now is None or not (now.in_parts or kind == PAUSE) or len(now.parts) >= _MOST_PARTS:
             return
         mark = self._marks.mark()
         if mark is not None:
@@ -141,4 +152,6 @@ class PhaseClock:
         for part, ms in zip(parts, own, strict=True):
             sums[part.kind] += ms
         total = whole[0] - sums.pop(PAUSE)
-        return Measured(iteration.number, iteration.disturbed, total, **sums)
+        return Measured(
+            iteration.number, iteration.disturbed, total, **sums, in_parts=iteration.in_parts
+        )
