@@ -183,3 +183,11 @@ def test_records_can_be_named_by_the_run_by_their_folder_and_by_themselves(tmp_p
     run.rank(2, IN_THE_LOADER)
     files = sorted((tmp_path / "hangs").iterdir())
     assert hang(tmp_path).verdict == hang(tmp_path / "hangs").verdict == hang(files).verdict
+
+
+def test_the_line_outside_of_torch_is_named(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for rank in (0, 1, 3):
+        run.rank(rank, WAITS)
+    run.rank(2, ("/site/torch/_tensor.py:47 wrapped", "/megatron/clip_grads.py:121 get_grad_norm"))
+    assert "it is in clip_grads.py:121 (get_grad_norm), and" in hang(tmp_path).verdict

@@ -19,7 +19,9 @@ from megatron.torch_trace.format.hang_records import HangRecord
 _COLLECTIVES = re.compile(r"/torch/(distributed/|overrides\.py)")
 _TRANSFERS = "p2p_communication.py"
 _WAITS = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")
-_STANDARD_LIBRARY = re.compile(r"/lib/python3[\d.]*/(?!site-packages|dist-packages)")
+_LIBRARIES = re.compile(
+    r"/lib/python3[\d.]*/(?!site-packages|dist-packages)|/torch/(?!utils/data/)[\w/]+\.py:"
+)
 _WORK = (
     ("data loader", re.compile(r"dataloader|data_iterator|__next__|get_batch", re.IGNORECASE)),
     ("checkpoint", re.compile(r"checkpoint", re.IGNORECASE)),
@@ -139,6 +141,7 @@ def _call(place: Place) -> Call:
 
 
 def _first(stack: tuple[str, ...]) -> str:
-    """The innermost frame outside of Python's own library; the innermost where there is none."""
-    outside = [frame for frame in stack if not _STANDARD_LIBRARY.search(frame)]
+    """The innermost frame outside of Python's own library and of torch, whose data loader counts;
+    the innermost where there is none."""
+    outside = [frame for frame in stack if not _LIBRARIES.search(frame)]
     return (outside or [*stack, ""])[0]
