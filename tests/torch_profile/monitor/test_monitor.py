@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitor without a training: parts of iterations by a clock of the test's own, and ranks that
-are slow by numbers."""
+"""The monitor without a training: parts of iterations by a clock of the test's own, and the
+way of numbers to rank 0."""
 
 from __future__ import annotations
 
 import math
-import random
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +16,8 @@ from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.monitor.iterations import measured
 from megatron.torch_profile.monitor.iterations import monitor as monitor_module
-from megatron.torch_profile.monitor.iterations.interval_line import Intervals
-from megatron.torch_profile.monitor.iterations.judgement import Judge, SlowRank
 from megatron.torch_profile.monitor.iterations.measured import Measured
-from megatron.torch_profile.monitor.iterations.monitor import Monitor, peers_of
+from megatron.torch_profile.monitor.iterations.monitor import Monitor
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_profile.plan.topology import CPU, Member, Topology
@@ -146,110 +142,6 @@ def test_45_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
     packed = [row.packed() for row in rows]
     assert [len(one) for one in packed] == [45, 45]
     assert measured.parse(measured.as_text(packed).encode()) == rows
-
-
-class Job:
-    """Iterations of 200 ms on ranks whose work varies by 1 ms; everybody waits for the slowest."""
-
-    def __init__(
-        self, ranks: int = 4, stages: int = 1, seed: int = 0, hiccups: float = 0.0
-    ) -> None:
-        self.hiccups = hiccups
-        self.random = random.Random(seed)
-        self.ranks = ranks
-        self.judge = Judge(peers_of(topology(0, stages=stages, ranks=ranks)))
-        self.iteration = 0
-
-    def run(
-        self, iterations: int, slow: dict[int, float] | None = None, *, disturbed: bool = False
-    ) -> Iterator[SlowRank]:
-        for _ in range(iterations):
-            self.iteration += 1
-            own = [self.random.gauss(150, 1) for _ in range(self.ranks)]
-            own = [ms + 60 * (self.random.random() < self.hiccups) for ms in own]
-            for rank, more in (slow or {}).items():
-                own[rank] += more
-            total = max(own) + 50 + (500 if disturbed else 0)
-            rows = {
-                rank: Measured(self.iteration, disturbed, total, forward=ms, waiting=total - ms)
-                for rank, ms in enumerate(own)
-            }
-            yield from self.judge.slow_ranks(self.judge.judge(self.iteration, rows))
-
-
-@pytest.mark.parametrize("stages", [1, 2, 4])
-@pytest.mark.parametrize("rank", range(4))
-def test_a_slow_rank_is_named_with_its_part_within_three_iterations(rank: int, stages: int) -> None:
-    for seed in range(5):
-        job = Job(stages=stages, seed=seed)
-        assert [*job.run(40)] == []
-        (slow,) = job.run(3, {rank: 30})
-        assert (slow.rank, slow.since, slow.iteration, slow.part) == (rank, 41, 43, "forward")
-        assert 25 < slow.excess < 35
-        assert [*job.run(50, {rank: 30})] == [], "it is said once"
-
-
-def test_a_rank_that_is_slow_from_the_start_is_named() -> None:
-    job = Job()
-    named = {slow.rank for slow in job.run(20, {2: 40})}
-    assert named == {2}
-
-
-def test_no_alarm_in_2000_healthy_iterations_with_evaluation_and_checkpoints() -> None:
-    for seed in range(5):
-        job = Job(seed=seed)
-        alarms = []
-        for _ in range(40):
-            alarms += job.run(49)
-            alarms += job.run(1, {1: 300}, disturbed=True)
-        assert alarms == []
-        # Two iterations are no habit: a garbage collection, a file that comes late.
-        assert [*job.run(2, {3: 100})] == []
-        assert [*job.run(5)] == []
-
-
-def test_hiccups_of_single_iterations_are_no_alarm() -> None:
-    alarms = [slow for seed in range(5) for slow in Job(seed=seed, hiccups=0.02).run(2000)]
-    assert len(alarms) <= 5, "one in 2,000 iterations"
-
-
-def test_a_rank_without_peers_is_not_slow_before_its_past_has_told_how_much_it_varies() -> None:
-    for seed in range(50):
-        job = Job(ranks=2, stages=2, seed=seed)
-        assert [*job.run(30)] == []
-
-
-def test_numbers_of_an_interval_name_the_slowest_rank_its_part_and_its_node() -> None:
-    job = Job()
-    intervals = Intervals(10, ["node0", "node0", "node1", "node1"])
-    lines = []
-    for iteration in range(1, 21):
-        own = {0: 10.0, 1: 10.0, 2: 10.0, 3: 16.0 if iteration > 10 else 10.0}
-        rows = {
-            rank: Measured(iteration, iteration == 5, 20.0, data=ms, waiting=20.0 - ms)
-            for rank, ms in own.items()
-        }
-        lines.append(intervals.add(job.judge.judge(iteration, rows)))
-    assert [i for i, line in enumerate(lines, 1) if line] == [10, 20]
-    line = lines[19]
-    assert line is not None
-    expected = {
-        "monitor/iteration": 20,
-        "monitor/iteration_ms": 20.0,
-        "monitor/drift_pct": 0.0,
-        "monitor/own_ms": 11.5,
-        "monitor/waiting_ms": 8.5,
-        "monitor/left_out_iterations": 0,
-        "monitor/data_ms": 11.5,
-        "monitor/slowest_rank": 3,
-        "monitor/slowest_by_ms": 6.0,
-        "monitor/slowest_by_ms/data": 6.0,
-        "monitor/slowest_node_first_rank": 2,
-        "monitor/slowest_node_by_ms": 3.0,
-    }
-    assert {key: value for key, value in line.items() if value or key in expected} == expected
-    assert lines[9] is not None
-    assert lines[9]["monitor/left_out_iterations"] == 4  # the first three, and a disturbed one
 
 
 def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_nobody(
