@@ -10,14 +10,12 @@ on stdout, as JSON, what went wrong if so.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatron.torch_profile.export.own_process import be_killed_first, end_with_parent
+from megatron.torch_profile.export.own_process import answer_training, be_killed_first
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
 
@@ -72,19 +70,9 @@ def _write(target: Path, texts: Iterable[str]) -> None:
 
 def main(argv: list[str]) -> None:
     """Write what the words of the command line ask for."""
-    os.nice(19)
-    end_with_parent()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    answer = {}
     wanted = dict(word.split("=", 1) for word in argv[1:])
-    try:
-        write(Path(argv[0]), {kind: Path(file) for kind, file in wanted.items()})
-    except (OSError, TorchTraceError) as error:
-        answer["error"] = str(error)
-    except Exception as error:
-        # A line in training's log, no traceback between its own.
-        answer["error"] = f"{type(error).__name__}: {error}"
-    print(json.dumps(answer))
+    files = {kind: Path(file) for kind, file in wanted.items()}
+    answer_training(lambda _answer: write(Path(argv[0]), files))
 
 
 if __name__ == "__main__":

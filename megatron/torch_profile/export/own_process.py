@@ -7,11 +7,16 @@ How much memory it may still take says `megatron.torch_trace.system.memory`.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from megatron.torch_trace.errors import TorchTraceError
 
 
 def resident_bytes() -> int:
@@ -45,6 +50,32 @@ def end_with_parent() -> None:
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def give_way() -> None:
+    """Leave the cores to training, and end with it."""
+    os.nice(19)
+    end_with_parent()
+    for name in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+def answer_training(work: Callable[[dict[str, Any]], None]) -> None:
+    """Do some work beside training, and print one line of JSON that tells training what came of it.
+
+    Args:
+        work: fills the answer. If it raises, the answer holds what it has filled so far, and
+            `error`: a line for training's log, where a traceback would lie between its own lines.
+    """
+    give_way()
+    answer: dict[str, Any] = {}
+    try:
+        work(answer)
+    except (OSError, TorchTraceError) as error:  # which name the file, and what is wrong with it
+        answer["error"] = str(error) or type(error).__name__
+    except Exception as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    print(json.dumps(answer))
 
 
 def leave_without_destructors() -> None:

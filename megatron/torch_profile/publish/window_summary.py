@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron.torch_profile.export.own_process import be_killed_first
-from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_profile.export.own_process import answer_training, be_killed_first
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
 from megatron.torch_trace.format.file_names import (
@@ -219,28 +218,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--partials", action="store_true", help="Ranks analyse their own traces.")
     parser.add_argument("--analyse", action="store_true")
     options = parser.parse_args(arguments)
-    os.nice(19)
+    answer_training(lambda answer: _summarise_window(options, answer))
+
+
+def _summarise_window(options: argparse.Namespace, answer: dict[str, Any]) -> None:
     quiet = math.inf if options.elsewhere else _QUIET_SECONDS
     traces = wait_for_traces(options.folder, options.ranks, options.wait, quiet)
-    answer: dict[str, Any] = {"traces": [str(path) for path in traces.values()]}
-    try:
-        if options.analyse and traces:
-            if options.partials:
-                wait_for_partials(list(traces.values()))
-            _analyse(options.folder, traces, options.ranks)
-            answer["summary"] = True
-    except TorchTraceError as error:
-        answer["error"] = str(error)
-    except Exception as error:
-        # A line in training's log, no traceback between its own.
-        answer["error"] = f"{type(error).__name__}: {error}"
-    print(json.dumps(answer))
+    answer["traces"] = [str(path) for path in traces.values()]
+    if options.analyse and traces:
+        if options.partials:
+            wait_for_partials(list(traces.values()))
+        _analyse(options.folder, traces, options.ranks)
+        answer["summary"] = True
 
 
 def _analyse(folder: Path, traces: dict[int, Path], planned: Sequence[int]) -> None:
-    # Training needs the cores more.
-    for name in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
     from megatron.torch_trace.analysis.run.analyse import analyze
 
     window = WindowName.parse(folder.name)

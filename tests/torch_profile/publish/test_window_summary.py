@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from megatron.torch_profile.export import own_process
 from megatron.torch_profile.publish import sinks, wandb_charts, window_summary
 from megatron.torch_profile.publish.window_summary import (
     RANK_COLUMNS,
@@ -35,7 +36,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for rank in (0, 3):
         shutil.copy(TRACES / f"rank-{rank}.pt.trace.json.gz", folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(window_summary.os, "nice", lambda _: 0)
+        patched.setattr(own_process, "give_way", lambda: None)
         main([str(folder), "--ranks", "0", "1", "3", "--wait", "0", "--analyse"])
     return folder
 
@@ -150,7 +151,7 @@ def test_each_ranks_own_analysis_is_waited_for_while_they_come(tmp_path: Path) -
 def test_traces_that_cannot_be_analysed_are_an_error_in_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_summary.os, "nice", lambda _: 0)
+    monkeypatch.setattr(own_process, "give_way", lambda: None)
     folder = tmp_path / "iter-0000003"
     folder.mkdir()
     trace = folder / "rank-0.pt.trace.json"
