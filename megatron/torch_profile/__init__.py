@@ -28,6 +28,10 @@ def install() -> None:
     Megatron and torch may be imported before or after; of torch, only the begin of a CUDA graph's
     capture is wrapped, which is noted. Without `--torch-profile` among the arguments,
     training is what it was.
+
+    Raises:
+        SystemExit: Megatron is older than the oldest that can be profiled. If Megatron is imported
+            later, its import raises this.
     """
     _patches.apply()
     cuda_graphs.captures.apply()

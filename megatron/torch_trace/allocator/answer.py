@@ -113,7 +113,8 @@ def memory(
         on_read: called with the bytes of each piece read from a file.
 
     Returns:
-        An answer for each device on which a process holds memory, in the order of the files.
+        An answer for each device on which a process holds memory, in the order of the files; sizes
+        in bytes, moments in ns since 1970. docs/memory.md defines the numbers.
 
     Raises:
         UsageError: a file is neither, or is a pickle that asks for more than plain data.

@@ -82,6 +82,14 @@ def read_table(
         without: categories to leave out; Python frames are half of a trace with stacks.
         workers: processes to decode with; `reader.available_cores()` for all there are.
         strict: raise StrictError at the first fault.
+
+    Returns:
+        The table, one row for each slice, in the order of the file; times are ns since `base_ns`,
+        which is ns since 1970. The module's docstring lists the columns and their types.
+
+    Raises:
+        UsageError: the file cannot be read, or is no trace (`NotATraceError`).
+        StrictError: see `strict`.
     """
     trace = Trace(path, strict=strict)
     slices = JoinedSlices()

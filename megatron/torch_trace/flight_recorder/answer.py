@@ -78,6 +78,10 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
         path: a run whose ranks have left hang records; or a folder with the flight records of a
             job, or the files.
 
+    Returns:
+        State of each rank, and the ranks at fault with how that is known; docs/hang.md says how
+        they are found. A file that is no record is in `skipped` with its reason.
+
     Raises:
         UsageError: there is no record, or a rank has two.
     """

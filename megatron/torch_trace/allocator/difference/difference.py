@@ -73,8 +73,8 @@ def memory_difference(
         on_read: called with the bytes of each piece read from a file.
 
     Returns:
-        A difference for each device of each rank; a single one on each side is compared whatever
-        its rank.
+        A difference for each device of each rank, in bytes, after minus before; a single one on
+        each side is compared whatever its rank.
 
     Raises:
         UsageError: see `memory`; or no rank is on both sides, or one is there twice.

@@ -49,7 +49,14 @@ def dtype_bytes(dtype: str | None) -> int | None:
 
 
 def message_bytes(collective: Collective, operation: str) -> int | None:
-    """S of one call in bytes; None if elements or type are unknown."""
+    """S of one call in bytes; None if elements or type are unknown.
+
+    Args:
+        collective: what torch wrote of the call.
+        operation: its canonical name, such as `allreduce`, which says what S is of.
+
+    Source: docs/computed.md, "Communication".
+    """
     size = dtype_bytes(collective.dtype)
     in_, out = collective.in_nelems, collective.out_nelems
     elements = out if operation in _WHOLE_COMES_OUT else in_
@@ -61,7 +68,14 @@ def message_bytes(collective: Collective, operation: str) -> int | None:
 
 
 def bus_factor(operation: str, group_size: int | None) -> float | None:
-    """busbw / algbw; None if it needs the size of the group and that is unknown."""
+    """busbw / algbw, a ratio; None if it needs the size of the group and that is unknown.
+
+    Args:
+        operation: canonical name of the collective, such as `allreduce`.
+        group_size: ranks of the process group.
+
+    Source: nccl-tests, doc/PERFORMANCE.md; docs/computed.md, "Communication".
+    """
     if operation == "allreduce":
         return 2 * (group_size - 1) / group_size if group_size else None
     if operation in _OWN_SHARE_STAYS:

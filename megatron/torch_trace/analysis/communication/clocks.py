@@ -48,7 +48,10 @@ class Clock:
 
 
 def clocks_of(ranks: Mapping[int, RankCalls]) -> tuple[Clock, ...]:
-    """Clocks of ranks, by rank, from the collectives that they have in common."""
+    """Clocks of ranks, by rank, from the collectives that they have in common; offsets in ns.
+
+    An offset is the median difference of the ends of the calls (docs/computed.md, "Stragglers").
+    """
     matched = match(ranks)
     return align(matched, matched.first_rows())[0] if len(matched) else unknown_clocks(matched)
 
@@ -65,11 +68,11 @@ def align(
 
     Args:
         matched: at least one call.
-        first: the first row of each call.
+        first: the first row of each call, shape (calls,).
 
     Returns:
-        (clocks by rank, offset of each rank in ns, 0 where it is unknown, calls whose ranks are all
-        aligned with each other).
+        (clocks by rank, offset of each rank in ns, 0 where it is unknown, shape (ranks,), calls
+        whose ranks are all aligned with each other, shape (calls,)).
     """
     use = matched.symmetric
     offset, reference = _offsets(matched, use, first)

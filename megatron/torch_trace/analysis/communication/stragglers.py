@@ -107,6 +107,10 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
     Args:
         matched: calls found on several ranks.
         bases: rank -> base time of its trace, ns since the epoch; moments need it.
+
+    Returns:
+        Times in ns; `wait` and `shortest` of shape (rows of `matched`,). Sends, receives and
+        broadcasts wait 0. Source: docs/computed.md, "Stragglers".
     """
     if not len(matched):
         return Waits(unknown_clocks(matched), (), 0, ints([]), ints([]))
@@ -241,8 +245,9 @@ def waits_of(matched: MatchedCalls, waits: Waits, position: int, duration: Ints)
     """The waits of one rank.
 
     Args:
+        matched, waits: of all ranks.
         position: of the rank in the sorted list of ranks.
-        duration: of each row of its RankCalls.
+        duration: ns of each row of its RankCalls, shape (rows,); what is returned has this shape.
     """
     mine = matched.rows_of[position]
     rows = matched.row[mine]

@@ -61,7 +61,11 @@ class DimensionTotal:
 
 
 def communication_rows(timeline: Timeline, calls: CollectiveCalls) -> tuple[CommunicationRow, ...]:
-    """One row for each (dimension, group, collective), by dimension, then by time."""
+    """One row for each (dimension, group, collective), by dimension, then by time.
+
+    Times are unions in ns, bandwidths decimal GB/s, that is bytes a ns. `wait_ns` is None: one rank
+    alone does not tell it. Source: docs/computed.md, "Classes of time" and "Communication".
+    """
     groups: dict[tuple[str, str, str], list[int]] = {}
     for code, kind in enumerate(calls.kinds):
         groups.setdefault((kind.dimension, kind.group, kind.collective), []).append(code)
@@ -106,18 +110,24 @@ def _row(
 
 
 def bus_bytes(kinds: Sequence[CollectiveKind], kind: Ints, sizes: Ints) -> float:
-    """Sum over calls of bytes x bus factor: busbw is that a ns. What is unknown adds nothing.
+    """Bytes x bus factor, summed over calls: divided by ns it is busbw in decimal GB/s.
 
     Args:
         kinds: what the codes mean.
-        kind, sizes: code and bytes of each call.
+        kind, sizes: code and bytes of each call, both of shape (calls,); what is unknown adds
+            nothing.
+
+    Source: see `bandwidth.bus_factor`.
     """
     factors = np.array([bus_factor(one.collective, one.group_size) or 0.0 for one in kinds])
     return float((factors[kind] * np.maximum(sizes, 0)).sum()) if len(kind) else 0.0
 
 
 def dimension_totals(timeline: Timeline, calls: CollectiveCalls) -> tuple[DimensionTotal, ...]:
-    """Time and exposed time of each dimension, by exposed time."""
+    """Time and exposed time of each dimension in ns, the most exposed first.
+
+    Exposed is the union of its calls minus compute (docs/computed.md, "Classes of time").
+    """
     names = sorted({kind.dimension for kind in calls.kinds})
     totals = []
     for name in names:

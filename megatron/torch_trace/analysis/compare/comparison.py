@@ -107,6 +107,11 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
         a: the one to compare with: the run before, the good window, the rank in time.
         b: the one in question.
 
+    Returns:
+        Differences, after minus before: times in ns an iteration and a rank, `mfu` a share of 1,
+        `slowdown` a ratio; `Difference.relative` is a share of what was before. What is tested for
+        significance, and how, is in docs/compare.md.
+
     Example:
         comparison = compare(analyze("before"), analyze("after"))
         print(comparison.iteration.relative, comparison.iteration.significant)

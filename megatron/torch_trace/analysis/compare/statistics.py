@@ -65,6 +65,12 @@ def independent(before: Sequence[float], after: Sequence[float], over: str) -> D
 
     Welch's t where both have two samples or more. A single one has no spread of its own: then the
     other's stands for both (Student's t), and with a single one on both sides there is no test.
+
+    Args:
+        before, after: samples of A and of B in one unit, which the difference has too.
+        over: what the samples are.
+
+    Source: Welch 1947, "The generalization of 'Student's' problem"; docs/compare.md.
     """
     counts = (len(before), len(after))
     if not before or not after:
@@ -87,7 +93,13 @@ def independent(before: Sequence[float], after: Sequence[float], over: str) -> D
 
 def paired(before: Mapping[int, float], after: Mapping[int, float]) -> Difference:
     """Means over the same ranks: each rank is compared with itself, so that differences between
-    ranks (pipeline stages, for one) are no noise."""
+    ranks (pipeline stages, for one) are no noise.
+
+    Args:
+        before, after: rank -> value, in one unit, with the same ranks, at least one.
+
+    Source: Student's t of the changes.
+    """
     counts = (len(before), len(after))
     changes = [after[rank] - before[rank] for rank in before]
     plain = Difference(fmean(before.values()), fmean(after.values()), over=PAIRED, samples=counts)
@@ -104,7 +116,10 @@ def by_rank(before: Mapping[int, float], after: Mapping[int, float]) -> Differen
 
 
 def correct(rows: Sequence[Difference]) -> list[Difference]:
-    """The rows with Holm's correction: of 100 kernels 5 would pass at 5 % by chance alone."""
+    """The rows with Holm's correction: of 100 kernels 5 would pass at 5 % by chance alone.
+
+    Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
+    """
     tested = sorted((row.p, n) for n, row in enumerate(rows) if row.p is not None)
     corrected = list(rows)
     least = 0.0

@@ -94,6 +94,9 @@ def operator_flops(name: str, dims: Dims, inputs: Inputs) -> int | None:
         name: as in the trace: `aten::mm`.
         dims: sizes of its inputs.
         inputs: its other inputs, of attention; empty if not recorded.
+
+    Source: docs/computed.md, "FLOPs of a module": a multiply-add is two FLOPs; attention's backward
+    pass is Dao 2023, "FlashAttention-2".
     """
     if name in _PRODUCTS:
         first, second = _PRODUCTS[name]
@@ -234,5 +237,10 @@ def function_flops(
         dims, inputs: of its forward pass, for its backward pass too.
         backward_kernels: products that its backward pass launched; None for the forward pass. The
             gradient of the input may not be wanted, and that of the weight may be made elsewhere.
+
+    Raises:
+        KeyError: `name` is none of which `is_function` is true.
+
+    Source: docs/computed.md, "FLOPs of a module".
     """
     return _FUNCTIONS[name](dims, inputs, backward_kernels)

@@ -77,7 +77,8 @@ class Mfu:
 def dense_peak_tflops(device: str | None) -> float | None:
     """Dense bf16 peak of a GPU by its name, TFLOP/s; None if it is not in the table.
 
-    The SKU decides: `NVIDIA H100 PCIe` is 756, `NVIDIA H100 80GB HBM3` 989.
+    The SKU decides: `NVIDIA H100 PCIe` is 756, `NVIDIA H100 80GB HBM3` 989. Source: the vendors'
+    data sheets, named in the table.
     """
     for pattern, peak in _PEAKS:
         if device and re.search(pattern, device, re.IGNORECASE):
@@ -103,6 +104,10 @@ def compute_mfu(
         device: name of the GPU.
         undisturbed_ns: an iteration without the profiler, which is taken instead.
         tokens: of one iteration over all GPUs.
+
+    Returns:
+        `value` as a share of 1; where it is None, `reason` says why, and nothing is raised.
+        Source: docs/computed.md, "MFU".
     """
     of = UNDISTURBED if undisturbed_ns else RECORDED
     iteration_ns = undisturbed_ns or iteration_ns

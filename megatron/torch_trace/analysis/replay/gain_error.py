@@ -47,7 +47,7 @@ class GainError:
 
     @property
     def total(self) -> int:
-        """All of them together."""
+        """All of them together, ns: the root of the sum of their squares."""
         return round(math.hypot(*(getattr(self, one.name) or 0.0 for one in fields(self))))
 
     def of_run(self, gain_ns: float, spread: float | None) -> GainError:
@@ -77,7 +77,13 @@ class GainError:
 
 
 def of_steps(gains: Sequence[float]) -> float | None:
-    """Standard error of the mean gain, times Student's t; None of a single step."""
+    """Standard error of the mean gain, times Student's t (68 %); None of a single step.
+
+    Args:
+        gains: of each step, ns; what is returned is ns too.
+
+    Source: docs/whatif.md, "The error".
+    """
     count = len(gains)
     if count < 2:
         return None
@@ -85,12 +91,15 @@ def of_steps(gains: Sequence[float]) -> float | None:
 
 
 def jackknife(gain: float, without: Sequence[float], others: int = 0) -> float | None:
-    """Standard error of a gain over ranks; None of fewer than two.
+    """Standard error of a gain over ranks, ns; None of fewer than two.
 
     Args:
-        gain: with all ranks.
+        gain: with all ranks, ns.
         without: the gain with each rank left out, one after the other.
         others: ranks that were not left out since they matter little: as if with all.
+
+    Source: the jackknife, sqrt((n-1)/n sum((g_i - mean)^2)), Efron and Tibshirani 1993, "An
+    Introduction to the Bootstrap", chapter 11; docs/whatif.md, "The error".
     """
     count = len(without) + others
     if count < 2:

@@ -122,7 +122,13 @@ class Summary:
 
 
 def summarise(ranks: Sequence[RankResult]) -> Summary:
-    """Summary over `ranks`, at least one."""
+    """Means over ranks: times in ns of the whole window, shares of 1, bandwidths in GB/s.
+
+    Args:
+        ranks: at least one.
+
+    Source: docs/computed.md.
+    """
     known = [rank for rank in ranks if rank.breakdown is not None]
     lengths = [step.end_ns - step.start_ns for rank in ranks for step in rank.steps]
     names = sorted({total.dimension for rank in known for total in rank.dimensions})

@@ -43,7 +43,9 @@ def analyze(
         on_start, on_done: for progress: all files that are read, and each once it is through.
 
     Returns:
-        The analysis; a file that could not be analysed is in `skipped_files` with its reason.
+        The analysis: times in ns, shares of 1, sizes in bytes, bandwidths in decimal GB/s; every
+        number is defined in docs/computed.md. A file that could not be analysed is in
+        `skipped_files` with its reason.
 
     Raises:
         UsageError: a path does not exist, two traces are of the same rank, a rank or step is not

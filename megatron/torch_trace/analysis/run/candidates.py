@@ -149,7 +149,7 @@ def _without_path(graph: Graph, changes: Sequence[Change]) -> Simulated:
 
 
 def missed_ns(graph: Graph) -> int:
-    """By how much the graph misses the recorded iteration."""
+    """By how much the graph misses the recorded iteration, ns."""
     return abs(graph.simulated_ns - graph.recorded_ns)
 
 

@@ -49,6 +49,11 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
     Args:
         analysis: of the ranks.
         known: the ranks.
+
+    Returns:
+        The analysis; a gain and its error are ns an iteration, None where no graph tells them. If a
+        graph fails, the analysis as it was, with a warning. Source: docs/computed.md, "Gains and
+        slack".
     """
     graphs = Graphs(known)
     try:

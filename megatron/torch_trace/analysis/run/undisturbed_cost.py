@@ -33,7 +33,14 @@ class Calibration:
 
 
 def calibration_of(graph: Graph, undisturbed_ns: float | None) -> Calibration | None:
-    """Fit it; None where nothing tells the undisturbed iteration, or no cost explains it."""
+    """Fit it; None where nothing tells the undisturbed iteration, or no cost explains it.
+
+    Args:
+        graph: which tells an iteration for a cost of recording.
+        undisturbed_ns: an iteration without the profiler, ns; None if unknown.
+
+    Source: docs/computed.md, "Gains and slack".
+    """
     if undisturbed_ns is None or not getattr(graph, "takes_recording_cost", False):
         return None
 

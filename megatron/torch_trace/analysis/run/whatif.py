@@ -105,6 +105,9 @@ def whatif(
         with_times: find when everything happens too, which `rewrite.simulated_trace` writes.
         flags: the same by name: `rank="2=median"`, `micro_batches=16`, `comm=["tp*0.5", "dp*0"]`.
 
+    Returns:
+        The answer, times in ns an iteration; docs/whatif.md defines the graphs and the error.
+
     Raises:
         UsageError: a change is wrong, or of what the traces do not have; or see `analyze`.
         UnreplayableError: the traces do not hold what is needed, or the graph misses the recorded

@@ -88,7 +88,10 @@ class Schedule(NamedTuple):
 def pipeline_steps(
     timeline: Timeline, calls: CollectiveCalls, rank: int
 ) -> tuple[PipelineStep, ...]:
-    """One entry a step; empty for a rank without pipeline communication."""
+    """One entry a step, times in ns, shares of 1; empty for a rank without pipeline communication.
+
+    Source: docs/computed.md, "Pipeline"; the ideal is that of Narayanan et al., see the module.
+    """
     mask = _sends_and_receives(timeline, calls)
     if not mask.any():
         return ()
@@ -114,7 +117,10 @@ def pipeline_steps(
 
 
 def pipeline_waiting(timeline: Timeline, calls: CollectiveCalls) -> Intervals:
-    """When the stage waits, in the whole window: exposed send/recv, and no GPU work at all."""
+    """When the stage waits, in the whole window: exposed send/recv, and no GPU work at all.
+
+    Intervals in ns of the trace's own clock. Source: docs/computed.md, "Pipeline".
+    """
     exposed, idle = _waiting(timeline, _sends_and_receives(timeline, calls))
     return exposed.union(idle)
 

@@ -30,6 +30,7 @@ class Breakdown:
 
     @property
     def total(self) -> int:
+        """The window, ns."""
         return self.compute + self.exposed_communication + self.exposed_memory + self.idle
 
 
@@ -47,14 +48,17 @@ class BusySets:
 
     @property
     def exposed_communication(self) -> Intervals:
+        """Communication minus compute."""
         return self.communication.minus(self.compute)
 
     @property
     def exposed_memory(self) -> Intervals:
+        """Copies minus compute minus communication."""
         return self.memory.minus(self.compute.union(self.communication))
 
     @property
     def busy(self) -> Intervals:
+        """All GPU work: the rest of the window is idle."""
         return self.compute.union(self.communication).union(self.memory)
 
 
@@ -62,7 +66,9 @@ def break_down(sets: BusySets, window: Window) -> tuple[Breakdown, tuple[Breakdo
     """The breakdown of the window, and of each step by the clock.
 
     Returns:
-        (window, steps); the parts of the steps add up to those of the window.
+        (window, steps), in ns; the parts of the steps add up to those of the window.
+
+    Source: docs/computed.md, "Classes of time".
     """
     bounds = [(step.start, step.end) for step in window.steps]
     starts = ints([window.start, *(s for s, _ in bounds)])

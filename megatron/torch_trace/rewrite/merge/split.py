@@ -72,8 +72,14 @@ def split(path: Path | str, folder: Path | str, *, force: bool = False) -> dict[
 
     Events and metadata are what they were before `merge`, though in another layout.
 
+    Args:
+        path: what `merge` has written.
+        folder: which is there; each file is named after its rank.
+        force: replace existing files.
+
     Raises:
-        TorchTraceError: the file is not merged.
+        TorchTraceError: the file is not merged, or the disk is full.
+        UsageError: there is no such folder, or a file of that name exists.
     """
     trace = Trace(path)
     found = merged_ranks(trace.read_header().own, path)

@@ -86,8 +86,13 @@ def slim(
         workers: processes to use.
         on_read: called with the number of input bytes of each piece read, for progress.
 
+    Returns:
+        What was kept: counts of events, and bytes of uncompressed JSON.
+
     Raises:
-        UsageError: a step, stream or category that is not there, an output that exists, ...
+        UsageError: a step, time, rank or stream that is not there, or an output that exists.
+        StrictError: see `strict`.
+        TorchTraceError: the disk is too small, or the input changed while it was read.
     """
     folder = None if Path(output) == STDOUT else Path(output).absolute().parent
     sink = OutputFile(output, force=force, expected_bytes=_least_size(path))
