@@ -25,7 +25,12 @@ def known(analysis: Analysis) -> list[RankResult]:
 
 
 def mean_share(ranks: Sequence[RankResult], part: Callable[[RankResult], int]) -> float:
-    """Mean over ranks of part(rank) / window; 0 without ranks."""
+    """Mean over ranks of part(rank) / window, a share of 1; 0 without ranks.
+
+    Args:
+        ranks: of which some may have an empty window, which does not count.
+        part: a time of a rank, ns.
+    """
     shares = [part(rank) / rank.window_ns for rank in ranks if rank.window_ns]
     return sum(shares) / len(shares) if shares else 0.0
 

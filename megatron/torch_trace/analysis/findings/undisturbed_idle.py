@@ -36,7 +36,10 @@ class UndisturbedIdle:
 
     @classmethod
     def of(cls, rank: RankResult) -> UndisturbedIdle:
-        """The idle time of a rank whose utilisation is known."""
+        """The idle time, ns, of a rank whose utilisation is known.
+
+        Source: docs/computed.md, "Undisturbed iteration".
+        """
         idle, slowed = rank.host.idle, rank.slowed_ns
         held = rank.host.not_started.held_ns if rank.host.not_started else 0
         by_cpu = min(slowed, idle.cpu_ns)

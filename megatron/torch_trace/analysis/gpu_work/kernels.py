@@ -113,7 +113,11 @@ def casts(timeline: Timeline) -> Casts:
 
 
 def kernel_rows(timeline: Timeline) -> tuple[KernelRow, ...]:
-    """Every name of GPU work in the window, by time."""
+    """Every name of GPU work in the window, by time.
+
+    `time_ns` is a sum, cut to the window; mean, median and longest are of whole calls, ns.
+    Source: docs/computed.md, "Classes of time".
+    """
     gpu, names = timeline.activity.gpu, timeline.activity.names
     rows = np.flatnonzero(timeline.in_window)
     duration = gpu.end - gpu.start
@@ -144,7 +148,7 @@ def kernel_rows(timeline: Timeline) -> tuple[KernelRow, ...]:
 
 
 def family_rows(timeline: Timeline) -> tuple[FamilyRow, ...]:
-    """Every family in the window, by time."""
+    """Every family in the window, by time: a union in ns, and a share of 1 of the window."""
     gpu, names = timeline.activity.gpu, timeline.activity.names
     rows = np.flatnonzero(timeline.in_window)
     families: dict[str, int] = {COMMUNICATION: 0, MEMORY: 1}
@@ -168,7 +172,10 @@ def family_rows(timeline: Timeline) -> tuple[FamilyRow, ...]:
 
 
 def operator_rows(timeline: Timeline, *, by_shape: bool = False) -> tuple[OperatorRow, ...]:
-    """GPU work by launching operator, or by operator and shape, by time."""
+    """GPU work by launching operator, or by operator and shape, by time in ns.
+
+    Source: docs/computed.md, "Kernels and operators".
+    """
     activity = timeline.activity
     ops = activity.ops
     rows = np.flatnonzero(timeline.in_window)

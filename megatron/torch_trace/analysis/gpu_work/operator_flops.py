@@ -51,7 +51,10 @@ class WorkFlops:
 
 
 def work_flops(timeline: Timeline) -> WorkFlops | None:
-    """FLOPs of all GPU work; None for a trace without shapes."""
+    """FLOPs of all GPU work, arrays of shape (GPU work,); None for a trace without shapes.
+
+    Source: docs/computed.md, "FLOPs of a module".
+    """
     activity = timeline.activity
     if not activity.shapes:
         return None

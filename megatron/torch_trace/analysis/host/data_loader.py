@@ -79,11 +79,14 @@ def loader_intervals(timeline: Timeline) -> Intervals:
 
 
 def data_loading(timeline: Timeline, gaps: Intervals, loader: Intervals) -> tuple[DataLoading, ...]:
-    """Time in the loader by step; without steps in the whole window.
+    """Time in the loader by step, ns; without steps in the whole window.
 
     Args:
+        timeline: of one rank.
         gaps: when the GPU is idle.
         loader: see `loader_intervals`.
+
+    Source: docs/computed.md, "Data loader".
     """
     steps = timeline.window.steps
     if not len(loader):
@@ -104,7 +107,10 @@ def data_loading(timeline: Timeline, gaps: Intervals, loader: Intervals) -> tupl
 
 
 def loader_supply(timeline: Timeline, loader: Intervals) -> LoaderSupply | None:
-    """How fast batches are made; None if too few are seen, or if several workers make them."""
+    """How fast batches are made, ns; None if too few are seen, or if several workers make them.
+
+    Source: docs/computed.md, "Data loader".
+    """
     ready = _ready_times(timeline)
     step = timeline.window.step_index(loader.starts)
     between = np.diff(loader.starts)[np.diff(step) == 0]

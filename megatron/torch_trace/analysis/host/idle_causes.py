@@ -85,12 +85,15 @@ class Idle:
 
 
 def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Ints) -> Idle:
-    """Split the gaps.
+    """Split the gaps by cause, in ns that add up to them; all unknown where clocks differ.
 
     Args:
+        timeline: of one rank.
         gaps: when the GPU is idle.
         loader: when the training loop is in the data loader.
         syncing: rows of `activity.calls` that wait for the GPU.
+
+    Source: docs/computed.md, "Why the GPU was idle".
     """
     ends = _Ends.of(timeline, gaps)
     if ends is None or timeline.clock_offset is not None:

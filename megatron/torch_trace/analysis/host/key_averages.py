@@ -55,7 +55,7 @@ class KeyAverage:
 
 
 def key_averages(tree: CallTree) -> tuple[KeyAverage, ...]:
-    """Every name, by the time of its own: on the GPU if there is any, else on the CPU."""
+    """Every name, by the time of its own in ns: on the GPU if there is any, else on the CPU."""
     found = [*_of_the_cpu(tree), *_of_the_gpu(tree), *_outside_of_all(tree)]
     gpu = tree.has_gpu
 

@@ -40,7 +40,7 @@ class PythonRow:
 
 
 def python_rows(timeline: Timeline, elsewhere: Intervals) -> tuple[PythonRow, ...]:
-    """Functions of the loop's thread, by their own time.
+    """Functions of the loop's thread, by their own time in ns (docs/computed.md, "Python").
 
     Args:
         timeline: one rank.
@@ -77,7 +77,8 @@ def own_times(start: Ints, end: Ints, track: Ints, time: Ints) -> Ints:
 
     Args:
         start, end, track: of the frames; each track's together, by start, the longer ones first.
-        time: of each frame with all that is below it.
+        time: of each frame with all that is below it, ns; all are of shape (frames,), as is what is
+            returned.
     """
     ends, whole = end.tolist(), time.tolist()
     own = list(whole)

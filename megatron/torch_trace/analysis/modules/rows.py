@@ -117,6 +117,9 @@ def look_at_modules(timeline: Timeline, peak_tflops: float | None = None) -> Mod
     Args:
         timeline: one rank.
         peak_tflops: dense peak of its GPU; None if unknown.
+
+    Returns:
+        Times in ns, FLOPs of the window, shares of 1. Source: docs/computed.md, "Modules".
     """
     ranges = find_ranges(timeline)
     if ranges is None:

@@ -104,7 +104,13 @@ class Slack:
 
 
 def middle_slack(slack: Ints, weights: Ints) -> int:
-    """The slack that half of the work, by time, has at least; 0 of nothing."""
+    """The slack that half of the work, by time, has at least, ns; 0 of nothing.
+
+    Args:
+        slack, weights: of each piece of work, ns, both of shape (pieces,).
+
+    Source: docs/computed.md, "Gains and slack".
+    """
     works = weights > 0
     if not works.any():
         return 0

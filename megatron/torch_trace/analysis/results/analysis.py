@@ -152,12 +152,15 @@ class RankResult:
 
     @property
     def undisturbed_iteration_ns(self) -> int | None:
-        """An iteration without the profiler: the median; None if that is unknown."""
+        """An iteration without the profiler, ns: the median; None if that is unknown.
+
+        Source: docs/computed.md, "Undisturbed iteration".
+        """
         return self.undisturbed.median_ns
 
     @property
     def recorded_iteration_ns(self) -> float | None:
-        """An iteration of the window: the mean; None without steps, or if the last was cut."""
+        """An iteration of the window, ns: the mean; None without steps, or if the last was cut."""
         name = TraceName.parse(Path(self.file).name)
         if not self.steps or (name is not None and name.partial):
             return None
@@ -165,13 +168,13 @@ class RankResult:
 
     @property
     def slowdown(self) -> float | None:
-        """Recorded / undisturbed iteration; None if one of them is unknown."""
+        """Recorded / undisturbed iteration, a ratio; None if one of them is unknown."""
         recorded, undisturbed = self.recorded_iteration_ns, self.undisturbed_iteration_ns
         return None if recorded is None or undisturbed is None else recorded / undisturbed
 
     @property
     def slowed_ns(self) -> int:
-        """How much longer the window is than its iterations without the profiler; 0 if unknown."""
+        """By how many ns the window is longer than its iterations without the profiler, or 0."""
         undisturbed = self.undisturbed_iteration_ns
         if self.slowdown is None or undisturbed is None:
             return 0

@@ -104,7 +104,10 @@ class CpuTime:
 
 
 def cpu_time(timeline: Timeline) -> CpuTime:
-    """What a recording without a GPU tells."""
+    """What a recording without a GPU tells: the parts of a window in ns, which add up to it.
+
+    Source: docs/computed.md, "Time of the CPU".
+    """
     ops, window = timeline.activity.ops, timeline.window
     mine = np.flatnonzero(~ops.annotation & (ops.end > window.start) & (ops.start < window.end))
     inside = _clipped(ops, mine, window.start, window.end)

@@ -65,7 +65,10 @@ def stage_means(entries: Sequence[PipelineEntry]) -> StageMeans:
 
 
 def by_stage(entries: Sequence[PipelineEntry]) -> tuple[StageMeans, ...]:
-    """By stage and step, in this order; ranks that do not tell their stage come first."""
+    """By stage and step, in this order; ranks that do not tell their stage come first.
+
+    Means over the ranks of a stage, in ns and in shares of 1. Source: docs/computed.md, "Pipeline".
+    """
     groups: dict[tuple[int, int], list[PipelineEntry]] = {}
     for rank, one in entries:
         key = (-1 if one.stage is None else one.stage, one.step)

@@ -38,7 +38,7 @@ _Entry = tuple[int, int, Breakdown | None]
 
 
 def by_step(ranks: Sequence[RankResult]) -> tuple[GroupShares, ...]:
-    """Every step over the ranks that have it, by number."""
+    """Every step over the ranks that have it, by number: times in ns, shares of 1."""
     found: dict[int, list[_Entry]] = {}
     for rank in ranks:
         for step in rank.steps:
@@ -48,7 +48,10 @@ def by_step(ranks: Sequence[RankResult]) -> tuple[GroupShares, ...]:
 
 
 def by_coordinate(ranks: Sequence[RankResult]) -> tuple[GroupShares, ...]:
-    """The ranks at each coordinate of each dimension with more than one: `tp0`, `tp1`, ..."""
+    """The ranks at each coordinate of each dimension with more than one: `tp0`, `tp1`, ...
+
+    Means of the windows: times in ns, shares of 1.
+    """
     found: dict[str, dict[int, list[_Entry]]] = {}
     for rank in ranks:
         for dimension, coordinate in rank.coordinates.items():

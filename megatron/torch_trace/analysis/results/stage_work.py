@@ -81,7 +81,10 @@ class StageWork:
 
 
 def stage_work(ranks: Sequence[RankResult]) -> tuple[StageWork, ...]:
-    """Every stage of which a trace tells modules, in order; a job without pipeline is one stage."""
+    """Every stage of which a trace tells modules, in order; a job without pipeline is one stage.
+
+    Source: docs/computed.md, "Stages".
+    """
     stages: dict[int, list[RankResult]] = {}
     for rank in ranks:
         if rank.modules:

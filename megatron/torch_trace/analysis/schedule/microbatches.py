@@ -100,7 +100,10 @@ class _Span:
 
 
 def microbatch_rows(timeline: Timeline) -> tuple[MicrobatchRow, ...]:
-    """Every micro-batch with a span that begins in the window, in the order of the forwards."""
+    """Every micro-batch with a span that begins in the window, in the order of the forwards.
+
+    Times in ns. Source: docs/computed.md, "Phases".
+    """
     ops = timeline.activity.ops
     inside = timeline.in_window & (timeline.microbatch != NONE)
     spans, of = np.unique(timeline.microbatch[inside], return_inverse=True)
@@ -173,6 +176,9 @@ def bubble_rows(
         timeline: of one rank.
         waiting: when the stage computes nothing: exposed send/recv and idle.
         bounds: start and end of the pipeline in each step, ns.
+
+    Returns:
+        Times in ns, which add up to the bubble of the stage. Source: docs/computed.md, "Phases".
     """
     spans = _spans(timeline)
     if not spans:

@@ -46,7 +46,10 @@ class PhaseRow:
 
 
 def phase_rows(timeline: Timeline) -> tuple[PhaseRow, ...]:
-    """Every phase with a span in the window, by time."""
+    """Every phase with a span in the window, by time in ns; phases nest and do not add up.
+
+    Source: docs/computed.md, "Phases".
+    """
     activity, window = timeline.activity, timeline.window
     ops, spans = activity.ops, timeline.phase_spans
     spans = spans[(ops.start[spans] < window.end) & (ops.end[spans] > window.start)]

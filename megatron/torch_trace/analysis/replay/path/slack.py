@@ -36,8 +36,10 @@ def node_slack(found: KernelGraph, paths: LongestPaths, weights: Ints, times: In
     Args:
         found: the graph.
         paths: it, made ready.
-        weights: of its edges.
-        times: when each node is reached.
+        weights: of its edges, ns, shape (edges,).
+        times: when each node is reached, ns, shape (nodes,), which the slack has too.
+
+    Source: docs/computed.md, "Gains and slack".
     """
     duration = found.graph.nodes.duration
     end = max(
