@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,8 @@ def test_who_stops_the_run_leaves_nothing_running(tmp_path: Path, number: signal
     assert process.wait(60) == 130
     assert not lives(LONG)
     assert not (tmp_path / "late").exists()
+
+
+def test_test_modules_have_names_of_their_own_so_that_one_process_can_run_them_all() -> None:
+    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
