@@ -30,8 +30,10 @@ def test_tasks_on_two_nodes_share_the_traces_and_the_answer_is_the_direct_one(
     # Gains come from the traces themselves: kept analyses have none.
     direct = run(*MAIN, "analyze", window.name, "--json", "--no-gains")
     said = run("srun", "--nodes=2", "--ntasks=4", *MAIN, "analyze", window.name, "--partials")
-    shares = sorted(re.findall(r"share (\d/4: 1 of 4 traces: 1 analysed) in ", said))
-    assert shares == [f"{share}/4: 1 of 4 traces: 1 analysed" for share in range(1, 5)]
+    shares = sorted(re.findall(r"(Share \d/4 has 1 of 4 traces: analysed 1 trace) in ", said))
+    assert shares == [
+        f"Share {share}/4 has 1 of 4 traces: analysed 1 trace" for share in range(1, 5)
+    ]
     assert said.count(f"When all 4 shares are done, run: torch-trace analyze {window.name}\n") == 4
     for trace in window.glob("*.pt.trace.json.gz"):
         trace.unlink()

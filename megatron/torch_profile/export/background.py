@@ -135,7 +135,7 @@ class Exporter:
                 return
         held = time.monotonic() - began
         messages.begun(export, expected_mb if self.last else None, stop_seconds, held)
-        self._flights.append(Flight(export, profiler, held + stop_seconds, process))
+        self._flights.append(Flight(export, profiler, held + stop_seconds, process, started=began))
 
     def end_beside(
         self,
@@ -159,7 +159,7 @@ class Exporter:
         thread = EndingThread(stop, export, expected_mb, writers)
         held = time.monotonic() - began
         messages.begun_beside(export, expected_mb if self.last else None, waited_seconds, held)
-        self._flights.append(Flight(export, None, held, thread))
+        self._flights.append(Flight(export, None, held, thread, started=began))
 
     def free_saved(self) -> None:
         """Free what Kineto holds of traces that are on disk: five times their size, and about a

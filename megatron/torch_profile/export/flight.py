@@ -22,6 +22,9 @@ class Flight:
         held_seconds: how long training was held for it.
         process: who writes it.
         pace: CPU seconds of the process, and when they were read.
+        started: when its hand-over began, which is before anybody can have finished it, in seconds
+            of the monotonic clock.
+        spoke: when the log last told of it, on the same clock.
     """
 
     planned: Export
