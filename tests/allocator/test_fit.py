@@ -201,7 +201,7 @@ def test_it_is_printed(tmp_path: Path) -> None:
     assert lines[:8] == [
         "The largest micro-batch that fits is 8 (recorded with 1).",
         "",
-        "Rank 0: a sample takes 545 MB at the peak (measured of one run). Torch may have 6 GB: 8 GB of the GPU less 2 GB for CUDA and NCCL (set aside, an assumption).",
+        "Rank 0: a sample takes 545 MB at the peak (measured in one run). Torch may have 6 GB: 8 GB of the GPU less 2 GB for CUDA and NCCL (set aside, an assumption).",
         "micro-batch   rank 0",
         "          1  2.06 GB",
         "          2   2.6 GB",

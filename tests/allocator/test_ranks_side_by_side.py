@@ -142,21 +142,19 @@ def test_stages_are_printed_below_the_ranks(tmp_path: Path) -> None:
     window = run_folder(tmp_path, {0: 12, 1: 8}, pp={0: 0, 1: 1})
     lines = invoked("memory", window).output.splitlines()
     assert [line.split() for line in lines[1:8]] == [
-        ["rank", "peak", "reserved", "free", "between", "place", "file"],
+        ["rank", "peak", "reserved", "place", "file"],
         [
             "0",
             "12.9",
             "GB",
             "1.07",
             "GB",
-            "0",
-            "B",
             "tp0",
             "pp0",
             "rank-0.memory_snapshot.pickle",
             "fullest",
         ],
-        ["1", "8.59", "GB", "1.07", "GB", "0", "B", "tp0", "pp1", "rank-1.memory_snapshot.pickle"],
+        ["1", "8.59", "GB", "1.07", "GB", "tp0", "pp1", "rank-1.memory_snapshot.pickle"],
         [],
         ["at", "the", "fullest", "rank's", "peak", "optimizer", "state", "activations"],
         ["stage", "0,", "rank", "0", "1.07", "GB", "11.8", "GB"],

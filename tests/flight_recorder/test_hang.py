@@ -193,7 +193,7 @@ def test_the_command_shows_culprits_first_and_where_others_wait(tmp_path: Path) 
         "rank  state    first pending call            pending  called in\n"
         "1     running\n"
         "0     waiting  tensor-parallel all_reduce 3        1  mappings.py:20 _reduce\n"
-        "Skipped 1 other file.\n"
+        "Skipped 1 other file (no flight record: its name does not end in the number of a rank, as comm_lib_trace_rank_0 does).\n"
     )
 
 

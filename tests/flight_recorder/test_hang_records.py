@@ -151,6 +151,9 @@ def test_a_record_that_is_not_whole_is_named_and_its_rank_is_not_blamed(tmp_path
     path.write_text(path.read_text()[:100])
     answer = hang(tmp_path)
     assert (answer.culprits, answer.damaged) == ((), (path,))
+    assert answer.verdict == (
+        "Rank 2 may be at fault: its record is damaged, and no other rank differs from most."
+    )
     assert CliRunner().invoke(command, [str(tmp_path)], standalone_mode=False).exception
     for one in (tmp_path / "hangs").iterdir():
         one.write_text("[1]")

@@ -55,7 +55,11 @@ def _print(console: Console, answer: HangAnswer) -> None:
     console.print()
     _print_ranks(console, answer)
     if answer.skipped:
-        console.print(f"Skipped {wording.counted(len(answer.skipped), 'other file')}.")
+        reasons = {reason for _, reason in answer.skipped}
+        why = f" ({terminal.literal(reasons.pop())})" if len(reasons) == 1 else ""
+        terminal.sentence(
+            console, f"Skipped {wording.counted(len(answer.skipped), 'other file')}{why}."
+        )
 
 
 def _print_ranks(console: Console, answer: HangAnswer) -> None:

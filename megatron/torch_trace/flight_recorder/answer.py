@@ -115,7 +115,7 @@ def _of_a_run(last: LastHang) -> HangAnswer:
         else RankState(rank, MISSING, None, "", "", 0)
         for rank in range(last.world_size)
     )
-    verdict = " ".join(_sentences(blames, joined, places)) or _no_fault_by_place(places)
+    verdict = " ".join(_sentences(blames, joined, places)) or _no_fault_by_place(last, places)
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
     return HangAnswer(states, blames, verdict, _advice(blames, places), last.skipped, damaged)
 
@@ -127,9 +127,18 @@ def _state_by_place(place: Place, state: RankState | None) -> RankState:
     return RankState(place.record.rank, kind, None, place.collective, "", 0, place)
 
 
-def _no_fault_by_place(places: dict[int, Place]) -> str:
+def _no_fault_by_place(last: LastHang, places: dict[int, Place]) -> str:
     if not any(one.collective for one in places.values()):
         return "No rank waits in a collective: all of them are slow, or wait for something else."
+    known = places.keys() | {*last.absent}
+    unread = tuple(rank for rank in range(last.world_size) if rank not in known)
+    if unread:
+        one = len(unread) == 1
+        return (
+            f"{'Rank' if one else 'Ranks'} {rank_list(unread)} may be at fault: "
+            f"{'its record is' if one else 'their records are'} damaged, and no other rank differs "
+            "from most."
+        )
     return "All ranks wait in collectives, and no rank differs from most: see where each one waits."
 
 
@@ -256,10 +265,8 @@ def _advice(blames: Sequence[Blame], places: dict[int, Place] | None = None) -> 
     return " ".join(said)
 
 
-_STACKS = "The rank's file in the folder hangs has the Python stacks of all its threads."
-_STACKS_OF_SEVERAL = (
-    "The ranks' files in the folder hangs have the Python stacks of all their threads."
-)
+_STACKS = "The Python stacks of all its threads are in the rank's file in `hangs/`."
+_STACKS_OF_SEVERAL = "The Python stacks of all their threads are in the ranks' files in `hangs/`."
 _LOOK_AT_SEVERAL = (
     "Look at the Python stacks of these processes (`py-spy dump --pid PID`): data loader, a lock, "
     "a checkpoint, a debugger."
@@ -268,7 +275,7 @@ _LOOK_AT_SEVERAL = (
 
 _ADVICE = {
     Cause.NO_FILE: (
-        "Look whether the rank's process or its host is gone (its log, `sacct`, `dmesg`)."
+        "Check whether the process or the host is gone (log of the rank, `sacct`, `dmesg`)."
     ),
     Cause.NOT_IN_A_COLLECTIVE: (
         "Look at the Python stack of that process (`py-spy dump --pid PID`): data loader, a lock, "

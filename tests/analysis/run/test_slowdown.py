@@ -110,7 +110,7 @@ def test_compare_says_which_side_tells_nothing(tmp_path: Path) -> None:
         analyze(written(tmp_path / "b", trace())),
     ]
     said = render_comparison(compare(*sides), *sides, ("a", "b"))
-    assert "The undisturbed iteration is unknown in B." in said
+    assert "How long an iteration takes without the profiler is unknown in B." in said
 
 
 def test_a_profiler_that_slows_nothing_explains_nothing(tmp_path: Path) -> None:

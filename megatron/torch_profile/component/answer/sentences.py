@@ -17,7 +17,7 @@ def head(answer: Answer) -> str:
         else ""
     )
     return (
-        f"{answer.config.target}: {steps} of each variant{ranks}, {answer.device}, by "
+        f"{answer.config.target}: {steps} of each variant{ranks}, {answer.device}, timed by "
         f"{answer.clock}{flushed}."
     )
 
@@ -34,9 +34,9 @@ def _verdict(answer: Answer, one: Result) -> str:
     said = f"{one.case.name} takes {times} the time of {one.baseline}"
     sure = answer.sure(one)
     if sure is None:
-        return f"{said}; the steps are too few to tell whether noise explains it."
+        return f"{said}; the steps are too few to tell whether noise can explain it."
     if not sure:
-        return f"{said}; noise explains the difference."
+        return f"{said}; noise can explain the difference."
     return f"{said} (95 % interval {one.ratio.low:.3g} to {one.ratio.high:.3g})."
 
 
@@ -50,7 +50,8 @@ def drift(answer: Answer) -> str | None:
         return f"{first}, measured again at the end, takes the same time."
     return (
         f"{first}, measured again at the end, takes {percent(abs(moved))} "
-        f"{'more' if moved > 0 else 'less'} time; what this explains is not called sure."
+        f"{'more' if moved > 0 else 'less'} time; a difference that is not larger than this "
+        "is not called sure."
     )
 
 

@@ -143,7 +143,7 @@ def _full(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None
         _at_peak(moments, freed, moments.layers),
         round(layers.each),
         f"measured: {size(layers.each)} a layer and micro-batch, of which the input stays, {kept} "
-        f"= {size(layers.formula.input)} ({ACTIVATIONS}); one layer comes back at a time",
+        f"= {size(layers.formula.input)} ({ACTIVATIONS}); one layer at a time is computed again",
     )
 
 
@@ -208,8 +208,8 @@ def _more_stages(moments: Moments, shape: Shape, layers: Layers | str) -> Effect
             change,
             None,
             None,
-            f"12h^2 a layer and the embedding would be {size(expected)} of parameters, measured "
-            f"are {size(held)}",
+            f"by the formula (12h^2 a layer and the embedding) the parameters are "
+            f"{size(expected)}, but {size(held)} are measured",
         )
     halved = held + int(moments.gradients[at])
     # Half as many replicas: a shard of the distributed optimizer is of half as many layers.

@@ -35,18 +35,18 @@ def _verdict(fit: Fit) -> str:
     recorded = fit.ranks[0].shape.micro_batch
     if any(one.room is None for one in fit.ranks):
         return (
-            "What the GPU has is unknown: no trace lies beside the snapshots; --gpu-memory says "
-            "it. This is what each micro-batch needs:"
+            "What fits is unknown, because no trace beside the snapshots has the GPU's memory: "
+            "give it with --gpu-memory. Each micro-batch needs:"
         )
     if fit.largest is None:
         return (
-            f"Micro-batch {recorded} itself leaves no room for what is not torch's: it was run "
-            "with less than is set aside below."
+            f"Not even micro-batch {recorded} fits, although it was recorded: CUDA and NCCL took "
+            "less than is set aside for them below."
         )
     if fit.largest == recorded and not fit.perhaps:
         return f"Micro-batch {recorded} is the largest one that fits."
     perhaps = (
-        f" {fit.perhaps} may fit: it does without the error."
+        f" {fit.perhaps} may fit: it does if the prediction has no error."
         if fit.perhaps and fit.perhaps != fit.largest
         else ""
     )
@@ -60,7 +60,7 @@ def _print_needs(console: Console, fit: Fit) -> None:
         how = (
             f"measured with micro-batches {one.shape.micro_batch} and {one.measured_with}"
             if one.measured_with
-            else "measured of one run"
+            else "measured in one run"
         )
         terminal.sentence(
             console,

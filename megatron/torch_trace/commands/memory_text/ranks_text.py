@@ -40,15 +40,20 @@ def _number(answer: MemoryAnswer) -> str:
     return "?" if answer.rank is None else str(answer.rank)
 
 
+def _scattered(answer: MemoryAnswer) -> int:
+    return answer.fragmentation.scattered if answer.fragmentation else 0
+
+
 def _print_lines(console: Console, found: Sequence[RankMemory]) -> None:
     folders = {one.answer.path.parent for one in found}
     if len(folders) == 1:
         console.print(f"[bold]{terminal.literal(folders.pop())}[/]", soft_wrap=True)
     placed = any(one.place.coordinates for one in found)
     sized = any(one.place.capacity for one in found)
-    columns = ["rank", "peak", "reserved", "free between"]
+    holed = any(_scattered(one.answer) for one in found)
+    columns = ["rank", "peak", "reserved", *["free between"] * holed]
     columns += ["never used"] * sized + ["place"] * placed + ["file"]
-    table = terminal.table(*columns, right=range(4 + sized))
+    table = terminal.table(*columns, right=range(3 + holed + sized))
     fullest = max(found, key=lambda one: one.answer.peak_bytes)
     for one in found:
         answer = one.answer
@@ -57,7 +62,7 @@ def _print_lines(console: Console, found: Sequence[RankMemory]) -> None:
             _number(answer),
             size(answer.peak_bytes),
             size(answer.peak_reserved),
-            size(answer.fragmentation.scattered) if answer.fragmentation else NONE,
+            *([size(free) if (free := _scattered(answer)) else NONE] if holed else []),
             *([NONE if one.free is None else size(one.free)] if sized else []),
             *([terminal.literal(one.place.words)] if placed else []),
             f"{terminal.literal(answer.path if folders else answer.path.name)}{mark}",

@@ -81,7 +81,7 @@ def _undisturbed(one: Difference) -> str:
         sides = " and ".join(
             side for side, ns in (("A", one.before), ("B", one.after)) if ns is None
         )
-        return f"The undisturbed iteration is unknown in {sides}."
+        return f"How long an iteration takes without the profiler is unknown in {sides}."
     change = one.after - one.before
     if abs(change) < _LEAST_SHARE * one.before:
         return f"The undisturbed iteration takes as long in B as in A ({_times(one)})."

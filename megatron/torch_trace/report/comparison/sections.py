@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from megatron.torch_trace.analysis.compare.comparison import Comparison, RankDifference
@@ -196,17 +197,20 @@ def _stragglers(comparison: Comparison, most: int) -> Table:
 
 def _communication(rows: Iterable[CommunicationDifference]) -> Table:
     shown = [row for row in rows if _matters(row.time)]
+    alike = Counter((row.dimension, row.collective) for row in shown)
     return _table(
         "Communication",
         f"{_MEANS}; busbw GB/s",
         (
-            _word("dim"),
+            _word("dim", cut=True),
             _word("collective"),
             *_numbers("calls", "A", "B", "change", "exposed", "wait", "busbw", "sure"),
         ),
         tuple(
             (
-                row.dimension,
+                f"{row.dimension} {row.group}"
+                if alike[row.dimension, row.collective] > 1
+                else row.dimension,
                 row.collective,
                 _both(row.calls),
                 milliseconds(row.time.before),
