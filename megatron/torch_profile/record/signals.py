@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +23,9 @@ from typing import Any
 from megatron.torch_profile.config import TorchProfileConfig
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+_installed: set[FlushOnSignal] = set()
 
 
 class FlushOnSignal:
@@ -64,9 +68,12 @@ class FlushOnSignal:
                 continue  # of faulthandler.register and the like: the process does not die of it
             self._before[number] = before
             signal.signal(number, self._handle)
+        _watch_forks()
+        _installed.add(self)
 
     def remove(self) -> None:
         """Give the signals back to whom they belonged, unless somebody took them since."""
+        _installed.discard(self)
         for number, before in self._before.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, before)
@@ -98,6 +105,22 @@ class FlushOnSignal:
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+@lru_cache(maxsize=1)
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_as_without_us)
+
+
+def _as_without_us() -> None:
+    """Have a forked child die of a signal at once, where it would without us.
+
+    A handler in Python runs when Python goes on. A worker that waits for a lock does not, and its
+    pool would wait for its end for ever.
+    """
+    for installed in list(_installed):
+        with suppress(ValueError, OSError):
+            installed.remove()
 
 
 def signals_that_ask(config: TorchProfileConfig) -> tuple[signal.Signals, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import faulthandler
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,3 +58,23 @@ def test_what_is_ignored_stays_so_and_what_is_handled_is_handed_on(flushed: list
     signals.remove()
     signal.raise_signal(signal.SIGUSR2)
     assert (flushed, served) == ([signal.SIGUSR2], [signal.SIGUSR2] * 3)
+
+
+def test_a_forked_child_has_the_signals_as_they_were() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("parent keeps it: True\nchild died of 15\n", "")
+
+
+FORKS = """
+import os, signal
+from megatron.torch_profile.record.signals import FlushOnSignal
+
+FlushOnSignal(lambda number, dies: True).install()
+if not (child := os.fork()):
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+print("parent keeps it:", signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, flush=True)
+print("child died of", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) * -1)
+"""
+"""A worker that waits for a lock could not run a handler in Python, and its pool would hang."""
