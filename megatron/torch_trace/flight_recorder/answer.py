@@ -13,7 +13,7 @@ from megatron.torch_trace.flight_recorder.hang_files import (
     hang_files,
     read_last_hang,
 )
-from megatron.torch_trace.flight_recorder.places import Place, blames_by_place, place_of
+from megatron.torch_trace.flight_recorder.positions import Place, blames_by_place, place_of
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 from megatron.torch_trace.flight_recorder.record_file import read_records
 from megatron.torch_trace.flight_recorder.waiting import Blame, Cause, Joined

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's documents call it so
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatron.torch_profile.component.component import Component
-from megatron.torch_profile.component.ready.place import Place
+from megatron.torch_profile.component.ready.ready_case import Place
 from megatron.torch_trace.errors import UsageError
 
 _BACKENDS = {

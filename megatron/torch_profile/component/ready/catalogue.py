@@ -12,7 +12,7 @@ from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.config import Config, nearest
 from megatron.torch_profile.component.ready.engine import LeftOutError
 from megatron.torch_profile.component.ready.megatron import megatron
-from megatron.torch_profile.component.ready.place import Place
+from megatron.torch_profile.component.ready.ready_case import Place
 from megatron.torch_profile.component.targets import told
 from megatron.torch_profile.component.variants import Case
 from megatron.torch_trace.errors import UsageError

@@ -15,7 +15,7 @@ from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.ready.attention import KERNELS, around, head_size
 from megatron.torch_profile.component.ready.engine import transformer_engine
 from megatron.torch_profile.component.ready.grouped_experts import GroupedExperts
-from megatron.torch_profile.component.ready.place import Place, names_of
+from megatron.torch_profile.component.ready.ready_case import Place, names_of
 from megatron.torch_profile.component.ready.sdpa_attention import SdpaAttention
 from megatron.torch_trace.errors import UsageError
 

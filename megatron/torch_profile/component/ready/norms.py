@@ -8,7 +8,7 @@ from torch import nn
 
 from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.ready.engine import transformer_engine
-from megatron.torch_profile.component.ready.place import Place
+from megatron.torch_profile.component.ready.ready_case import Place
 
 _INPUT = ("sequence", "micro_batch", "hidden")
 _IMPLEMENTATIONS = ("torch", "operators", "transformer_engine")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from megatron.torch_profile.component.component import Component
-from megatron.torch_profile.component.ready.place import Place
+from megatron.torch_profile.component.ready.ready_case import Place
 
 _OPTIMIZERS = ("megatron", "adam", "adam_foreach", "adam_fused", "sgd")
 

@@ -10,7 +10,7 @@ import torch
 from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.ready.attention import head_size
 from megatron.torch_profile.component.ready.layers import config_of
-from megatron.torch_profile.component.ready.place import Place
+from megatron.torch_profile.component.ready.ready_case import Place
 
 
 def rotary(place: Place) -> Component:

@@ -10,7 +10,7 @@ from statistics import median_low
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
-from megatron.torch_trace.allocator.ranks.place import place_of
+from megatron.torch_trace.allocator.ranks.rank_facts import place_of
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
 from megatron.torch_trace.wording import percent, size
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.ranks.place import Place
+from megatron.torch_trace.allocator.ranks.rank_facts import Place
 
 
 @dataclass(frozen=True, slots=True)
