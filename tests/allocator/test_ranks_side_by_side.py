@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501  (a line that users read stands on one line)
-"""Memory of several ranks side by side: places, stages, what is uneven, what is unused."""
+"""Memory of several ranks side by side: coordinates, stages, what is uneven, what is unused."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_stages_are_printed_below_the_ranks(tmp_path: Path) -> None:
     window = run_folder(tmp_path, {0: 12, 1: 8}, pp={0: 0, 1: 1})
     lines = invoked("memory", window).output.splitlines()
     assert [line.split() for line in lines[1:8]] == [
-        ["rank", "peak", "reserved", "place", "file"],
+        ["rank", "peak", "reserved", "coordinates", "file"],
         [
             "0",
             "12.9",

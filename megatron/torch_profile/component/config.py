@@ -134,14 +134,14 @@ def read(what: str, changes: tuple[str, ...] = ()) -> Config:
     Raises:
         UsageError: a sentence about what is wrong, with the key.
     """
-    place, document = _document(what)
+    where, document = _document(what)
     for change in changes:
         override(document, change)
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{place}: {_sentence(str(error), document)}") from None
-    _check(config, place)
+        raise UsageError(f"{where}: {_sentence(str(error), document)}") from None
+    _check(config, where)
     return config
 
 
@@ -240,32 +240,32 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else f"; there are {', '.join(known)}."
 
 
-def _check(config: Config, place: str) -> None:
+def _check(config: Config, where: str) -> None:
     least = {"warmup": 0, "wait": 0, "measure": 2, "record": 0}
     for key, low in least.items():
         if getattr(config, key) < low:
-            raise UsageError(f"{place}: {key}: {getattr(config, key)}; must be {low} or more.")
+            raise UsageError(f"{where}: {key}: {getattr(config, key)}; must be {low} or more.")
     for key, value in config.sizes.items():
-        _check_size(place, f"sizes.{key}", value)
+        _check_size(where, f"sizes.{key}", value)
     for name, variant in config.variants.items():
         for key, value in variant.sizes.items():
-            _check_size(place, f"variants.{name}.sizes.{key}", value)
+            _check_size(where, f"variants.{name}.sizes.{key}", value)
     for key, value in msgspec.to_builtins(config.parallel).items():
-        _check_size(place, f"parallel.{key}", value)
+        _check_size(where, f"parallel.{key}", value)
     points = max(1, len(config.variants))
     for key, values in config.grid.items():
         if not values:
-            raise UsageError(f"{place}: grid.{key}: is empty; give the values to compare.")
+            raise UsageError(f"{where}: grid.{key}: is empty; give the values to compare.")
         points *= len(values)
     if points > _MOST_VARIANTS:
         raise UsageError(
-            f"{place}: variants times grid are {points:,}; at most {_MOST_VARIANTS} are compared."
+            f"{where}: variants times grid are {points:,}; at most {_MOST_VARIANTS} are compared."
         )
 
 
-def _check_size(place: str, key: str, value: int) -> None:
+def _check_size(where: str, key: str, value: int) -> None:
     if value < 1:
-        raise UsageError(f"{place}: {key}: {value}; must be 1 or more.")
+        raise UsageError(f"{where}: {key}: {value}; must be 1 or more.")
 
 
 def _first_line(error: Exception) -> str:

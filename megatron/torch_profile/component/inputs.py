@@ -46,23 +46,23 @@ def _tensor(
     device: str,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    place = f"inputs[{position}]"
-    shape = [_size(part, sizes, f"{place}.shape") for part in one.shape]
+    where = f"inputs[{position}]"
+    shape = [_size(part, sizes, f"{where}.shape") for part in one.shape]
     kind: torch.dtype = getattr(torch, one.dtype or ("int64" if one.below is not None else dtype))
     if one.below is not None or not kind.is_floating_point:
-        most = _size(one.below if one.below is not None else 2, sizes, f"{place}.below")
+        most = _size(one.below if one.below is not None else 2, sizes, f"{where}.below")
         return torch.randint(0, most, shape, generator=generator).to(device=device, dtype=kind)
     made = torch.randn(shape, generator=generator).to(device=device, dtype=kind)
     return made.requires_grad_(one.gradient)
 
 
-def _size(part: int | str, sizes: Mapping[str, int], place: str) -> int:
+def _size(part: int | str, sizes: Mapping[str, int], where: str) -> int:
     if isinstance(part, str):
         if part not in sizes:
-            raise UsageError(f"{place}: there is no size `{part}`{_sizes(part, sizes)}")
+            raise UsageError(f"{where}: there is no size `{part}`{_sizes(part, sizes)}")
         return sizes[part]
     if part < 0:
-        raise UsageError(f"{place}: {part}; must be 0 or more.")
+        raise UsageError(f"{where}: {part}; must be 0 or more.")
     return part
 
 

@@ -24,16 +24,15 @@ def override(document: dict[str, Any], change: str) -> None:
         raise UsageError(
             f"--override {change}: write key=value, like measure=50 or sizes.sequence=4096."
         )
-    place = document
+    inside = document
     *folders, name = key.split(".")
     if folders[:1] == ["grid"]:  # its keys have dots themselves
         folders, name = ["grid"], key.partition(".")[2]
     for folder in folders:
-        inside = place.setdefault(folder, {})
+        inside = inside.setdefault(folder, {})
         if not isinstance(inside, dict):
             raise UsageError(f"--override {change}: `{folder}` is {inside!r} and has no keys.")
-        place = inside
-    place[name] = value_of(text)
+    inside[name] = value_of(text)
 
 
 def value_of(text: str) -> Any:

@@ -84,14 +84,14 @@ def told(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """The innermost line that is neither torch's nor ours."""
-    place = ""
+    where = ""
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(_NOT_THE_USERS):
-            place = f" ({Path(file).name}, line {trace.tb_lineno})"
+            where = f" ({Path(file).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return place
+    return where
 
 
 _NOT_THE_USERS = (

@@ -92,7 +92,7 @@ class OutOfMemoryWatch:
             self._lock.release()
 
     def _tell(self, device: int, requested: int, total: int, free: int) -> None:
-        place = standing(self._model, without=4)
+        stood = standing(self._model, without=4)
         contents = take()
         try:
             owners = self._owners()
@@ -110,7 +110,7 @@ class OutOfMemoryWatch:
             total=total,
             # The process may be allowed a part of the GPU, of which CUDA knows nothing.
             free=max(0, min(free, total - live.reserved)),
-            standing=place,
+            standing=stood,
             live=live,
         )
         # First the line: the process may not live to write the files.

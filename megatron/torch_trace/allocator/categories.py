@@ -78,14 +78,14 @@ def categories_of(allocations: Allocations, stacks: StackTable, entries: int) ->
     kept = (allocations.end >= entries).astype(np.int64)
     old = (allocations.begin == BEFORE).astype(np.int64)
     keys = np.stack([allocations.stack, allocations.freed_by, kept, old])
-    unique, place = np.unique(keys, axis=1, return_inverse=True)
+    unique, index = np.unique(keys, axis=1, return_inverse=True)
     found = [
         CATEGORIES.index(
             _category(stacks.stacks[stack], stacks.stacks[freed], kept=bool(stays), old=bool(was))
         )
         for stack, freed, stays, was in unique.T
     ]
-    return ints(np.array(found, dtype=np.int64)[place.reshape(-1)])
+    return ints(np.array(found, dtype=np.int64)[index.reshape(-1)])
 
 
 def _category(stack: Sequence[str], freed_by: Sequence[str], *, kept: bool, old: bool) -> Category:

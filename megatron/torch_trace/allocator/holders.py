@@ -70,6 +70,6 @@ def _module(stack: Stack) -> str:
     for passed in (_OF_ALL_MODULES, _OF_TORCH):
         outside = [one for one in stack if not any(part in one for part in passed)]
         if outside and is_python(outside[0]):
-            place, _, function = outside[0].rpartition(" ")
-            return f"{place.rpartition(':')[0].rpartition('/')[2]} {function}"
+            call_site, _, function = outside[0].rpartition(" ")
+            return f"{call_site.rpartition(':')[0].rpartition('/')[2]} {function}"
     return stack[0] if stack else ""

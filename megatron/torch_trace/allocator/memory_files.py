@@ -53,7 +53,7 @@ def snapshots_in(folder: Path) -> list[Path]:
 def snapshots_of_window(folder: Path) -> list[Path]:
     """The snapshots of a window: in its folder and in its `artifacts/`, nowhere else."""
     inside = [
-        one for name in _NAMES for place in (folder, folder / ARTIFACTS) for one in place.glob(name)
+        one for name in _NAMES for where in (folder, folder / ARTIFACTS) for one in where.glob(name)
     ]
     whole = {one for one in inside if one.is_file() and not one.name.endswith(TEMPORARY_SUFFIX)}
     return sorted(whole, key=by_folder_and_rank)

@@ -86,23 +86,23 @@ def with_owners(
         return allocations, categories
     start = np.array([one.address for one in mine], dtype=np.int64)
     end = start + np.array([one.bytes for one in mine], dtype=np.int64)
-    place = np.searchsorted(start, allocations.address, side="right") - 1
-    owned = (place >= 0) & (allocations.end >= entries)
+    index = np.searchsorted(start, allocations.address, side="right") - 1
+    owned = (index >= 0) & (allocations.end >= entries)
     # An allocation belongs to whom its first byte belongs to, or to the first owner inside of it.
-    owned &= allocations.address < end[np.maximum(place, 0)]
+    owned &= allocations.address < end[np.maximum(index, 0)]
     inside = np.minimum(np.searchsorted(start, allocations.address, side="left"), len(mine) - 1)
     holds = (start[inside] >= allocations.address) & (
         start[inside] < allocations.address + allocations.size
     )
     holds &= allocations.end >= entries
-    place = np.where(owned, place, inside)
+    index = np.where(owned, index, inside)
     owned |= holds
     numbers = np.array([_category(one) for one in mine], dtype=np.int64)
     names = np.array([stacks.number_of((one.name,) if one.name else ()) for one in mine])
     rows = owned & (allocations.stack == UNKNOWN_STACK)
     return (
-        replace(allocations, stack=ints(np.where(rows, names[place], allocations.stack))),
-        ints(np.where(owned, numbers[place], categories)),
+        replace(allocations, stack=ints(np.where(rows, names[index], allocations.stack))),
+        ints(np.where(owned, numbers[index], categories)),
     )
 
 

@@ -144,9 +144,9 @@ class _Reading:
         found = traces if isinstance(traces, (list, tuple)) else ()
         of = {id(trace): number for number, trace in enumerate(found)}
         parts = []
-        for place, (trace, columns) in enumerate(self._traces):
+        for index, (trace, columns) in enumerate(self._traces):
             arrays = columns.arrays()
-            device = np.full(len(arrays[0]), of.get(id(trace), place), dtype=np.int64)
+            device = np.full(len(arrays[0]), of.get(id(trace), index), dtype=np.int64)
             parts.append([device, *arrays])
         if not parts:
             return History(*(np.zeros(0, dtype=np.int64) for _ in range(7)))

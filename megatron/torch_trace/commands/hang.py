@@ -63,7 +63,7 @@ def _print(console: Console, answer: HangAnswer) -> None:
 
 
 def _print_ranks(console: Console, answer: HangAnswer) -> None:
-    where = "is in" if any(one.place for one in answer.ranks) else "called in"
+    where = "is in" if any(one.position for one in answer.ranks) else "called in"
     table = terminal.table("rank", "state", "first pending call", "pending", where)
     table.columns[3].justify = "right"
     culprits = {*answer.culprits}
@@ -85,8 +85,8 @@ def _print_ranks(console: Console, answer: HangAnswer) -> None:
 
 def _called_in(one: RankState) -> str:
     """The innermost frame outside of torch, or the thread."""
-    if one.place is not None:
-        return one.place.words.removeprefix("in ")
+    if one.position is not None:
+        return one.position.words.removeprefix("in ")
     if one.call is None:
         return ""
     outside = [frame for frame in one.call.stack if "/torch/" not in frame]
@@ -113,11 +113,11 @@ def _document(answer: HangAnswer) -> dict[str, Any]:
 
 
 def _rank(one: RankState) -> dict[str, Any]:
-    call, place = one.call, one.place
-    python = place.record.training.stack if place else call.stack if call else ()
+    call, position = one.call, one.position
+    python = position.record.training.stack if position else call.stack if call else ()
     hung = {}
-    if place:
-        record = place.record
+    if position:
+        record = position.record
         hung = {
             "iteration": record.iteration,
             "micro_batch": record.micro_batch,
@@ -133,7 +133,7 @@ def _rank(one: RankState) -> dict[str, Any]:
         "group": call.group if call else None,
         "sequence": call.sequence if call else None,
         "sizes": call.sizes if call else None,
-        "module": (place.module or None) if place else None,
+        "module": (position.module or None) if position else None,
         "python": list(python),
         "pending": one.pending,
         **hung,

@@ -13,7 +13,7 @@ from megatron.torch_trace.flight_recorder.hang_files import (
     hang_files,
     read_last_hang,
 )
-from megatron.torch_trace.flight_recorder.positions import Place, blames_by_place, place_of
+from megatron.torch_trace.flight_recorder.positions import Position, blames_by_position, position_of
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 from megatron.torch_trace.flight_recorder.record_file import read_records
 from megatron.torch_trace.flight_recorder.waiting import Blame, Cause, Joined
@@ -34,7 +34,7 @@ class RankState:
         words: that call: `tensor-parallel all_reduce 8,112`; empty if there is none.
         dimension: of the call's group, such as tp.
         pending: how many calls are pending.
-        place: where its CPU is, if it has left a hang record.
+        position: where its CPU is, if it has left a hang record.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class RankState:
     words: str
     dimension: str
     pending: int
-    place: Place | None = None
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,36 +101,38 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
 
 def _of_a_run(last: LastHang) -> HangAnswer:
     """By flight records where there are any, and by Python stacks."""
-    places = {rank: place_of(record) for rank, record in last.records.items()}
+    positions = {rank: position_of(record) for rank, record in last.records.items()}
     flights = [*last.flights]
     if any(one.calls for one in flights):
         # A rank whose torch did not answer may wait in anything.
         silent = last.records.keys() - {one.rank for one in flights}
         flights += [FlightRecord(Path(), rank, {}, (), "", damaged=True) for rank in silent]
     joined = Joined(flights, last.absent)
-    blames = joined.blames() or blames_by_place(last, places)
+    blames = joined.blames() or blames_by_position(last, positions)
     states = tuple(
-        _state_by_place(place, _state(rank, joined) if rank in joined.records else None)
-        if (place := places.get(rank)) is not None
+        _state_by_position(position, _state(rank, joined) if rank in joined.records else None)
+        if (position := positions.get(rank)) is not None
         else RankState(rank, MISSING, None, "", "", 0)
         for rank in range(last.world_size)
     )
-    verdict = " ".join(_sentences(blames, joined, places)) or _no_fault_by_place(last, places)
+    verdict = " ".join(_sentences(blames, joined, positions)) or _no_fault_by_position(
+        last, positions
+    )
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
-    return HangAnswer(states, blames, verdict, _advice(blames, places), last.skipped, damaged)
+    return HangAnswer(states, blames, verdict, _advice(blames, positions), last.skipped, damaged)
 
 
-def _state_by_place(place: Place, state: RankState | None) -> RankState:
+def _state_by_position(position: Position, state: RankState | None) -> RankState:
     if state is not None and state.call is not None:
-        return replace(state, place=place)
-    kind = WAITING if place.collective else RUNNING
-    return RankState(place.record.rank, kind, None, place.collective, "", 0, place)
+        return replace(state, position=position)
+    kind = WAITING if position.collective else RUNNING
+    return RankState(position.record.rank, kind, None, position.collective, "", 0, position)
 
 
-def _no_fault_by_place(last: LastHang, places: dict[int, Place]) -> str:
-    if not any(one.collective for one in places.values()):
+def _no_fault_by_position(last: LastHang, positions: dict[int, Position]) -> str:
+    if not any(one.collective for one in positions.values()):
         return "No rank waits in a collective: all of them are slow, or wait for something else."
-    known = places.keys() | {*last.absent}
+    known = positions.keys() | {*last.absent}
     unread = tuple(rank for rank in range(last.world_size) if rank not in known)
     if unread:
         one = len(unread) == 1
@@ -175,27 +177,29 @@ def _state(rank: int, joined: Joined) -> RankState:
     return RankState(rank, WAITING, first, words, dimension_of(group.description), len(calls))
 
 
-def _sentences(blames: Sequence[Blame], joined: Joined, places: dict[int, Place]) -> Iterable[str]:
+def _sentences(
+    blames: Sequence[Blame], joined: Joined, positions: dict[int, Position]
+) -> Iterable[str]:
     """Blames of the same kind together, so that a host of eight ranks is one sentence."""
     for cause in Cause:
         mine = [one for one in blames if one.cause is cause]
         if cause in (Cause.NO_FILE, Cause.NOT_IN_A_COLLECTIVE) and mine:
-            yield _together(mine, joined, places)
+            yield _together(mine, joined, positions)
         else:
-            yield from (_alone(one, joined) + _and_is(one, places) for one in mine)
+            yield from (_alone(one, joined) + _and_is(one, positions) for one in mine)
 
 
-def _and_is(blame: Blame, places: dict[int, Place]) -> str:
-    place = places.get(blame.rank)
-    if place is None or blame.cause is not Cause.NEVER_CALLED:
+def _and_is(blame: Blame, positions: dict[int, Position]) -> str:
+    position = positions.get(blame.rank)
+    if position is None or blame.cause is not Cause.NEVER_CALLED:
         return ""
-    waits = f"waits in {place.collective}" if place.collective else "is"
-    return f" It {waits} {place.words}."
+    waits = f"waits in {position.collective}" if position.collective else "is"
+    return f" It {waits} {position.words}."
 
 
-def _are_elsewhere(who: tuple[int, ...], places: dict[int, Place]) -> str:
+def _are_elsewhere(who: tuple[int, ...], positions: dict[int, Position]) -> str:
     """`it is in dataloader.py:88 (...)`, as far as hang records tell."""
-    known = [(rank, places[rank].words) for rank in who if rank in places]
+    known = [(rank, positions[rank].words) for rank in who if rank in positions]
     if not known:
         return "their CPUs are elsewhere" if len(who) > 1 else "its CPU is elsewhere"
     if len(who) == 1:
@@ -209,17 +213,17 @@ def _are_elsewhere(who: tuple[int, ...], places: dict[int, Place]) -> str:
 _MOST_PLACES = 4
 
 
-def _together(blames: Sequence[Blame], joined: Joined, places: dict[int, Place]) -> str:
+def _together(blames: Sequence[Blame], joined: Joined, positions: dict[int, Position]) -> str:
     who = tuple(one.rank for one in blames)
     waits = sorted({rank for one in blames for rank in one.waits} - {*who})
     first = min((one.call for one in blames), key=lambda call: call.created)
     several = len(who) > 1
     what = call_words(first, joined.groups)
     if blames[0].cause is Cause.NO_FILE:
-        record = "hang record" if places else "flight record"
+        record = "hang record" if positions else "flight record"
         did = f"{'have' if several else 'has'} left no {record}"
     else:
-        did = f"{'are' if several else 'is'} in no collective: {_are_elsewhere(who, places)}"
+        did = f"{'are' if several else 'is'} in no collective: {_are_elsewhere(who, positions)}"
     return (
         f"{_rank(who)} {did}, and {_rank(tuple(waits)).lower()} "
         f"{'wait' if len(waits) > 1 else 'waits'} for {'them' if several else 'it'} "
@@ -255,11 +259,11 @@ def _no_fault(records: Sequence[FlightRecord], joined: Joined) -> str:
     )
 
 
-def _advice(blames: Sequence[Blame], places: dict[int, Place] | None = None) -> str:
+def _advice(blames: Sequence[Blame], positions: dict[int, Position] | None = None) -> str:
     causes = {one.cause for one in blames}
-    advice = _ADVICE | ({Cause.NOT_IN_A_COLLECTIVE: _STACKS} if places else {})
+    advice = _ADVICE | ({Cause.NOT_IN_A_COLLECTIVE: _STACKS} if positions else {})
     if sum(one.cause is Cause.NOT_IN_A_COLLECTIVE for one in blames) > 1:
-        several = _STACKS_OF_SEVERAL if places else _LOOK_AT_SEVERAL
+        several = _STACKS_OF_SEVERAL if positions else _LOOK_AT_SEVERAL
         advice[Cause.NOT_IN_A_COLLECTIVE] = several
     said = [advice[cause] for cause in Cause if cause in causes]
     return " ".join(said)

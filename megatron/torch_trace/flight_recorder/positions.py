@@ -30,7 +30,7 @@ _WRAPPERS = ("wrapper", "wait", "handle_torch_function")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Where one rank is.
 
     Args:
@@ -47,7 +47,7 @@ class Place:
     def words(self) -> str:
         """`dataloader.py:88 (__next__, data loader), micro-batch 3, in decoder.layers.7: MLP`."""
         if not self.frame:
-            return "at a place that its record does not tell"
+            return "at a line that its record does not tell"
         where, _, function = self.frame.rpartition(" ")
         work = [] if self.collective else self._work()
         said = f"in {where.rpartition('/')[2]} ({', '.join([function, *work])})"
@@ -65,7 +65,7 @@ class Place:
         return [name for name, pattern in _WORK if any(map(pattern.search, stack))][:1]
 
 
-def place_of(record: HangRecord) -> Place:
+def position_of(record: HangRecord) -> Position:
     """Where a rank is."""
     thread = record.training
     inside = 0
@@ -75,23 +75,23 @@ def place_of(record: HangRecord) -> Place:
         names = [frame.rpartition(" ")[2] for frame in thread.stack[:inside]]
         known = [name for name in reversed(names) if name not in _WRAPPERS]
         name = known[0].strip("_") if known else "a collective"
-        return Place(record, name, _first(thread.stack[inside:]))
+        return Position(record, name, _first(thread.stack[inside:]))
     waits = _WAITS.search(thread.code) if thread.stack else None
     if waits:
         what = "a collective" if waits[1] == "wait" else "the GPU"
         if _TRANSFERS in thread.stack[0]:
             what = "a pipeline transfer"
-        return Place(record, what, _first(thread.stack))
-    return Place(record, "", _first(thread.stack))
+        return Position(record, what, _first(thread.stack))
+    return Position(record, "", _first(thread.stack))
 
 
-def blames_by_place(hang: LastHang, places: dict[int, Place]) -> tuple[Blame, ...]:
+def blames_by_position(hang: LastHang, positions: dict[int, Position]) -> tuple[Blame, ...]:
     """Ranks at fault by stacks alone.
 
     Who has left no record, or is in no collective, while others wait; else the few that wait in
     another collective than most.
     """
-    waiting = {rank: place for rank, place in places.items() if place.collective}
+    waiting = {rank: position for rank, position in positions.items() if position.collective}
     if not waiting:
         return ()
     call = _call(min(waiting.values(), key=lambda one: one.record.began_ns))
@@ -99,13 +99,13 @@ def blames_by_place(hang: LastHang, places: dict[int, Place]) -> tuple[Blame, ..
     blames = [Blame(rank, Cause.NO_FILE, call, waits) for rank in hang.absent]
     blames += [
         Blame(rank, Cause.NOT_IN_A_COLLECTIVE, call, waits)
-        for rank in places
+        for rank in positions
         if rank not in waiting
     ]
     return tuple(blames) or tuple(_elsewhere(waiting))
 
 
-def _elsewhere(waiting: dict[int, Place]) -> list[Blame]:
+def _elsewhere(waiting: dict[int, Position]) -> list[Blame]:
     kinds = Counter((one.collective, one.frame) for one in waiting.values())
     usual, most = kinds.most_common(1)[0]
     if 2 * most <= len(waiting) or not all(name.startswith(_ALIKE) for name, _ in kinds):
@@ -123,20 +123,20 @@ _ALIKE = ("all_", "reduce", "broadcast", "barrier", "monitored_barrier")
 """Collectives in which ranks of one job wait together; pipeline stages wait in different ones."""
 
 
-def _call(place: Place) -> Call:
-    record = place.record
+def _call(position: Position) -> Call:
+    record = position.record
     return Call(
         order=0,
         group="",
         sequence=0,
-        name=place.collective,
+        name=position.collective,
         sizes="",
         state="started",
         created=record.began_ns,
         thread=record.training.name,
         is_transfer=False,
         peer=None,
-        stack=(place.frame, *record.training.stack),
+        stack=(position.frame, *record.training.stack),
     )
 
 

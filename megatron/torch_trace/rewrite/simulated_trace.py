@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.simulated_times import Place, SimulatedTimes
+from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes, TrackKey
 from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import ranked
@@ -34,7 +34,7 @@ def refuse_existing(output: Path) -> None:
     """Before any work.
 
     Raises:
-        UsageError: there is something that would be overwritten, or no place to write.
+        UsageError: there is something that would be overwritten, or no folder to write into.
     """
     if output.exists() and (_is_trace(output) or not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"--save {output}: exists already; name a new file or folder.")
@@ -117,14 +117,14 @@ def _entries(trace: Trace, record: Mapping[str, object]) -> dict[str, bytes]:
 def _moved(block: EventBlock[TrackEvent], rank: SimulatedTimes) -> list[bytes]:
     starts, durations = block_times(block)
     lengths = np.where(durations == NO_TIME, 0, durations)
-    places: dict[Place, list[int]] = {}
+    tracks: dict[TrackKey, list[int]] = {}
     for number, event in enumerate(block.events):
         if starts[number] != NO_TIME and event.ph != "M":
-            places.setdefault((event.pid, event.tid), []).append(number)
+            tracks.setdefault((event.pid, event.tid), []).append(number)
     begins, ends = starts.copy(), starts + lengths
-    for place, numbers in places.items():
-        begins[numbers], ends[numbers] = rank.of(place).moved(starts[numbers], ends[numbers])
-    timed = {number for numbers in places.values() for number in numbers}
+    for track, numbers in tracks.items():
+        begins[numbers], ends[numbers] = rank.of(track).moved(starts[numbers], ends[numbers])
+    timed = {number for numbers in tracks.values() for number in numbers}
     found = []
     for number in range(len(block.events)):
         text = block.event_texts[number]

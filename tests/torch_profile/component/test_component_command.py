@@ -211,7 +211,7 @@ def test_a_product_in_fp32_where_bf16_was_asked_for_is_a_finding_with_its_line(
         {
             "code": "dtype_fallback",
             "sentence": "A matrix product in float32 where bfloat16 was asked for.",
-            "place": line_of("wide @ wide"),
+            "source": line_of("wide @ wide"),
         }
     ]
 
@@ -231,7 +231,7 @@ def test_what_torch_compile_does_again_or_breaks_is_a_finding_with_its_line(
         *overrides(variants={"compiled": {"compile": {"backend": "eager"}}}),
         *overrides(inputs=[{"shape": [4]}], record=0, measure=3),
     )
-    findings = {one["code"]: one["place"] for one in found["variants"][0]["findings"]}
+    findings = {one["code"]: one["source"] for one in found["variants"][0]["findings"]}
     assert findings[code] == line_of(line)
 
 

@@ -23,7 +23,7 @@ def test_a_kernel_that_refuses_is_a_finding_with_the_reason_that_follows_as_a_wa
     assert first.sentence.startswith(
         "Flash attention kernel not used because: Flash attention requires a head dim of 256."
     )
-    assert first.place.startswith(f"{Path(__file__).name}, line ")
+    assert first.source.startswith(f"{Path(__file__).name}, line ")
 
 
 def test_warnings_of_which_nothing_is_known_are_no_findings() -> None:

@@ -56,7 +56,7 @@ def _findings(answer: Answer, width: int) -> list[str]:
     lines = []
     for one in answer.results:
         for found in one.findings:
-            place = f" ({found.place})" if found.place else ""
-            said = f"{one.case.name}: finding {found.code}: {found.sentence}{place}"
+            source = f" ({found.source})" if found.source else ""
+            said = f"{one.case.name}: finding {found.code}: {found.sentence}{source}"
             lines += paragraph(said, width, "  ", "    ")
     return ["FINDINGS", *lines] if lines else []

@@ -13,9 +13,9 @@ class Finding:
     Args:
         code: its name, which stays.
         sentence: what it is, and what to do.
-        place: `file.py, line 12`; empty where nothing tells.
+        source: `file.py, line 12`; empty where nothing tells.
     """
 
     code: str
     sentence: str
-    place: str = ""
+    source: str = ""

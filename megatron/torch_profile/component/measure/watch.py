@@ -69,20 +69,20 @@ class Watch:
         new = [k for k, n in _graph_breaks().items() if n > self._breaks.get(k, 0)]
         if not new:
             return
-        places = _places(explain)
+        sources = _sources(explain)
         for reason in new[:_MOST]:
             said = f"torch.compile breaks the graph: {_first(reason)}"
-            yield Finding("graph_break", said, places.get(_first(reason), ""))
+            yield Finding("graph_break", said, sources.get(_first(reason), ""))
 
     def _recompiled(self) -> Iterator[Finding]:
         found: dict[str, list[str]] = {}
         for one in _compilations()[self._compilations :]:
             if reason := str(getattr(one, "recompile_reason", None) or ""):
                 found.setdefault(_file_and_line(reason) or _begin_of(one), []).append(reason)
-        for place, reasons in list(found.items())[:_MOST]:
+        for source, reasons in list(found.items())[:_MOST]:
             why = _GUARD.sub("", _first(reasons[-1].partition(" # ")[0]))
             said = f"torch.compile compiles it again {_times(len(reasons))}, because of {why}"
-            yield Finding("recompilation", said, place)
+            yield Finding("recompilation", said, source)
 
     def _refused(self) -> Iterator[Finding]:
         texts = [_CAST.sub("", str(one.message)) for one in self._said]
@@ -91,12 +91,12 @@ class Watch:
             text = f"{text} {after}" if text.endswith("because:") else text
             for pattern, code in _FALLBACKS:
                 if pattern.search(text):
-                    place = f"{Path(one.filename).name}, line {one.lineno}"
-                    yield Finding(code, _first(text), place)
+                    source = f"{Path(one.filename).name}, line {one.lineno}"
+                    yield Finding(code, _first(text), source)
                     break
 
 
-def _places(explain: Callable[[], Any]) -> dict[str, str]:
+def _sources(explain: Callable[[], Any]) -> dict[str, str]:
     """The lines of graph breaks by their reasons."""
     found = {}
     # Whatever torch cannot explain has been measured all the same.

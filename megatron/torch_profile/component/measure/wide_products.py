@@ -32,8 +32,8 @@ class _Products(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         name = func.overloadpacket.__name__
         if name in _PRODUCTS:
             wide = {one.dtype for one in _pytree.tree_leaves(args) if _is_wide(one)}
-            if wide and (place := _place()):
-                key = (place, str(wide.pop()).removeprefix("torch."))
+            if wide and (source := _source()):
+                key = (source, str(wide.pop()).removeprefix("torch."))
                 self.lines[key] = self.lines.get(key, 0) + 1
         return func(*args, **(kwargs or {}))
 
@@ -50,17 +50,17 @@ def wide_products(step: Step, asked: str) -> Iterator[Finding]:
     mode = _Products()
     with mode:
         step.eagerly()
-    for (place, dtype), count in list(mode.lines.items())[:_MOST]:
+    for (source, dtype), count in list(mode.lines.items())[:_MOST]:
         products = "a matrix product" if count == 1 else f"{count} matrix products"
         said = f"{products} in {dtype} where {asked} was asked for."
-        yield Finding("dtype_fallback", said[0].upper() + said[1:], place)
+        yield Finding("dtype_fallback", said[0].upper() + said[1:], source)
 
 
 def _is_wide(one: Any) -> bool:
     return isinstance(one, torch.Tensor) and one.dtype in (torch.float32, torch.float64)
 
 
-def _place() -> str:
+def _source() -> str:
     frame: Any = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's documents call it so
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from megatron.torch_profile.component.component import Component
-from megatron.torch_profile.component.ready.ready_case import Place
+from megatron.torch_profile.component.ready.ready_case import ReadyCase
 from megatron.torch_trace.errors import UsageError
 
 _BACKENDS = {
@@ -25,23 +25,23 @@ _BACKENDS = {
 KERNELS = ("sdpa", "unfused", *_BACKENDS)
 
 
-def core(place: Place) -> Component:
+def core(ready: ReadyCase) -> Component:
     """`[micro_batch, heads, sequence, head size]` three times."""
-    place.others()
-    kernel, causal = place.choice("kernel", KERNELS), place.switch("causal", True)
-    size = head_size(place)
+    ready.others()
+    kernel, causal = ready.choice("kernel", KERNELS), ready.switch("causal", True)
+    size = head_size(ready)
     shape = ("micro_batch", "heads", "sequence", size)
-    inputs = tuple(place.normal(*shape) for _ in range(3))
+    inputs = tuple(ready.normal(*shape) for _ in range(3))
     return Component(attend(kernel, causal), inputs, around=around(kernel))
 
 
-def head_size(place: Place) -> int:
+def head_size(ready: ReadyCase) -> int:
     """Of one head.
 
     Raises:
         UsageError: the hidden size is no multiple.
     """
-    hidden, heads = place.sizes["hidden"], place.sizes["heads"]
+    hidden, heads = ready.sizes["hidden"], ready.sizes["heads"]
     if hidden % heads:
         raise UsageError(f"sizes.heads: {heads}; hidden {hidden} must be a multiple of it.")
     return hidden // heads

@@ -12,7 +12,7 @@ from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.config import Config, nearest
 from megatron.torch_profile.component.ready.engine import LeftOutError
 from megatron.torch_profile.component.ready.megatron import megatron
-from megatron.torch_profile.component.ready.ready_case import Place
+from megatron.torch_profile.component.ready.ready_case import ReadyCase
 from megatron.torch_profile.component.targets import told
 from megatron.torch_profile.component.variants import Case
 from megatron.torch_trace.errors import UsageError
@@ -27,7 +27,7 @@ class Ready:
     """A ready component.
 
     Args:
-        module: in this room; holds `build(place) -> Component` of the name `function`.
+        module: in this room; holds `build(ready) -> Component` of the name `function`.
         sizes: its names, with their defaults.
         arguments: names of its own arguments, beside those of Megatron's TransformerConfig.
         megatron: whether it is built from megatron-core.
@@ -108,10 +108,10 @@ def build(case: Case, config: Config, device: str) -> Component:
     if config.inputs:
         raise UsageError(f"inputs: {case.target} is a ready component and has its own; give sizes.")
     one = _READY[case.target]
-    place = Place(case, config, device, {**one.sizes, **case.sizes}, one.arguments)
+    ready = ReadyCase(case, config, device, {**one.sizes, **case.sizes}, one.arguments)
     module = importlib.import_module(f"{__package__}.{one.module}")
     try:
-        built: Component = getattr(module, one.function)(place)
+        built: Component = getattr(module, one.function)(ready)
     except (UsageError, LeftOutError):
         raise
     except Exception as error:

@@ -7,25 +7,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's documents call it so
 
 from megatron.torch_profile.component.component import Component
-from megatron.torch_profile.component.ready.ready_case import Place
+from megatron.torch_profile.component.ready.ready_case import ReadyCase
 from megatron.torch_trace.errors import UsageError
 
 _KERNELS = ("vocab_parallel", "fused_vocab_parallel", "torch")
 
 
-def cross_entropy(place: Place) -> Component:
+def cross_entropy(ready: ReadyCase) -> Component:
     """Logits `[sequence, micro-batch, vocabulary of this rank]` and targets."""
-    place.others()
-    kernel = place.choice("kernel", _KERNELS)
-    ranks, vocabulary = place.config.parallel.tensor, place.sizes["vocabulary"]
+    ready.others()
+    kernel = ready.choice("kernel", _KERNELS)
+    ranks, vocabulary = ready.config.parallel.tensor, ready.sizes["vocabulary"]
     if vocabulary % ranks:
         raise UsageError(f"sizes.vocabulary: {vocabulary}; must be a multiple of {ranks} ranks.")
     if kernel == "torch" and ranks > 1:
         raise UsageError(
             "arguments.kernel: torch's loss cannot be split over tensor-parallel ranks."
         )
-    logits = place.normal("sequence", "micro_batch", vocabulary // ranks)
-    target = place.below(vocabulary, "sequence", "micro_batch")
+    logits = ready.normal("sequence", "micro_batch", vocabulary // ranks)
+    target = ready.below(vocabulary, "sequence", "micro_batch")
     if kernel == "torch":
         return Component(_of_torch, (logits, target))
     if kernel == "fused_vocab_parallel":

@@ -15,7 +15,7 @@ from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.ready.attention import KERNELS, around, head_size
 from megatron.torch_profile.component.ready.engine import transformer_engine
 from megatron.torch_profile.component.ready.grouped_experts import GroupedExperts
-from megatron.torch_profile.component.ready.ready_case import Place, names_of
+from megatron.torch_profile.component.ready.ready_case import ReadyCase, names_of
 from megatron.torch_profile.component.ready.sdpa_attention import SdpaAttention
 from megatron.torch_trace.errors import UsageError
 
@@ -24,81 +24,81 @@ _DISPATCHERS = ("allgather", "alltoall", "flex")
 _LOCAL = ("local", "transformer_engine")
 
 
-def self_attention(place: Place) -> Component:
+def self_attention(ready: ReadyCase) -> Component:
     """Query, key and value, the attention itself, and the projection."""
     from megatron.core.transformer.attention import SelfAttention
     from megatron.core.transformer.enums import AttnMaskType
 
-    config, spec = config_of(place), _spec(place)
-    attention = _with_kernel(place, spec.submodules.self_attention)
+    config, spec = config_of(ready), _spec(ready)
+    attention = _with_kernel(ready, spec.submodules.self_attention)
     module = SelfAttention(
         config, attention.submodules, layer_number=1, attn_mask_type=AttnMaskType.causal
     )
-    return _component(place, config, module, _mask(place))
+    return _component(ready, config, module, _mask(ready))
 
 
-def mlp(place: Place) -> Component:
+def mlp(ready: ReadyCase) -> Component:
     """Both linear layers with what is between them."""
     from megatron.core.transformer.mlp import MLP
 
-    config = config_of(place)
-    one = _spec(place).submodules.mlp
+    config = config_of(ready)
+    one = _spec(ready).submodules.mlp
     parts = one.keywords["submodules"] if isinstance(one, partial) else one.submodules
-    return _component(place, config, MLP(config, parts))
+    return _component(ready, config, MLP(config, parts))
 
 
-def moe(place: Place) -> Component:
+def moe(ready: ReadyCase) -> Component:
     """Router, dispatcher and experts."""
-    grouped = place.switch("grouped", False)
-    if place.sizes["top_k"] > place.sizes["experts"]:
+    grouped = ready.switch("grouped", False)
+    if ready.sizes["top_k"] > ready.sizes["experts"]:
         raise UsageError(
-            f"sizes.top_k: {place.sizes['top_k']}; there are {place.sizes['experts']} experts."
+            f"sizes.top_k: {ready.sizes['top_k']}; there are {ready.sizes['experts']} experts."
         )
     config = config_of(
-        place,
-        num_moe_experts=place.sizes["experts"],
-        moe_router_topk=place.sizes["top_k"],
-        moe_ffn_hidden_size=place.sizes["ffn"],
-        moe_token_dispatcher_type=place.choice("dispatcher", _DISPATCHERS),
+        ready,
+        num_moe_experts=ready.sizes["experts"],
+        moe_router_topk=ready.sizes["top_k"],
+        moe_ffn_hidden_size=ready.sizes["ffn"],
+        moe_token_dispatcher_type=ready.choice("dispatcher", _DISPATCHERS),
         moe_grouped_gemm=grouped,
         add_bias_linear=False,
     )
-    spec = _spec(place, num_experts=place.sizes["experts"], moe_grouped_gemm=grouped)
+    spec = _spec(ready, num_experts=ready.sizes["experts"], moe_grouped_gemm=grouped)
     module = _moe_of(spec.submodules.mlp, config)
-    if grouped and place.choice("implementation", _LOCAL) == "local":
+    if grouped and ready.choice("implementation", _LOCAL) == "local":
         # Megatron's own grouped experts need Transformer Engine.
         module.experts = GroupedExperts(module.num_local_experts, config)
     if hasattr(module, "set_layer_number"):
         module.set_layer_number(1)
-    return _component(place, config, module)
+    return _component(ready, config, module)
 
 
-def layer(place: Place) -> Component:
+def layer(ready: ReadyCase) -> Component:
     """A whole layer."""
     from megatron.core.transformer.spec_utils import build_module
 
-    config, spec = config_of(place), _spec(place)
-    _with_kernel(place, spec.submodules.self_attention)
+    config, spec = config_of(ready), _spec(ready)
+    _with_kernel(ready, spec.submodules.self_attention)
     return _component(
-        place, config, build_module(spec, config=config, layer_number=1), _mask(place)
+        ready, config, build_module(spec, config=config, layer_number=1), _mask(ready)
     )
 
 
-def stage(place: Place) -> Component:
+def stage(ready: ReadyCase) -> Component:
     """The layers of one pipeline stage."""
     from megatron.core.transformer.transformer_block import (
         TransformerBlock,
         TransformerBlockSubmodules,
     )
 
-    config, spec = config_of(place, num_layers=place.sizes["layers"]), _spec(place)
-    _with_kernel(place, spec.submodules.self_attention)
-    specs = TransformerBlockSubmodules(layer_specs=[spec] * place.sizes["layers"])
+    config, spec = config_of(ready, num_layers=ready.sizes["layers"]), _spec(ready)
+    _with_kernel(ready, spec.submodules.self_attention)
+    specs = TransformerBlockSubmodules(layer_specs=[spec] * ready.sizes["layers"])
     module = TransformerBlock(config, specs, post_layer_norm=False)
-    return _component(place, config, module, _mask(place))
+    return _component(ready, config, module, _mask(ready))
 
 
-def config_of(place: Place, **more: Any) -> Any:
+def config_of(ready: ReadyCase, **more: Any) -> Any:
     """Megatron's TransformerConfig with the sizes, and with any argument of it that is given.
 
     Raises:
@@ -107,29 +107,29 @@ def config_of(place: Place, **more: Any) -> Any:
     from megatron.core.transformer import TransformerConfig
 
     known = names_of(TransformerConfig)
-    parallel = place.config.parallel
+    parallel = ready.config.parallel
     settings: dict[str, Any] = {
         "num_layers": 1,
-        "hidden_size": place.sizes["hidden"],
-        "num_attention_heads": place.sizes.get("heads", 1),
-        "ffn_hidden_size": place.sizes.get("ffn", 4 * place.sizes["hidden"]),
-        "params_dtype": place.dtype,
-        "bf16": place.dtype is torch.bfloat16,
-        "fp16": place.dtype is torch.float16,
+        "hidden_size": ready.sizes["hidden"],
+        "num_attention_heads": ready.sizes.get("heads", 1),
+        "ffn_hidden_size": ready.sizes.get("ffn", 4 * ready.sizes["hidden"]),
+        "params_dtype": ready.dtype,
+        "bf16": ready.dtype is torch.bfloat16,
+        "fp16": ready.dtype is torch.float16,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "tensor_model_parallel_size": parallel.tensor,
         "context_parallel_size": parallel.context,
         "expert_model_parallel_size": parallel.expert,
         "sequence_parallel": False,
-        "use_cpu_initialization": place.device == "cpu",
+        "use_cpu_initialization": ready.device == "cpu",
     }
-    if "heads" in place.sizes:
-        head_size(place)
+    if "heads" in ready.sizes:
+        head_size(ready)
     settings |= more
-    if place.device == "cpu":
+    if ready.device == "cpu":
         settings |= {"bias_activation_fusion": False, "masked_softmax_fusion": False}
-    settings |= place.others(known=known)
+    settings |= ready.others(known=known)
     try:
         return TransformerConfig(**{k: v for k, v in settings.items() if k in known})
     except (ValueError, AssertionError, TypeError) as error:
@@ -137,23 +137,23 @@ def config_of(place: Place, **more: Any) -> Any:
         raise UsageError(f"arguments: megatron-core refuses them: {said.rstrip('.')}.") from None
 
 
-def _spec(place: Place, **more: Any) -> Any:
+def _spec(ready: ReadyCase, **more: Any) -> Any:
     from megatron.core.models.gpt import gpt_layer_specs
 
-    if place.choice("implementation", _LOCAL) == "local":
+    if ready.choice("implementation", _LOCAL) == "local":
         make = gpt_layer_specs.get_gpt_layer_local_spec
     else:
         transformer_engine()
         make = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec
-    norm = place.case.arguments.get("normalization")
+    norm = ready.case.arguments.get("normalization")
     known = inspect.signature(make).parameters
     return make(**{k: v for k, v in {"normalization": norm, **more}.items() if k in known})
 
 
-def _with_kernel(place: Place, attention: Any) -> Any:
+def _with_kernel(ready: ReadyCase, attention: Any) -> Any:
     """The spec of an attention with one of torch's fused kernels, if one is asked for."""
-    asked = place.choice("attention", ("unfused", *(one for one in KERNELS if one != "unfused")))
-    if asked != "unfused" and place.case.arguments.get("implementation", "local") == "local":
+    asked = ready.choice("attention", ("unfused", *(one for one in KERNELS if one != "unfused")))
+    if asked != "unfused" and ready.case.arguments.get("implementation", "local") == "local":
         attention.submodules.core_attention = SdpaAttention
     return attention
 
@@ -166,28 +166,28 @@ def _moe_of(spec: Any, config: Any) -> Any:
     return MoELayer(config, spec.submodules)
 
 
-def _mask(place: Place) -> dict[str, Any]:
-    length = place.sizes["sequence"]
-    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=place.device).triu(1)
+def _mask(ready: ReadyCase) -> dict[str, Any]:
+    length = ready.sizes["sequence"]
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=ready.device).triu(1)
     return {"attention_mask": mask}
 
 
 def _component(
-    place: Place, config: Any, module: torch.nn.Module, keywords: dict[str, Any] | None = None
+    ready: ReadyCase, config: Any, module: torch.nn.Module, keywords: dict[str, Any] | None = None
 ) -> Component:
-    module.to(device=place.device, dtype=place.dtype)
+    module.to(device=ready.device, dtype=ready.dtype)
     return Component(
         module,
-        (place.normal(*_INPUT),),
+        (ready.normal(*_INPUT),),
         keywords or {},
         module,
-        around=_around(place, config),
+        around=_around(ready, config),
     )
 
 
-def _around(place: Place, config: Any) -> Callable[[], AbstractContextManager[Any]]:
+def _around(ready: ReadyCase, config: Any) -> Callable[[], AbstractContextManager[Any]]:
     if getattr(config, "fp8", None):
         from megatron.core.fp8_utils import get_fp8_context
 
         return lambda: get_fp8_context(config)
-    return around(str(place.case.arguments.get("attention", "")))
+    return around(str(ready.case.arguments.get("attention", "")))

@@ -8,7 +8,7 @@ from torch import nn
 
 from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.ready.engine import transformer_engine
-from megatron.torch_profile.component.ready.ready_case import Place
+from megatron.torch_profile.component.ready.ready_case import ReadyCase
 
 _INPUT = ("sequence", "micro_batch", "hidden")
 _IMPLEMENTATIONS = ("torch", "operators", "transformer_engine")
@@ -46,20 +46,20 @@ class OperatorLayerNorm(nn.Module):  # type: ignore[misc,unused-ignore]
         return normed.type_as(x) * self.weight + self.bias
 
 
-def rms_norm(place: Place) -> Component:
+def rms_norm(ready: ReadyCase) -> Component:
     """`torch.nn.RMSNorm` and what does the same."""
-    return _norm(place, {"torch": nn.RMSNorm, "operators": OperatorRMSNorm}, "RMSNorm")
+    return _norm(ready, {"torch": nn.RMSNorm, "operators": OperatorRMSNorm}, "RMSNorm")
 
 
-def layer_norm(place: Place) -> Component:
+def layer_norm(ready: ReadyCase) -> Component:
     """`torch.nn.LayerNorm` and what does the same."""
-    return _norm(place, {"torch": nn.LayerNorm, "operators": OperatorLayerNorm}, "LayerNorm")
+    return _norm(ready, {"torch": nn.LayerNorm, "operators": OperatorLayerNorm}, "LayerNorm")
 
 
-def _norm(place: Place, kinds: dict[str, type[nn.Module]], of_engine: str) -> Component:
-    place.others()
-    chosen = place.choice("implementation", _IMPLEMENTATIONS)
+def _norm(ready: ReadyCase, kinds: dict[str, type[nn.Module]], of_engine: str) -> Component:
+    ready.others()
+    chosen = ready.choice("implementation", _IMPLEMENTATIONS)
     kind = kinds.get(chosen) or getattr(transformer_engine(), of_engine)
-    module = kind(place.sizes["hidden"], eps=float(place.case.arguments.get("eps", 1e-5)))
-    module.to(device=place.device, dtype=place.dtype)
-    return Component(module, (place.normal(*_INPUT),), module=module)
+    module = kind(ready.sizes["hidden"], eps=float(ready.case.arguments.get("eps", 1e-5)))
+    module.to(device=ready.device, dtype=ready.dtype)
+    return Component(module, (ready.normal(*_INPUT),), module=module)

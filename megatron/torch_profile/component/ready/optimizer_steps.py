@@ -8,27 +8,27 @@ from typing import Any
 import torch
 
 from megatron.torch_profile.component.component import Component
-from megatron.torch_profile.component.ready.ready_case import Place
+from megatron.torch_profile.component.ready.ready_case import ReadyCase
 
 _OPTIMIZERS = ("megatron", "adam", "adam_foreach", "adam_fused", "sgd")
 
 
-def optimizer_step(place: Place) -> Component:
+def optimizer_step(ready: ReadyCase) -> Component:
     """Megatron's optimizer of this dtype, with master weights in fp32 below it, or torch's Adam."""
-    place.others()
-    chosen = place.choice("optimizer", _OPTIMIZERS)
-    parameters = _parameters(place)
+    ready.others()
+    chosen = ready.choice("optimizer", _OPTIMIZERS)
+    parameters = _parameters(ready)
     optimizer = _torchs(chosen, parameters) if chosen != "megatron" else None
-    call = optimizer.step if optimizer is not None else _megatrons(place, parameters).step
+    call = optimizer.step if optimizer is not None else _megatrons(ready, parameters).step
     return Component(lambda: _without_result(call()), whole_step=True)
 
 
-def _parameters(place: Place) -> list[torch.nn.Parameter]:
+def _parameters(ready: ReadyCase) -> list[torch.nn.Parameter]:
     found = []
-    for _ in range(place.sizes["layers"]):
+    for _ in range(ready.sizes["layers"]):
         for shape in (("ffn", "hidden"), ("hidden", "ffn")):
-            one = torch.nn.Parameter(place.normal(*shape, gradient=False))
-            one.grad = place.normal(*shape, gradient=False)
+            one = torch.nn.Parameter(ready.normal(*shape, gradient=False))
+            one.grad = ready.normal(*shape, gradient=False)
             found.append(one)
     return found
 
@@ -40,7 +40,7 @@ def _torchs(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Opti
     return torch.optim.AdamW(parameters, lr=1e-6, **kind.get(name, {"foreach": False}))
 
 
-def _megatrons(place: Place, parameters: list[torch.nn.Parameter]) -> Any:
+def _megatrons(ready: ReadyCase, parameters: list[torch.nn.Parameter]) -> Any:
     from megatron.core.optimizer.optimizer import (
         Float16OptimizerWithFloat16Params,
         FP32Optimizer,
@@ -50,9 +50,9 @@ def _megatrons(place: Place, parameters: list[torch.nn.Parameter]) -> Any:
     config = OptimizerConfig(
         optimizer="adam",
         lr=1e-6,
-        bf16=place.dtype is torch.bfloat16,
-        fp16=place.dtype is torch.float16,
-        params_dtype=place.dtype,
+        bf16=ready.dtype is torch.bfloat16,
+        fp16=ready.dtype is torch.float16,
+        params_dtype=ready.dtype,
         clip_grad=0.0,
     )
     below = torch.optim.AdamW(parameters, lr=1e-6, foreach=True)
@@ -60,7 +60,7 @@ def _megatrons(place: Place, parameters: list[torch.nn.Parameter]) -> Any:
     def first(optimizer: Any, config: Any = None) -> None:
         """States are there from the first step on."""
 
-    if place.dtype is torch.float32:
+    if ready.dtype is torch.float32:
         made = FP32Optimizer(below, config, first)
     else:
         made = Float16OptimizerWithFloat16Params(below, config, None, first)

@@ -15,7 +15,7 @@ from megatron.torch_trace.errors import UsageError
 
 
 @dataclass
-class Place:
+class ReadyCase:
     """A case of a ready component.
 
     Args:

@@ -206,13 +206,13 @@ class Collector:
 
     def _say(self, slow: SlowRank) -> None:
         member = self._topology.members[slow.rank]
-        place = " ".join(f"{name}{at}" for name, at in member.coordinates.items())
+        where = " ".join(f"{name}{at}" for name, at in member.coordinates.items())
         warn(
             Slug.SLOW_RANK,
             "rank %d (%s) is slow since iteration %d: %s longer in %s than its peers, in an "
             "iteration of %s (seen in iteration %d)",
             slow.rank,
-            ", ".join(filter(None, (member.host, place))),
+            ", ".join(filter(None, (member.host, where))),
             slow.since,
             wording.duration(slow.excess * 1e6),
             _IN_WORDS.get(slow.part, slow.part),

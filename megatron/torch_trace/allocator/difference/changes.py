@@ -2,7 +2,7 @@
 """What is in use at two moments, put side by side: by category, by module and by stack.
 
 A stack is the same one in both where its frames are. What is left then is matched without line
-numbers and folders: an edit above a function, or another place of the same package, moves both.
+numbers and folders: an edit above a function, or another folder of the same package, moves both.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ def _moved(holder: Holder) -> Hashable:
 
 
 def _place(frame: str) -> str:
-    place, _, function = frame.rpartition(" ")
-    file, _, line = place.rpartition(":")
-    known = file if line.isdigit() else place
+    call_site, _, function = frame.rpartition(" ")
+    file, _, line = call_site.rpartition(":")
+    known = file if line.isdigit() else call_site
     return f"{'/'.join(known.split('/')[-_PATH_PARTS:])} {function}"
 
 

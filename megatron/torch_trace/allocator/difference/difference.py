@@ -89,16 +89,16 @@ def differences(before: Sequence[MemoryAnswer], after: Sequence[MemoryAnswer]) -
     if len(before) == len(after) == 1:
         return MemoryDifferences((_difference(before[0], after[0]),), (), ())
     old, new = _by_place(before), _by_place(after)
-    both = [place for place in new if place in old]
+    both = [rank for rank in new if rank in old]
     if not both:
         raise UsageError(
             f"{after[0].path} and {before[0].path}: no rank is on both sides; compare windows of "
             "the same ranks, or one file with one file."
         )
     return MemoryDifferences(
-        tuple(_difference(old[place], new[place]) for place in both),
-        tuple(one for place, one in old.items() if place not in new),
-        tuple(one for place, one in new.items() if place not in old),
+        tuple(_difference(old[rank], new[rank]) for rank in both),
+        tuple(one for rank, one in old.items() if rank not in new),
+        tuple(one for rank, one in new.items() if rank not in old),
     )
 
 

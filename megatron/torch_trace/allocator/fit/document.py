@@ -33,11 +33,11 @@ def _rank(one: RankFit) -> dict[str, Any]:
     return {
         "file": path_text(answer.path),
         "rank": answer.rank,
-        "stage": one.rank.place.stage,
+        "stage": one.rank.facts.stage,
         "micro_batch": one.shape.micro_batch,
         "bytes_per_sample": one.per_sample,
         "measured_with_micro_batch": one.measured_with,
-        "capacity_bytes": one.rank.place.capacity,
+        "capacity_bytes": one.rank.facts.capacity,
         "room_bytes": one.room,
         "needs": [asdict(need) for need in one.needs],
         "largest_micro_batch": one.largest,

@@ -37,9 +37,9 @@ class MeasuredRank:
 
     @property
     def shape(self) -> Shape | None:
-        place = self.rank.place
-        arguments = place.arguments or arguments_of(place.argv)
-        return shape_of(arguments, place.layout, place.stage)
+        facts = self.rank.facts
+        arguments = facts.arguments or arguments_of(facts.argv)
+        return shape_of(arguments, facts.layout, facts.stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ def _fullest(ranks: Sequence[MeasuredRank]) -> list[MeasuredRank]:
     """Of each stage the rank with the largest peak."""
     found: dict[int, MeasuredRank] = {}
     for one in sorted(ranks, key=lambda one: -one.rank.answer.peak_bytes):
-        found.setdefault(one.rank.place.stage or 0, one)
+        found.setdefault(one.rank.facts.stage or 0, one)
     return [found[stage] for stage in sorted(found)]
 
 
 def _rank_fit(one: MeasuredRank, outside: int, slope: tuple[int, int] | None) -> RankFit:
-    shape, capacity = one.shape, one.rank.place.capacity
+    shape, capacity = one.shape, one.rank.facts.capacity
     assert shape is not None
     room = None if capacity is None else max(0, capacity - outside)
     needs = []
@@ -234,7 +234,7 @@ def _measured(fullest: Sequence[MeasuredRank], other: Sequence[MeasuredRank]) ->
 
 def differences(one: MeasuredRank, there: MeasuredRank) -> dict[str, tuple[object, object]]:
     """Arguments that decide over memory and are not the same: name -> this run's, the other's."""
-    mine, its = one.rank.place.arguments, there.rank.place.arguments
+    mine, its = one.rank.facts.arguments, there.rank.facts.arguments
     return {
         name: (mine.get(name), its.get(name))
         for name in RELEVANT
@@ -245,8 +245,8 @@ def differences(one: MeasuredRank, there: MeasuredRank) -> dict[str, tuple[objec
 def _pairs(
     fullest: Sequence[MeasuredRank], other: Sequence[MeasuredRank]
 ) -> Iterator[tuple[int, MeasuredRank, MeasuredRank]]:
-    stages = {one.rank.place.stage or 0: one for one in _fullest(other)}
+    stages = {one.rank.facts.stage or 0: one for one in _fullest(other)}
     for number, one in enumerate(fullest):
-        there = stages.get(one.rank.place.stage or 0)
+        there = stages.get(one.rank.facts.stage or 0)
         if there is not None:
             yield number, one, there

@@ -23,10 +23,10 @@ def fit_of_runs(ranks: Sequence[RankMemory], moments: Sequence[Moments]) -> Fit 
     for rank, its in zip(ranks, moments, strict=True):
         # A process has one GPU; what it holds on others is no model.
         if its.in_use.max() > 0:
-            runs.setdefault(rank.place.folder, []).append(MeasuredRank(rank, its))
+            runs.setdefault(rank.facts.folder, []).append(MeasuredRank(rank, its))
     if not runs:
         return "nothing is in use in the snapshots."
     first, *others = runs.values()
-    seen = [one.rank.place.outside for one in first if one.rank.place.outside is not None]
+    seen = [one.rank.facts.outside for one in first if one.rank.facts.outside is not None]
     outside = max(seen) if seen else outside_of_torch(Path(next(iter(runs))))
     return fit_of(first, others, outside)

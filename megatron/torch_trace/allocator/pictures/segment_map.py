@@ -153,7 +153,7 @@ def _categories_of_blocks(memory: DeviceMemory) -> Ints:
     found = np.full(len(blocks.address), unknown, dtype=np.int64)
     if len(order):
         addresses = allocations.address[order]
-        place = np.minimum(np.searchsorted(addresses, blocks.address), len(order) - 1)
-        known = addresses[place] == blocks.address
-        found = np.where(known, memory.categories[order[place]], unknown)
+        index = np.minimum(np.searchsorted(addresses, blocks.address), len(order) - 1)
+        known = addresses[index] == blocks.address
+        found = np.where(known, memory.categories[order[index]], unknown)
     return ints(np.where(blocks.state == State.FREE, -1, found))

@@ -27,7 +27,7 @@ _FOLDERS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankFacts:
     """What is known of a rank besides its memory.
 
     Args:
@@ -60,7 +60,7 @@ class Place:
         return " ".join(f"{name}{index}" for name, index in self.coordinates.items())
 
 
-def place_of(answer: MemoryAnswer) -> Place:
+def facts_of(answer: MemoryAnswer) -> RankFacts:
     """Where the rank of an answer is."""
     run, folder = _run(answer.path)
     metadata = _trace_metadata(answer)
@@ -68,7 +68,7 @@ def place_of(answer: MemoryAnswer) -> Place:
     arguments, layout = run.get("arguments"), run.get("layout")
     argv = metadata.own.get("argv") if metadata else None
     seen = _live_bytes(answer.path)
-    return Place(
+    return RankFacts(
         coordinates,
         _capacity(metadata, answer.device) or _positive(seen.get("total_bytes")),
         arguments if isinstance(arguments, dict) else {},

@@ -10,7 +10,7 @@ from statistics import median_low
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
-from megatron.torch_trace.allocator.ranks.rank_facts import place_of
+from megatron.torch_trace.allocator.ranks.rank_facts import facts_of
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
 from megatron.torch_trace.wording import percent, size
 
@@ -25,7 +25,7 @@ _SEVERITIES = ("high", "medium", "low")
 def rank_memories(
     answers: Sequence[MemoryAnswer], capacity: int | None = None
 ) -> tuple[RankMemory, ...]:
-    """Answers with their places.
+    """Answers with what is known of them.
 
     Args:
         answers: one for each device.
@@ -33,10 +33,10 @@ def rank_memories(
     """
     found = []
     for one in answers:
-        place = place_of(one)
+        facts = facts_of(one)
         if capacity is not None:
-            place = replace(place, capacity=capacity)
-        found.append(RankMemory(one, place))
+            facts = replace(facts, capacity=capacity)
+        found.append(RankMemory(one, facts))
     return tuple(found)
 
 
@@ -120,7 +120,7 @@ _OTHER_STAGE_ADVICE = (
 def _uneven_ranks(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
     """Ranks that should be alike: of one stage, or all where there are no stages."""
     groups = [one.ranks for one in stages_of(ranks)]
-    if not groups and len(ranks) > 1 and all(one.place.stage in (None, 0) for one in ranks):
+    if not groups and len(ranks) > 1 and all(one.facts.stage in (None, 0) for one in ranks):
         groups = [tuple(sorted(ranks, key=lambda one: -one.answer.peak_bytes))]
     uneven = [one for one in groups if _is_uneven([rank.answer.peak_bytes for rank in one])]
     if not uneven:
@@ -129,7 +129,7 @@ def _uneven_ranks(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
     typical = median_low(one.answer.peak_bytes for one in group)
     peak = group[0].answer.peak_bytes
     category, more = _most_different(group[0].answer, group[-1].answer)
-    stage = group[0].place.stage
+    stage = group[0].facts.stage
     of_stage = f" of stage {stage}" if stage is not None and stages_of(ranks) else ""
     yield MemoryFinding(
         "uneven_ranks",
@@ -160,7 +160,7 @@ def _most_different(full: MemoryAnswer, empty: MemoryAnswer) -> tuple[Category, 
 
 
 def _headroom(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
-    known = [(one.free, one.place.capacity, one) for one in ranks]
+    known = [(one.free, one.facts.capacity, one) for one in ranks]
     free, capacity, one = min(
         ((free, capacity, one) for free, capacity, one in known if free is not None and capacity),
         key=lambda found: found[0],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks with their places, and the stages of a pipeline that they make."""
+"""Ranks with what is known of them, and the stages of a pipeline that they make."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.ranks.rank_facts import Place
+from megatron.torch_trace.allocator.ranks.rank_facts import RankFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,15 +15,15 @@ class RankMemory:
     """One device of one rank, and where it is."""
 
     answer: MemoryAnswer
-    place: Place
+    facts: RankFacts
 
     @property
     def free(self) -> int | None:
         """Bytes of the GPU that torch never had from CUDA; None if its size is unknown."""
-        if self.place.capacity is None:
+        if self.facts.capacity is None:
             return None
         had = max(self.answer.peak_reserved, self.answer.peak_bytes)
-        return max(0, self.place.capacity - had)
+        return max(0, self.facts.capacity - had)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ def stages_of(ranks: Sequence[RankMemory]) -> tuple[StageMemory, ...]:
     """The stages, by number; none if they are unknown or only one."""
     found: dict[int, list[RankMemory]] = {}
     for one in ranks:
-        if one.place.stage is None:
+        if one.facts.stage is None:
             return ()
-        found.setdefault(one.place.stage, []).append(one)
+        found.setdefault(one.facts.stage, []).append(one)
     if len(found) < 2:
         return ()
     return tuple(

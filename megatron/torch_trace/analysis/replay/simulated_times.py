@@ -20,7 +20,7 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.tracks import Identity
 
-Place = tuple[Identity, Identity]
+TrackKey = tuple[Identity, Identity]
 """Process and thread, or device and stream."""
 
 
@@ -89,18 +89,18 @@ class SimulatedTimes:
 
     rank: int
     path: Path
-    tracks: dict[Place, Knots]
+    tracks: dict[TrackKey, Knots]
     others: Knots
 
-    def of(self, place: Place) -> Knots:
+    def of(self, track: TrackKey) -> Knots:
         """The knots that a track follows."""
-        return self.tracks.get(place, self.others)
+        return self.tracks.get(track, self.others)
 
 
 def simulated_times(rank: RankGraph, times: Ints, duration: Ints) -> SimulatedTimes:
     """Of a rank, from the times and durations of all nodes."""
     activity = rank.timeline.activity
-    tracks: dict[Place, Knots] = {}
+    tracks: dict[TrackKey, Knots] = {}
     steps: Knots | None = None
     marks = set(rank.marks.tolist())
     for code, here, knots in _threads(rank, times):
@@ -121,13 +121,13 @@ def _threads(rank: RankGraph, times: Ints) -> Iterator[tuple[int, Ints, Knots]]:
         yield code, ints(here), Knots(ints(points.time[here]), ints(later), none, none, none, none)
 
 
-def _streams(rank: RankGraph, times: Ints, duration: Ints) -> dict[Place, Knots]:
+def _streams(rank: RankGraph, times: Ints, duration: Ints) -> dict[TrackKey, Knots]:
     activity = rank.timeline.activity
     gpu, rows = activity.gpu, rank.rows
     has_end = rank.ends != NONE
     begins = times[rank.starts] - rank.shift
     ends = np.where(has_end, times[rank.ends] - rank.shift, begins + duration[rank.starts])
-    found: dict[Place, Knots] = {}
+    found: dict[TrackKey, Knots] = {}
     for code in np.unique(gpu.track[rows]).tolist():
         here = np.flatnonzero(gpu.track[rows] == code)
         here = here[np.argsort(gpu.start[rows[here]], kind="stable")]

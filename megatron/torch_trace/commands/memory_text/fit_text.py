@@ -88,17 +88,17 @@ def _shown(tried: Sequence[int]) -> list[int]:
 
 
 def _room(fit: Fit, one: RankFit) -> str:
-    if one.room is None or one.rank.place.capacity is None:
+    if one.room is None or one.rank.facts.capacity is None:
         return ""
     how = "set aside, an assumption" if fit.outside_is_assumed else "measured"
     return (
-        f" Torch may have {size(one.room)}: {size(one.rank.place.capacity)} of the GPU less "
+        f" Torch may have {size(one.room)}: {size(one.rank.facts.capacity)} of the GPU less "
         f"{size(fit.outside)} for CUDA and NCCL ({how})."
     )
 
 
 def _name(one: RankFit) -> str:
-    stage, rank = one.rank.place.stage, one.rank.answer.rank
+    stage, rank = one.rank.facts.stage, one.rank.answer.rank
     if stage is not None and one.shape.pipeline > 1:
         return f"stage {stage}"
     return "this rank" if rank is None else f"rank {rank}"

@@ -48,11 +48,11 @@ def _print_lines(console: Console, found: Sequence[RankMemory]) -> None:
     folders = {one.answer.path.parent for one in found}
     if len(folders) == 1:
         console.print(f"[bold]{terminal.literal(folders.pop())}[/]", soft_wrap=True)
-    placed = any(one.place.coordinates for one in found)
-    sized = any(one.place.capacity for one in found)
+    located = any(one.facts.coordinates for one in found)
+    sized = any(one.facts.capacity for one in found)
     holed = any(_scattered(one.answer) for one in found)
     columns = ["rank", "peak", "reserved", *["free between"] * holed]
-    columns += ["never used"] * sized + ["place"] * placed + ["file"]
+    columns += ["never used"] * sized + ["coordinates"] * located + ["file"]
     table = terminal.table(*columns, right=range(3 + holed + sized))
     fullest = max(found, key=lambda one: one.answer.peak_bytes)
     for one in found:
@@ -64,7 +64,7 @@ def _print_lines(console: Console, found: Sequence[RankMemory]) -> None:
             size(answer.peak_reserved),
             *([size(free) if (free := _scattered(answer)) else NONE] if holed else []),
             *([NONE if one.free is None else size(one.free)] if sized else []),
-            *([terminal.literal(one.place.words)] if placed else []),
+            *([terminal.literal(one.facts.words)] if located else []),
             f"{terminal.literal(answer.path if folders else answer.path.name)}{mark}",
         )
     console.print(table)

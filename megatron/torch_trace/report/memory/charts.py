@@ -41,7 +41,7 @@ class DrawnRank:
     @property
     def title(self) -> str:
         """`Stage 1, rank 2`, `rank 2`, or the name of the file."""
-        answer, stage = self.rank.answer, self.rank.place.stage
+        answer, stage = self.rank.answer, self.rank.facts.stage
         if answer.rank is None:
             return visible(answer.path.name)
         of_stage = "" if stage is None else f"stage {stage}, "
@@ -56,7 +56,7 @@ def chosen(drawn: Sequence[DrawnRank]) -> list[DrawnRank]:
     )
     kept = ordered[:MOST_CHARTS]
     return sorted(
-        kept, key=lambda one: (one.rank.place.stage or 0, one.rank.answer.rank or 0, one.title)
+        kept, key=lambda one: (one.rank.facts.stage or 0, one.rank.answer.rank or 0, one.title)
     )
 
 
@@ -82,7 +82,7 @@ def chart_data(drawn: Sequence[DrawnRank]) -> dict[str, Any]:
         "most": max(
             max(int(one.picture.curves.reserved.max()), one.rank.answer.peak_bytes) for one in drawn
         ),
-        "capacity": max((one.rank.place.capacity or 0 for one in drawn), default=0),
+        "capacity": max((one.rank.facts.capacity or 0 for one in drawn), default=0),
         "categories": [one.value for one in ORDER if one.value in present],
         "charts": charts,
     }
@@ -97,13 +97,13 @@ def is_one_clock(drawn: Sequence[DrawnRank]) -> bool:
 
 def said(one: DrawnRank) -> str:
     """The line beside a chart's title."""
-    answer, place = one.rank.answer, one.rank.place
+    answer, facts = one.rank.answer, one.rank.facts
     parts = [f"peak {size(answer.peak_bytes)}", f"reserved {size(answer.peak_reserved)}"]
     curves = one.picture.curves
     if curves.timed:
         parts[0] += f" after {duration(int(curves.times[curves.peak] - curves.times[0]))}"
-    if place.words:
-        parts.append(visible(place.words))
+    if facts.words:
+        parts.append(visible(facts.words))
     return ", ".join(parts)
 
 
@@ -124,7 +124,7 @@ def _chart(number: int, one: DrawnRank, start: int, *, timed: bool) -> dict[str,
         "reserved": _kib(curves.reserved),
         "peak": curves.peak,
         "peak_bytes": one.rank.answer.peak_bytes,
-        "capacity": one.rank.place.capacity,
+        "capacity": one.rank.facts.capacity,
         "ranges": [
             [r.kind, visible(r.label), (r.start - start) // 1000, (r.end - start) // 1000]
             for r in curves.ranges

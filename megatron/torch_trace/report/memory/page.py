@@ -108,7 +108,7 @@ def render_memory_page(drawn: Sequence[DrawnRank], title: str) -> str:
                 for number, one in enumerate(shown)
             ],
             ranks=ranks,
-            placed=any(one.place.words for one in ranks),
+            located=any(one.facts.words for one in ranks),
             details=[_detail(one) for one in _detailed(drawn)],
             unrecorded=WITHOUT_STACK,
             footer=f"torch-trace {__version__} wrote this page.",

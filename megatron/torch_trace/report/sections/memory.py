@@ -9,7 +9,7 @@ from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table
 from megatron.torch_trace.wording import NONE, UNKNOWN, size
 
-_FIRST = ("rank", "place", "peak", "reserved", "free between", "never used", "largest holder")
+_FIRST = ("rank", "coordinates", "peak", "reserved", "free between", "never used", "largest holder")
 
 
 def section(subject: Subject) -> Section:
@@ -24,7 +24,7 @@ def section(subject: Subject) -> Section:
         )
     shown = [one for one in CATEGORIES if any(r.answer.categories.get(one) for r in ranks)]
     names = (*_FIRST[:-1], *(one.words for one in shown), _FIRST[-1])
-    words = {"rank", "place", "largest holder"}
+    words = {"rank", "coordinates", "largest holder"}
     columns = tuple(Column(name, number=name not in words) for name in names)
     rows = tuple(
         Row((*_cells(one), *(_size(one.answer.categories.get(c)) for c in shown), _holder(one)))
@@ -44,7 +44,7 @@ def _cells(one: RankMemory) -> tuple[Cell, ...]:
     rank = UNKNOWN if answer.rank is None else str(answer.rank)
     return (
         Cell(rank, sort=answer.rank),
-        Cell(one.place.words or NONE),
+        Cell(one.facts.words or NONE),
         _size(answer.peak_bytes),
         _size(answer.peak_reserved),
         _size(answer.fragmentation.scattered if answer.fragmentation else None),

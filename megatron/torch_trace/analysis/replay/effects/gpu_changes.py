@@ -47,9 +47,9 @@ def communication_ends(found: KernelGraph, dimension: str) -> Bools:
     nodes = np.zeros(len(found.graph.nodes), dtype=bool)
     for rank, calls in zip(found.ranks, found.calls, strict=True):
         wanted = [n for n, k in enumerate(calls.kinds) if dimension in (ALL, k.dimension)]
-        place = np.full(len(rank.timeline.activity.gpu), NONE, dtype=np.int64)
-        place[rank.rows] = rank.ends
-        ends = place[calls.rows[np.isin(calls.kind, wanted)]]
+        node = np.full(len(rank.timeline.activity.gpu), NONE, dtype=np.int64)
+        node[rank.rows] = rank.ends
+        ends = node[calls.rows[np.isin(calls.kind, wanted)]]
         nodes[ends[ends != NONE]] = True
     return nodes
 
@@ -84,12 +84,12 @@ def _transfer_of(found: KernelGraph, edges: Ints) -> Ints:
     took = found.graph.edges.lag[edges]
     result = np.zeros(len(edges), dtype=np.int64)
     for rank, calls in zip(found.ranks, found.calls, strict=True):
-        place = np.full(len(found.graph.nodes), NONE, dtype=np.int64)
+        node = np.full(len(found.graph.nodes), NONE, dtype=np.int64)
         at = np.full(len(rank.timeline.activity.gpu) + 1, NONE, dtype=np.int64)
         at[calls.rows] = np.arange(len(calls.rows))
         joined = rank.ends != NONE
-        place[rank.ends[joined]] = at[rank.rows[joined]]
-        call = place[target]
+        node[rank.ends[joined]] = at[rank.rows[joined]]
+        call = node[target]
         mine = np.flatnonzero(call != NONE)
         if not len(mine):
             continue

@@ -109,11 +109,11 @@ class Meetings:
         self.builder = builder
         self.ranks = ranks
         self.joined = Joined([np.zeros(len(one.rows), dtype=bool) for one in ranks])
-        self.place: list[Ints] = []
+        self.nodes_of: list[Ints] = []
         for one in ranks:
-            place = np.full(len(one.timeline.activity.gpu) + 1, NONE, dtype=np.int64)
-            place[one.rows] = np.arange(len(one.rows))
-            self.place.append(place)
+            nodes = np.full(len(one.timeline.activity.gpu) + 1, NONE, dtype=np.int64)
+            nodes[one.rows] = np.arange(len(one.rows))
+            self.nodes_of.append(nodes)
 
     def add_collectives(self, common: CommonCalls) -> None:
         """Join the calls of which every rank is there."""
@@ -123,7 +123,7 @@ class Meetings:
         at, size = np.full(len(matched), NONE, dtype=np.int64), np.zeros(len(matched), dtype=int)
         for position, mine in enumerate(matched.rows_of):
             rows = common.rows[position][matched.row[mine]]
-            at[mine] = self.place[position][rows]
+            at[mine] = self.nodes_of[position][rows]
             size[mine] = common.sizes[position][matched.row[mine]]
         call = matched.call
         there = np.bincount(call[at != NONE], minlength=int(call.max()) + 1)
@@ -201,7 +201,7 @@ class Meetings:
 
     def _ends(self, found: list[tuple[int, int]]) -> np.ndarray:
         return np.array(
-            [(rank, int(self.place[rank][row])) for rank, row in found], dtype=np.int64
+            [(rank, int(self.nodes_of[rank][row])) for rank, row in found], dtype=np.int64
         ).T.reshape(2, -1)
 
     def _times(self, rank: Ints, at: Ints) -> tuple[Ints, Ints, Ints, Ints]:

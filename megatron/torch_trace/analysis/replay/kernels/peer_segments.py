@@ -66,12 +66,12 @@ class PeerSegments:
         """
         found = []
         for other in others:
-            place = self._place(position, other)
+            index = self._index(position, other)
             values = np.append(duration[segments_of(self.ranks[other])], NONE)
-            found.append(ints(values[place]))
+            found.append(ints(values[index]))
         return found
 
-    def _place(self, position: int, other: int) -> Ints:
+    def _index(self, position: int, other: int) -> Ints:
         """For each segment the one of the other rank; NONE if there is none."""
         key = position, other
         if key not in self._places:

@@ -76,7 +76,7 @@ def add_rank(
     Args:
         builder: of the whole graph.
         timeline: the rank's trace.
-        rank: its number; position: its place among the ranks.
+        rank: its number; position: its index among the ranks.
         shift: what brings its times onto the clock of all.
     """
     points = thread_points(timeline)

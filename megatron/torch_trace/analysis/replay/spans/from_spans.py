@@ -21,7 +21,7 @@ def measure(shape: Shape, rank: Rank, number: int) -> Measured | None:
     """Times of a rank's passes in a step; None where fewer than half of them have spans."""
     rows = [row for row in rank.result.microbatches if row.step == number]
     chunks = {row.chunk for row in rank.result.microbatches if row.chunk is not None}
-    chunk_of = {chunk: place for place, chunk in enumerate(sorted(chunks))}
+    chunk_of = {chunk: index for index, chunk in enumerate(sorted(chunks))}
     cpu = np.full((2, shape.chunks, shape.microbatches), np.nan)
     gpu = np.full_like(cpu, np.nan)
     ends: list[int] = []

@@ -102,7 +102,7 @@
     look();
     const most = toCapacity && toCapacity.checked ? data.capacity * 1.03 : data.most * 1.08;
     plots = data.charts.map(chart => {
-      const place = document.getElementById(`plot-${chart.id}`);
+      const holder = document.getElementById(`plot-${chart.id}`);
       const readout = document.getElementById(`readout-${chart.id}`);
       const names = data.categories.filter(name => chart.categories[name]);
       const bytes = names.map(name => chart.categories[name].map(value => value * 1024));
@@ -115,7 +115,7 @@
       const reserved = chart.reserved.map(value => value * 1024);
       const axis = { stroke: colours.muted, grid: { stroke: colours.line, width: 1 }, ticks: { stroke: colours.line, width: 1 }, font: "11px system-ui, sans-serif" };
       const u = new uPlot({
-        width: place.clientWidth || 800,
+        width: holder.clientWidth || 800,
         height: data.charts.length > 4 ? 170 : 230,
         padding: [chart.ranges.length ? strip + 6 : 8, 8, 0, 0],
         legend: { show: false },
@@ -138,7 +138,7 @@
               + held.map(([name, value]) => `${name} ${size(value)}`).join(", ");
           }],
         },
-      }, [chart.times, ...[...sums].reverse(), reserved], place);
+      }, [chart.times, ...[...sums].reverse(), reserved], holder);
       u.setScale("x", { min: data.start, max: data.end });
       return u;
     });
