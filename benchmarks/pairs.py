@@ -8,8 +8,9 @@
 Every configuration is one launch of `pretrain_gpt.py`: 14 iterations without the profiler, one
 warm-up, the recorded ones, and more without the profiler. The folder RUNS/NAME holds the traces,
 `configuration.json` (arguments, fault, environment) and `train.log`; the undisturbed iterations
-are what capture writes beside the traces. The pairs are in `PAIRS`: record the left run, predict,
-commit the prediction, and only then record the right run (`benchmarks/predictions.py`).
+are what capture writes beside the traces. Which runs make a pair is in
+`benchmarks/predictions.toml`: record its base, predict, commit the prediction, and only then record
+the changed run (`benchmarks/predictions.py`).
 """
 
 from __future__ import annotations
@@ -93,28 +94,6 @@ SLEEPS = {
     "data": ("megatron.core.datasets.gpt_dataset", "MockGPTDataset", "__getitem__"),
 }
 
-PAIRS = {
-    "dp4-late-forward-12": ("dp4", "--rank 2=median"),
-    "dp4-late-forward-40": ("dp4", "--rank 1=median"),
-    "dp4-late-optimizer-80": ("dp4", "--rank 3=median"),
-    "dp4-late-data-60": ("dp4", "--rank 2=median"),
-    "dp4-no-overlap": ("dp4", "--overlap dp"),
-    "narrow-dp4-late-forward-8": ("narrow-dp4", "--rank 2=median"),
-    "narrow-dp4-late-forward-30": ("narrow-dp4", "--rank 0=median"),
-    "narrow-dp4-no-overlap": ("narrow-dp4", "--overlap dp"),
-}
-"""Base: the run that its what-if should predict. Bases with several changes are below."""
-CHANGES = {
-    ("tp2pp2", "tp2pp2-m16"): "--micro-batches 16",
-    ("tp2pp2", "tp2pp2-v2"): "--virtual-stages 2",
-    ("tp2pp2", "tp2pp2-moved"): "--move-layers 1>0",
-    ("tp2pp2", "tp2pp2-sp"): "",
-    ("narrow-dp4-no-overlap", "narrow-dp4-graphs"): "--launch 0 --cpu-operators 0 --overlap dp",
-    ("narrow-tp2pp2", "narrow-tp2pp2-v2"): "--virtual-stages 2",
-    ("dp4-no-overlap", "dp4-no-overlap-slow-nccl"): "--comm dp*SLOWER",
-    **{(base, changed): change for base, (changed, change) in PAIRS.items()},
-}
-
 
 def sleeping(fault: str) -> None:
     """In a process of training: `fault`'s rank sleeps there, each time."""
@@ -194,8 +173,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small models")
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
     options = parser.parse_args()
+    names = options.only or list(CONFIGURATIONS)
+    if there := [name for name in names if (options.runs / name).exists()]:
+        sys.exit(f"{options.runs / there[0]} exists; name another folder, nothing is overwritten.")
     began = time.monotonic()
-    for name in options.only or CONFIGURATIONS:
+    for name in names:
         if options.seconds and time.monotonic() - began > options.seconds:
             print(f"{name}: no time left", flush=True)
             continue

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,6 +33,8 @@ UNDISTURBED, PROPORTION, REFUSED = "undisturbed", "in proportion", "refused"
 
 def pairs_of(manifest: Path) -> list[dict[str, Any]]:
     """The pairs of a manifest."""
+    if not manifest.is_file():
+        sys.exit(f"{manifest}: no such file; name the manifest, such as predictions.toml.")
     text = manifest.read_text()
     if manifest.suffix == ".json":
         told = json.loads(text)

@@ -17,7 +17,15 @@ from typing import Any
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.log import environment_rank
-from megatron.torch_profile.plan import ranks, run_folder, schedule, slurm, topology, watch_flags
+from megatron.torch_profile.plan import (
+    needed_flags,
+    ranks,
+    run_folder,
+    schedule,
+    slurm,
+    topology,
+    watch_flags,
+)
 from megatron.torch_profile.plan.schedule import Schedule, Span, Window
 from megatron.torch_profile.plan.topology import CPU, Topology
 from megatron.torch_profile.plan.trace_size import Estimate, estimate
@@ -27,6 +35,7 @@ from megatron.torch_trace.format.file_names import TraceName, WindowName
 
 _SHOWN_WINDOWS = 5
 _LEAST = {
+    "memory_snapshot_entries": 1,
     "monitor_interval": 1,
     "trigger_windows": 1,
     "trigger_apart": 0,
@@ -166,6 +175,7 @@ def check(config: TorchProfileConfig, args: Any) -> None:
             "interface; drop --profile (nsys, --use-pytorch-profiler) or "
             f"{flag_of('enabled')}."
         )
+    needed_flags.check(config)
     watch_flags.check(config, topology.layout_from_arguments(args))
     for name, least in _LEAST.items():
         value = getattr(config, name)
@@ -189,7 +199,6 @@ def check(config: TorchProfileConfig, args: Any) -> None:
                 f"{flag_of(name)} needs operators, and {flag_of('no_operators')} (which "
                 f"{flag_of('preset')} light switches on) records none; drop one of the two."
             )
-    _check_memory(config)
     if getattr(args, "train_iters", None):
         schedule.make(
             config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"
@@ -199,22 +208,6 @@ def check(config: TorchProfileConfig, args: Any) -> None:
     problem = run_folder.why_not_beside(root) if environment_rank() == 0 else None
     if problem:
         raise run_folder.not_writable(root, "rank 0", problem)
-
-
-def _check_memory(config: TorchProfileConfig) -> None:
-    if config.memory_snapshot_entries < 1:
-        raise UsageError(
-            f"{flag_of('memory_snapshot_entries')} {config.memory_snapshot_entries}: must be at "
-            "least 1."
-        )
-    usual = TorchProfileConfig()
-    for name in ("memory_snapshot_entries", "memory_snapshot_stacks"):
-        value = getattr(config, name)
-        if value != getattr(usual, name) and not config.records_history:
-            raise UsageError(
-                f"{flag_of(name)} {value}: there is no snapshot without "
-                f"{flag_of('memory_snapshot')}; add that flag."
-            )
 
 
 def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:

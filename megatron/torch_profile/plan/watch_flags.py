@@ -10,8 +10,6 @@ from megatron.torch_profile.plan import ranks
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_trace.errors import UsageError
 
-_SLOW = "slow-iteration"
-
 
 def check(config: TorchProfileConfig, layout: Layout) -> None:
     """Refuse what can be right in no run.
@@ -28,8 +26,6 @@ def check(config: TorchProfileConfig, layout: Layout) -> None:
     if words is None:
         return
     shown = f"{flag_of('trigger_ranks')} {' '.join(words)}"
-    if _SLOW not in (config.trigger or ()):
-        raise UsageError(f"{shown}: does nothing without {flag_of('trigger')} {_SLOW}.")
     if words == ["slowest"]:
         if not config.monitor:
             raise UsageError(
