@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from importlib import resources
 
 from markupsafe import Markup
 
@@ -14,7 +12,7 @@ from megatron.torch_profile.component.answer.roofline_chart import HEIGHT, WIDTH
 from megatron.torch_profile.component.answer.waterfalls import waterfalls
 from megatron.torch_profile.component.config import snapshot
 from megatron.torch_profile.component.results import Answer
-from megatron.torch_trace.report.html.environment import environment
+from megatron.torch_trace.report.html.environment import asset, environment
 from megatron.torch_trace.report.html.policy import policy
 from megatron.torch_trace.report.section import Section
 from megatron.torch_trace.report.tables import Medium
@@ -22,7 +20,6 @@ from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import visible
 
 _OURS = "megatron.torch_profile.component.answer"
-_REPORT = "megatron.torch_trace.report.html"
 
 
 def render_page(answer: Answer) -> str:
@@ -35,8 +32,8 @@ def render_page(answer: Answer) -> str:
         Section("waterfalls", "What a step runs", tables=waterfalls(answer)),
     )
     shown = [(one, one.shown(Medium.PAGE)) for one in found]
-    scripts = [_asset("report.js")]
-    page = environment((_OURS, "templates"), (_REPORT, "templates")).get_template("component.html")
+    scripts = [asset("report.js")]
+    page = environment((_OURS, "templates")).get_template("component.html")
     return page.render(
         title=visible(f"{answer.config.target} / {answer.run_folder.name}"),
         head=sentences.head(answer),
@@ -49,12 +46,7 @@ def render_page(answer: Answer) -> str:
         failures=[one for one in answer.results if one.failure],
         config=json.dumps(snapshot(answer.config), indent=1, default=str).splitlines(),
         version=__version__,
-        style=Markup(_asset("report.css")),
+        style=Markup(asset("colours.css") + asset("report.css")),
         scripts=[Markup(one) for one in scripts],
         policy=policy(scripts, served=False),
     )
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files(_REPORT).joinpath("assets", name).read_text(encoding="utf-8")

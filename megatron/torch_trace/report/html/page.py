@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment
@@ -18,7 +17,7 @@ from megatron.torch_trace.analysis.results.run_record import RunRecord, find_run
 from megatron.torch_trace.format.file_names import RunName, WindowName
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.contents import sections
-from megatron.torch_trace.report.html.environment import environment
+from megatron.torch_trace.report.html.environment import asset, environment
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.policy import policy
 from megatron.torch_trace.report.section import Subject
@@ -27,7 +26,6 @@ from megatron.torch_trace.wording import visible
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
-_PACKAGE = "megatron.torch_trace.report.html"
 
 
 def render_html(
@@ -49,9 +47,9 @@ def render_html(
     subject = Subject(analysis, record or find_run(analysis), memory)
     found = sections(subject, Medium.PAGE)
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
-    scripts = [_asset("report.js")]
+    scripts = [asset("report.js")]
     if view:
-        scripts.append(_asset("perfetto.js") + _asset("timeline.js"))
+        scripts.append(asset("perfetto.js") + asset("timeline.js"))
     template = _environment().get_template("page.html")
     return template.render(
         title=_title(analysis),
@@ -59,7 +57,7 @@ def render_html(
         sections=shown,
         left_out=[one for one in found if one.missing is not None],
         view=view,
-        style=Markup(_asset("report.css")),
+        style=Markup(asset("colours.css") + asset("report.css")),
         scripts=[Markup(script) for script in scripts],
         policy=policy(scripts, served=view is not None),
     )
@@ -75,7 +73,7 @@ def _title(analysis: Analysis) -> str:
 
 @cache
 def _environment() -> Environment:
-    found = environment((_PACKAGE, "templates"))
+    found = environment()
     found.filters["prose"] = _prose
     found.filters["answer"] = _answer
     return found
@@ -100,8 +98,3 @@ def _answer(sentence: str) -> Markup:
         return _prose(sentence)
     rest = _prose(sentence[share.end() :])
     return Markup("<b>{}</b>{}").format(_prose(share[0]), rest)
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath("assets", name).read_text(encoding="utf-8")

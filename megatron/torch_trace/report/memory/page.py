@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from functools import cache, partial
 from typing import Any
 
 from jinja2 import Environment
@@ -18,7 +17,7 @@ from megatron.torch_trace.allocator.pictures.icicle import WITHOUT_STACK, Node, 
 from megatron.torch_trace.allocator.pictures.segment_map import Piece, SegmentMap
 from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
-from megatron.torch_trace.report.html.environment import environment
+from megatron.torch_trace.report.html.environment import asset, environment
 from megatron.torch_trace.report.html.policy import policy
 from megatron.torch_trace.report.memory.charts import (
     ORDER,
@@ -33,6 +32,7 @@ from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import counted, size, visible
 
 _PACKAGE = "megatron.torch_trace.report.memory"
+_own = partial(asset, package=_PACKAGE)
 _UPLOT = "1.6.32"
 _MOST_DETAILS = 4
 _HOLDERS = 25
@@ -90,7 +90,7 @@ def render_memory_page(drawn: Sequence[DrawnRank], title: str) -> str:
     shown = chosen(drawn)
     data = chart_data(shown)
     kinds = {kind for chart in data["charts"] for kind, *_ in chart["ranges"]}
-    scripts = [f"/*!\n{_asset('uplot.LICENSE')}*/\n{_asset('uplot.min.js')}", _asset("memory.js")]
+    scripts = [f"/*!\n{_own('uplot.LICENSE')}*/\n{_own('uplot.min.js')}", _own("memory.js")]
     return (
         _environment()
         .get_template("memory.html")
@@ -113,7 +113,7 @@ def render_memory_page(drawn: Sequence[DrawnRank], title: str) -> str:
             unrecorded=WITHOUT_STACK,
             footer=f"torch-trace {__version__} wrote this page.",
             uplot=_UPLOT,
-            style=Markup(_asset("uplot.min.css") + _asset("memory.css")),
+            style=Markup(_own("uplot.min.css") + asset("colours.css") + _own("memory.css")),
             curves=_json(data),
             scripts=[Markup(script) for script in scripts],
             policy=policy(scripts, served=False),
@@ -246,8 +246,3 @@ def _prose(sentence: str) -> Markup:
         Markup("<code>{}</code>").format(p) if n % 2 else escape(p) for n, p in enumerate(parts)
     ]
     return Markup("").join(marked)
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath("assets", name).read_text(encoding="utf-8")
