@@ -15,5 +15,7 @@ def samples() -> Path:
 @pytest.fixture
 def shared() -> Path:
     if not SHARED.is_dir():
-        pytest.skip("the large recordings are not beside the checkout (../shared/data)")
+        pytest.skip(
+            "the repository does not hold the recordings of 12 MB and more, and they are not in ../shared/data"
+        )
     return SHARED

@@ -36,7 +36,10 @@ OTHERS = [
     if "large" not in str(path) and ("rank-0" in path.name or "public" in str(path))
 ] or [
     pytest.param(
-        SHARED, marks=pytest.mark.skip(reason="../shared/data, the larger collection, is not here")
+        SHARED,
+        marks=pytest.mark.skip(
+            reason="the repository does not hold the recordings of others, and they are not in ../shared/data"
+        ),
     )
 ]
 

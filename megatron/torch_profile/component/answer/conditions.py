@@ -6,7 +6,7 @@ condition = VARIANT comparison FACTOR x VARIANT      compiled > 1.0x eager
 TIME      = number with us, ms or s                  of the median
 
 A variant that is measured at several points of a grid stands for all of them: the condition holds
-if it holds at one. It holds only where noise does not explain it.
+if it holds at one. A factor holds only where noise does not explain it; a time is the median's.
 """
 
 from __future__ import annotations
