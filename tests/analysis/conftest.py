@@ -15,7 +15,5 @@ def samples() -> Path:
 @pytest.fixture
 def shared() -> Path:
     if not SHARED.is_dir():
-        pytest.skip(
-            "the repository does not hold the recordings of 12 MB and more, and they are not in ../shared/data"
-        )
+        pytest.skip("the repository does not hold large recordings, nor does ../shared/data")
     return SHARED

@@ -37,9 +37,7 @@ OTHERS = [
 ] or [
     pytest.param(
         SHARED,
-        marks=pytest.mark.skip(
-            reason="the repository does not hold the recordings of others, and they are not in ../shared/data"
-        ),
+        marks=pytest.mark.skip(reason="the repository does not hold others' recordings"),
     )
 ]
 
