@@ -24,6 +24,9 @@ _LEAST_FAR_NS = 10_000
 _LEAST_FAR_SHARE = 0.02
 """Of a rank's CPU time: less is luck, wherever it is."""
 _LEAST_OF_EXCESS = 0.25
+_SURELY_FAR = 4
+"""One peer tells luck by one number: beside stretches that are so many times farther, the others
+are luck, too."""
 
 
 def stage_of(rank: RankGraph) -> int | None:
@@ -179,6 +182,9 @@ class FarLonger:
             # Of two ranks either is as often the longer one.
             luck = float((-excess).max(initial=0))
         far = excess > max(luck, _LEAST_FAR_NS)
+        sure = excess > max(_SURELY_FAR * luck, _LEAST_FAR_NS)
+        if sure.any() and not several.any():
+            far = sure
         told = int(excess[far].sum())
         enough = max(_LEAST_FAR_SHARE * int(own.sum()), _LEAST_OF_EXCESS * int(excess.sum()))
         which: Bools = far & (told >= enough)
