@@ -45,3 +45,30 @@ def test_the_rank_and_the_gain_of_a_fault_are_right(
     grown = faulty.iteration_ns - healthy.iteration_ns
     assert found[0].gain_ns == pytest.approx(grown, rel=0.1)
     assert found[0].sure_gain_ns
+
+
+def test_beside_a_fault_the_luck_of_one_of_two_ranks_is_no_part_of_it(tmp_path: Path) -> None:
+    """One peer tells luck by one number, which the other rank's luck exceeds now and then."""
+
+    def machine(sleep: int) -> Machine:
+        late = {1: 60_000, 4: 45_000, 5: sleep, 6: 70_000}
+        return Machine(
+            {
+                rank: [
+                    act
+                    for turn in range(TURNS)
+                    for act in (
+                        cpu(200_000 + (late.get(turn, 0) if rank else 20_000 * (turn == 2))),
+                        run("gemm", 50_000),
+                        reduce(8_000),
+                        sync(),
+                    )
+                ]
+                for rank in range(2)
+            }
+        )
+
+    analysis = torch_trace.analyze(machine(400_000).record(tmp_path), gains=True)
+    found = next(one for one in analysis.findings if one.evidence.get("causes"))
+    (cause,) = found.evidence["causes"]
+    assert (cause["rank"], cause["count"], found.gain_ns) == (1, 1, 400_000)
