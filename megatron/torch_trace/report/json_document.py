@@ -60,6 +60,7 @@ def _of_all(analysis: Analysis) -> dict[str, Any]:
                 "gain_error_ns": one.gain_error_ns,
                 "undisturbed_gain_ns": one.undisturbed_gain_ns,
                 "change": one.change,
+                "cause": one.cause,
             }
             for one in analysis.findings
         ],

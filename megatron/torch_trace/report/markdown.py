@@ -41,7 +41,10 @@ def render_markdown(analysis: Analysis, *, memory: Sequence[RankMemory] = ()) ->
 
 def _finding(finding: Any) -> str:
     advice = visible(finding.advice)  # of ours, with flags as code
-    return f"- **{finding.severity}** `{finding.code}`: {_escaped(finding.title)} {advice}"
+    said = f"`{finding.code}`: {_escaped(finding.title)} {advice}"
+    if finding.cause is not None:
+        return f"  - This causes {said}"
+    return f"- **{finding.severity}** {said}"
 
 
 def _section(section: Section) -> list[str]:

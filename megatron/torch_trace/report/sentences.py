@@ -77,7 +77,9 @@ def possible_gains(analysis: Analysis) -> list[str]:
     if shares is None or iteration is None:
         return []
     least = _LEAST_GAIN * iteration
-    sure = [one for one in analysis.findings if one.sure_gain_ns >= max(1, least)]
+    # What only follows from another finding goes away with that one.
+    causes = [one for one in analysis.findings if one.cause is None]
+    sure = [one for one in causes if one.sure_gain_ns >= max(1, least)]
     if not sure:
         return []
     parts = {
@@ -93,7 +95,7 @@ def possible_gains(analysis: Analysis) -> list[str]:
         for one in sure[:_MOST_GAINS]
     )
     # What costs nothing in the window may cost most without the profiler.
-    costly = [one for one in analysis.findings if one.severity == "high" and one.gain_ns is None]
+    costly = [one for one in causes if one.severity == "high" and one.gain_ns is None]
     also = "".join(f"; unknown without `{one.code}`" for one in costly[:1])
     return [f"{duration(iteration)} an iteration: {went}; possible gain: {had}{also}."]
 

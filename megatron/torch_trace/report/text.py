@@ -60,6 +60,7 @@ def _findings(findings: tuple[Finding, ...], width: int) -> list[str]:
     lines = ["FINDINGS"]
     same = Counter(finding.code for finding in findings)
     said: Counter[str] = Counter()
+    named = set()
     for finding in findings:
         said[finding.code] += 1
         more = same[finding.code] - _MOST_OF_A_CODE
@@ -69,6 +70,10 @@ def _findings(findings: tuple[Finding, ...], width: int) -> list[str]:
             continue
         mark = _MARKS[finding.severity]
         title = f"finding {finding.code}: {finding.title}{sentences.gain(finding)}"
+        named.add(finding.name)
+        if finding.cause in named:
+            lines += paragraph(f"This causes {title}", width, "      ", "      ")
+            continue
         lines += paragraph(title, width, f"  {mark} ", "      ")
         lines += paragraph(finding.advice, width, "      > ", "        ")
     return lines

@@ -19,6 +19,7 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+from megatron.torch_trace.analysis.findings.consequences import grouped, linked
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 SEVERITIES = ("high", "medium", "low", "info")
@@ -36,7 +37,8 @@ def modules() -> tuple[ModuleType, ...]:
 def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The largest gain first, then those without a known one as they are, then those for nothing.
 
-    What a graph says would gain nothing costs nothing, however much time it takes.
+    What a graph says would gain nothing costs nothing, however much time it takes. What follows
+    from another finding stands behind that one.
     """
 
     def order(one: Finding) -> tuple[int, int]:
@@ -44,13 +46,18 @@ def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             return 0, -one.sure_gain_ns
         return (1, 0) if one.gain_ns is None else (2, 0)
 
-    return tuple(sorted(findings, key=order))
+    return grouped(findings, order)
 
 
 def find(analysis: Analysis) -> tuple[Finding, ...]:
-    """Every finding, the most severe first, of equal severity the one that concerns most time."""
+    """Every finding, the most severe first, of equal severity the one that concerns most time.
+
+    What follows from another finding stands behind that one.
+    """
     rules: list[Rule] = [module.rule for module in modules()]
-    found = [finding for rule in rules for finding in rule(analysis)]
-    return tuple(
-        sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -f.share, f.code, f.title))
-    )
+    found = sorted((finding for rule in rules for finding in rule(analysis)), key=_by_severity)
+    return grouped(linked(found, analysis), _by_severity)
+
+
+def _by_severity(one: Finding) -> tuple[object, ...]:
+    return SEVERITIES.index(one.severity), -one.share, one.code, one.title

@@ -51,11 +51,17 @@ def milliseconds(ns: float) -> str:
     return f"{number(ns / 1e6)} ms"
 
 
+def an_iteration(ns: float, rank: RankResult) -> str:
+    """A time of a rank's window, by iteration: `74.7 ms an iteration`; `12.3 ms` of a single one.
+
+    Args:
+        ns: in the whole window.
+        rank: whose window.
+    """
+    steps = len(rank.steps)
+    return f"{milliseconds(ns / steps)} an iteration" if steps > 1 else milliseconds(ns)
+
+
 def over(ranks: Sequence[RankResult]) -> str:
     """How the numbers of a sentence were averaged: `rank 0`, or `mean of 4 ranks`."""
     return ranks[0].name if len(ranks) == 1 else f"mean of {len(ranks)} ranks"
-
-
-def typically(ranks: Sequence[RankResult]) -> str:
-    """The same for a median."""
-    return ranks[0].name if len(ranks) == 1 else f"median of {len(ranks)} ranks"

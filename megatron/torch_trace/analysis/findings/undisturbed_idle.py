@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.wording import percent
@@ -69,7 +70,6 @@ def what_remains(
     ranks: Sequence[RankResult],
     explained: Callable[[UndisturbedIdle], int],
     remaining: float,
-    typical: Callable[[Sequence[float]], float],
 ) -> str:
     """A sentence of a finding that the profiler makes worse; nothing where it explains nothing.
 
@@ -77,10 +77,8 @@ def what_remains(
         ranks: whom the finding is of.
         explained: the part of it that the slowdown explains.
         remaining: share of the undisturbed iteration that remains.
-        typical: how the finding averages over ranks.
     """
-    shares = [explained(UndisturbedIdle.of(rank)) / rank.window_ns for rank in ranks]
-    share = typical(shares)
+    share = mean(explained(UndisturbedIdle.of(rank)) / rank.window_ns for rank in ranks)
     if share <= 0:
         return ""
     return (

@@ -198,6 +198,7 @@ class Finding:
         gain_error_ns: of the gain.
         change: what `torch-trace whatif` is asked for that; None like the gain.
         undisturbed_gain_ns: the gain without the profiler; None where that cannot be told.
+        cause: the name of the finding that this one only follows from; None if there is none.
     """
 
     code: str
@@ -211,6 +212,13 @@ class Finding:
     gain_error_ns: int | None = field(default=None, compare=False)
     change: str | None = field(default=None, compare=False)
     undisturbed_gain_ns: int | None = field(default=None, compare=False)
+    cause: str | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Its code; of findings about single ranks with the rank: `straggler of rank 2`."""
+        rank = self.evidence.get("rank")
+        return self.code if rank is None else f"{self.code} of rank {rank}"
 
     @property
     def sure_gain_ns(self) -> int:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import duration, number, percent
@@ -26,13 +27,28 @@ class Shown:
     advice: str
     evidence: tuple[tuple[str, str], ...]
     at: At | None
+    gain: str = ""
+    anchor: str = ""
+    below: tuple[Shown, ...] = ()
 
 
 def section(subject: Subject) -> Section:
     """The most severe first; that there is none is an answer too."""
     analysis = subject.analysis
-    shown = [_shown(one) for one in analysis.findings]
-    return Section("findings", "Findings", data={"findings": shown})
+    return Section("findings", "Findings", data={"findings": cards(analysis)})
+
+
+def cards(analysis: Analysis) -> list[Shown]:
+    """One card a cause, what follows from it inside."""
+    shown: list[Shown] = []
+    names: set[str] = set()
+    for one in analysis.findings:
+        if one.cause in names and shown:
+            shown[-1] = replace(shown[-1], below=(*shown[-1].below, _shown(one)))
+        else:
+            shown.append(_shown(one))
+        names.add(one.name)
+    return shown
 
 
 def first(analysis: Analysis) -> Shown | None:
@@ -50,6 +66,8 @@ def _shown(one: Finding) -> Shown:
         one.advice,
         tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
         at(*one.example) if one.example else None,
+        sentences.gain(one).strip(),
+        f"finding-{one.name}".replace(" ", "-"),
     )
 
 

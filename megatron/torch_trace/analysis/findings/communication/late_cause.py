@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from megatron.torch_trace.analysis.findings.megatron_flags import flags
-from megatron.torch_trace.analysis.findings.shares import milliseconds
+from megatron.torch_trace.analysis.findings.shares import an_iteration
 from megatron.torch_trace.analysis.results.analysis import RankResult
 
 DATA, CPU, COMPUTE, UNKNOWN = "data", "cpu", "compute", ""
@@ -65,8 +65,8 @@ def late_cause(
     if data >= least and data >= idle / 2:
         return LateCause(
             DATA,
-            f" On rank {late.rank} the GPU waits {milliseconds(data)} longer for the data loader "
-            f"than on {than}.",
+            f" On rank {late.rank} the GPU waits {an_iteration(data, late)} longer for the "
+            f"data loader than on {than}.",
             difference,
             f"Check the storage of rank {late.rank}'s host, and give the data loader more workers "
             f"{flags(list(ranks), '`--num-workers`')}.",
@@ -74,8 +74,8 @@ def late_cause(
     if idle >= least and idle >= compute:
         return LateCause(
             CPU,
-            f" On rank {late.rank} the GPU waits {milliseconds(idle)} longer for the CPU than on "
-            f"{than}.",
+            f" On rank {late.rank} the GPU waits {an_iteration(idle, late)} longer for the CPU "
+            f"than on {than}.",
             difference,
             f"Look at the CPU of rank {late.rank}: it does something between launches (Python, "
             "data, another process, a slow host) that the CPUs of the other ranks do not do.",
@@ -84,7 +84,7 @@ def late_cause(
     if compute >= least:
         return LateCause(
             COMPUTE,
-            f" Rank {late.rank} computes {milliseconds(compute)} longer than {than}.",
+            f" Rank {late.rank} computes {an_iteration(compute, late)} longer than {than}.",
             difference,
             f"Look for more work on rank {late.rank} (uneven layers, experts or sequence lengths), "
             "or for a slower GPU (clock, temperature, power limit).",

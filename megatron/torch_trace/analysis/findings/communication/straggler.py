@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
 from megatron.torch_trace.analysis.findings.communication.late_cause import LateCause, late_cause
 from megatron.torch_trace.analysis.findings.examples import largest
-from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
+from megatron.torch_trace.analysis.findings.shares import an_iteration, milliseconds, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.wording import percent, ranks
@@ -23,6 +24,9 @@ _MOSTLY = 0.6
 """Of these calls; by chance one of two ranks is last in half of them."""
 _MANY = 3
 """From so many on, ranks that are late in the same calls for the same reason are told together."""
+
+_MOST_HOSTS = 3
+"""That are named."""
 
 _NOUNS = {
     "allreduce": "all-reduces",
@@ -43,7 +47,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         if len(found) < _MANY:
             yield from (_finding(late) for late in found)
         else:
-            yield _together(found)
+            yield _together(found, analysis.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def _finding(late: _Late) -> Finding:
         SLUG,
         severity(late.remaining),
         f"Rank {one.rank} arrives last in {percent(one.share_there)} of the {_calls(one)}. "
-        f"{_delay(late)}.{cause.text}{_remains(cause.explained_ns, late.remaining)}",
+        f"{_delay(late)}.{cause.text}{_remains(late)}",
         _evidence(late),
         cause.advice,
         late.remaining,
@@ -127,21 +131,40 @@ def _finding(late: _Late) -> Finding:
     )
 
 
-def _together(found: list[_Late]) -> Finding:
+def _together(found: list[_Late], every: Sequence[RankResult]) -> Finding:
     """Ranks that are late in the same calls for the same reason, by the worst of them."""
     worst = max(found, key=lambda late: (late.remaining, -late.straggler.rank))
     one = worst.straggler
     numbers = tuple(sorted(late.straggler.rank for late in found))
     shares = [late.straggler.share_there or 0.0 for late in found]
-    hosts = {late.result.host_name for late in found}
-    host = f", all on host {hosts.pop()}," if len(hosts) == 1 and None not in hosts else ""
+    where = _common(found, every)
     return replace(
         _finding(worst),
-        title=f"Ranks {ranks(numbers)}{host} arrive last in {_span(shares)} of the {_calls(one)} "
+        title=f"Ranks {ranks(numbers)}{where} arrive last in {_span(shares)} of the {_calls(one)} "
         f"of their groups. The worst is rank {one.rank}: {_lower(_delay(worst))}.{worst.cause.text}"
-        f"{_remains(worst.cause.explained_ns, worst.remaining)}",
+        f"{_remains(worst)}",
         evidence={**_evidence(worst), "ranks": list(numbers)},
     )
+
+
+def _common(found: list[_Late], every: Sequence[RankResult]) -> str:
+    """Hosts and coordinates that late ranks share and other ranks do not: `, all on host a,`."""
+    said = []
+    hosts = Counter(late.result.host_name or "" for late in found)
+    if len(hosts) == 1 and "" not in hosts:
+        said.append(f"on host {next(iter(hosts))}")
+    elif "" not in hosts and len(hosts) <= _MOST_HOSTS < len({rank.host_name for rank in every}):
+        said.append(f"on hosts {', '.join(sorted(hosts))}")
+    common = _coordinates([late.result for late in found]) - _coordinates(every)
+    if common:
+        said.append(f"with {' '.join(f'{name}{at}' for name, at in sorted(common))}")
+    return f", all {' and '.join(said)}," if said else ""
+
+
+def _coordinates(shared_by: Sequence[RankResult]) -> frozenset[tuple[str, int]]:
+    """The coordinates that all of these ranks have."""
+    first, *others = (frozenset(one.coordinates.items()) for one in shared_by)
+    return first.intersection(*others)
 
 
 def _span(shares: list[float]) -> str:
@@ -161,12 +184,14 @@ def _calls(one: Straggler) -> str:
 
 def _delay(late: _Late) -> str:
     one = late.straggler
-    waits = f"{late.others.subject} waits {milliseconds(one.delay_ns)} for rank {one.rank}"
+    time = an_iteration(one.delay_ns, late.result)
+    total = f" ({milliseconds(one.delay_ns)} in the window)" * (len(late.result.steps) > 1)
+    waits = f"{late.others.subject} waits {time} for rank {one.rank}{total}"
     if late.lost == one.delay_ns:
         return f"{waits}, {percent(late.share)} of the window"
     return (
-        f"{waits}; for at most {milliseconds(late.lost)} of that, {percent(late.share)} of the "
-        "window, it computes nothing"
+        f"{waits}; for at most {an_iteration(late.lost, late.result)} of that, "
+        f"{percent(late.share)} of the window, it computes nothing"
     )
 
 
@@ -204,14 +229,16 @@ def _evidence(late: _Late) -> dict[str, object]:
         "waiting_ranks": list(one.peers),
         "more_than_median_of_others": late.cause.difference,
         "explained_ns": late.cause.explained_ns,
+        "late_because": late.cause.kind or None,
     }
 
 
-def _remains(explained_ns: int, remaining: float) -> str:
+def _remains(late: _Late) -> str:
+    explained_ns = late.cause.explained_ns
     if not explained_ns:
         return ""
     return (
-        f" The profiler's slowdown explains {milliseconds(explained_ns)}, because this rank "
-        "launches "
-        f"more than the others; {percent(remaining)} of the undisturbed iteration remains."
+        f" The profiler's slowdown explains {an_iteration(explained_ns, late.result)}, because "
+        f"this rank launches more than the others; {percent(late.remaining)} of the undisturbed "
+        "iteration remains."
     )

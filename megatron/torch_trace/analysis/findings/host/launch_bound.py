@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from statistics import mean, median
 
@@ -16,7 +16,6 @@ from megatron.torch_trace.analysis.findings.shares import (
     known,
     over,
     severity,
-    typically,
 )
 from megatron.torch_trace.analysis.findings.undisturbed_idle import (
     UndisturbedIdle,
@@ -41,32 +40,36 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     shares = [_remaining(rank) for rank in ranks]
     # The median, so that one rank whose CPU is held up does not make all of them launch-bound.
     if median(shares) >= _LEAST:
-        yield _finding(ranks, median, typically(ranks))
+        yield _finding(ranks, median(shares))
     elif mean(shares) >= _LEAST:
         few = [rank for rank in ranks if _remaining(rank) >= _LEAST]
-        yield _finding(few, mean, over(few))
+        yield _finding(few, mean(map(_remaining, few)))
 
 
 def _remaining(rank: RankResult) -> float:
     return UndisturbedIdle.of(rank).cpu_share
 
 
-def _finding(
-    ranks: Sequence[RankResult], typical: Callable[[Sequence[float]], float], where: str
-) -> Finding:
+def _finding(ranks: Sequence[RankResult], typical: float) -> Finding:
+    """Shares are means, as in the first lines of the report: one thing has one number.
+
+    Args:
+        ranks: that wait for their CPU.
+        typical: the share by which it is judged beside other findings.
+    """
     held = held_by(ranks)
-    recorded = typical([rank.host.idle.cpu_ns / rank.window_ns for rank in ranks])
-    share = typical([_remaining(rank) for rank in ranks])
-    remains = what_remains(ranks, attrgetter("explained_cpu_ns"), share, typical)
+    recorded = mean(rank.host.idle.cpu_ns / rank.window_ns for rank in ranks)
+    share = mean(_remaining(rank) for rank in ranks)
+    remains = what_remains(ranks, attrgetter("explained_cpu_ns"), share)
     kernels, tiny = computing_kernels(ranks), sum(rank.host.tiny_kernels for rank in ranks)
     delays = [
         rank.launches.delay_median_ns for rank in ranks if rank.launches.delay_median_ns is not None
     ]
     return Finding(
         SLUG,
-        severity(share),
+        severity(typical),
         f"The GPU is idle for {percent(recorded)} of the window because the CPU has not launched "
-        f"the next kernel yet ({where}).{remains} "
+        f"the next kernel yet ({over(ranks)}).{remains} "
         f"{held.text if held else _launches(ranks, kernels, tiny)}",
         {
             "share": share,
@@ -79,7 +82,7 @@ def _finding(
             **(held.evidence if held else {}),
         },
         held.advice if held else for_launches(ranks),
-        share,
+        typical,
         _example(ranks, held),
     )
 

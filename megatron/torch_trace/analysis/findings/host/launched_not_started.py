@@ -57,7 +57,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         severity(share),
         f"The GPU is idle for {percent(recorded)} of the window although the next work is launched "
         f"already ({over(ranks)})."
-        f"{what_remains(ranks, attrgetter('explained_gpu_ns'), share, mean)} "
+        f"{what_remains(ranks, attrgetter('explained_gpu_ns'), share)} "
         f"{_text(rank, worst, held)}",
         {
             "share": share,
