@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_profile.memory.history import Contents
-from megatron.torch_profile.memory.owners import OwnedRange
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.device_memory import device_memory
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
 from megatron.torch_trace.allocator.held import held_by
 from megatron.torch_trace.allocator.holders import Holder
-from megatron.torch_trace.allocator.owners import Owner
+from megatron.torch_trace.allocator.owners import Owners
 from megatron.torch_trace.allocator.snapshot_file import snapshot_of
 
 OTHERS = "all other tensors"
@@ -57,7 +56,7 @@ class LiveBytes:
         return sorted(totals.items(), key=lambda item: -item[1])
 
 
-def live_bytes(contents: Contents, owners: list[OwnedRange], device: int) -> LiveBytes:
+def live_bytes(contents: Contents, owners: Owners, device: int) -> LiveBytes:
     """What a snapshot says of one GPU.
 
     Args:
@@ -66,8 +65,7 @@ def live_bytes(contents: Contents, owners: list[OwnedRange], device: int) -> Liv
         device: index.
     """
     snapshot = snapshot_of(contents, Path())
-    known = [Owner(one.device, one.address, one.bytes, one.category, one.name) for one in owners]
-    memory = device_memory(snapshot, None, device, known)
+    memory = device_memory(snapshot, None, device, owners)
     history, allocations = memory.history, memory.allocations
     rows = allocations.alive(len(history) - 1)
     held = held_by(allocations, memory.categories, snapshot.stacks, rows)

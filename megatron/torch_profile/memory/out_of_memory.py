@@ -20,10 +20,10 @@ from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.memory.failed_request import FailedRequest
 from megatron.torch_profile.memory.history import take
 from megatron.torch_profile.memory.live_bytes import live_bytes
-from megatron.torch_profile.memory.owners import OwnedRange
 from megatron.torch_profile.memory.snapshot_writer import Target, reason, write
 from megatron.torch_profile.memory.standing import standing
 from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_trace.allocator.owners import Owners
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.file_names import OUT_OF_MEMORY, WindowName
 from megatron.torch_trace.wording import counted
@@ -46,7 +46,7 @@ class OutOfMemoryWatch:
     """
 
     def __init__(
-        self, plan: CapturePlan, args: Any, model: Any, owners: Callable[[], list[OwnedRange]]
+        self, plan: CapturePlan, args: Any, model: Any, owners: Callable[[], Owners]
     ) -> None:
         global _watch
         self._plan = plan
@@ -97,7 +97,7 @@ class OutOfMemoryWatch:
         try:
             owners = self._owners()
         except Exception as error:
-            owners = []
+            owners = Owners()
             self._failed(error)
         iteration = self._iteration()
         target = self._target(iteration)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+
+from megatron.torch_trace.allocator.owners import GLOBAL_BUFFER, Owner
 
 PARAMETERS = "parameters"
 GRADIENTS = "gradients"
@@ -25,10 +26,16 @@ COMMUNICATION = "communication_buffers"
 
 _BUFFERS = ("buffers", "expert_parallel_buffers")
 """Of Megatron's DDP: lists of flat buffers with `param_data` and `grad_data`."""
+_GATHERED = "what FSDP gathers into"
 _FSDP_BUFFERS = (
     ("model_weight_buffer", PARAMETERS, "parameters of Megatron-FSDP"),
     ("main_grad_buffer", GRADIENTS, "gradients of Megatron-FSDP"),
     ("main_weight_buffer", OPTIMIZER_STATE, "main parameters of Megatron-FSDP"),
+    ("transpose_weight_buffer", PARAMETERS, "transposed parameters of Megatron-FSDP"),
+    ("hfsdp_helper_wbuf", COMMUNICATION, _GATHERED),
+    ("hfsdp_helper_wtbuf", COMMUNICATION, _GATHERED),
+    ("hfsdp_helper_gbuf", COMMUNICATION, _GATHERED),
+    ("hsdp_comm_gbuf", COMMUNICATION, _GATHERED),
 )
 """Of each parameter group of Megatron-FSDP."""
 _GLOBAL_BUFFERS = ("_GLOBAL_MEMORY_BUFFER", "_GLOBAL_SYMMETRIC_MEMORY_BUFFER")
@@ -36,31 +43,25 @@ _MOST_OBJECTS = 1_000_000
 """That are looked at in an optimizer; more is no optimizer."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedRange:
-    """A storage in the memory of a GPU.
+def weight_bytes(model: Any) -> tuple[int, ...]:
+    """Sizes of the weight matrices, as their gradients have them before they are sharded.
 
     Args:
-        device: index.
-        address: where it begins.
-        bytes: how long it is.
-        category: what it is for.
-        name: what holds it, in words.
+        model: Megatron's list of model chunks, or one; None where it cannot be had.
     """
+    return tuple(
+        sorted(
+            {
+                one.numel() * one.element_size()
+                for chunk in _modules(model)
+                for one in chunk.parameters()
+                if one.requires_grad and one.dim() > 1
+            }
+        )
+    )
 
-    device: int
-    address: int
-    bytes: int
-    category: str
-    name: str
 
-
-def as_json(owners: list[OwnedRange]) -> dict[str, Any]:
-    """The contents of the file beside a snapshot."""
-    return {"schema": 1, "ranges": [asdict(one) for one in owners]}
-
-
-def owned_ranges(model: Any, optimizer: Any, *, device: str = "cuda") -> list[OwnedRange]:
+def owned_ranges(model: Any, optimizer: Any, *, device: str = "cuda") -> list[Owner]:
     """The storages of a model and its optimizer, by address; each once, with its first owner.
 
     Args:
@@ -69,7 +70,7 @@ def owned_ranges(model: Any, optimizer: Any, *, device: str = "cuda") -> list[Ow
         device: type of the devices that are asked about.
     """
     found = _Found(device)
-    chunks = [one for one in _listed(model) if isinstance(one, torch.nn.Module)]
+    chunks = _modules(model)
     for chunk in chunks:
         _flat_buffers(chunk, found)
     for chunk in chunks:
@@ -84,7 +85,7 @@ def owned_ranges(model: Any, optimizer: Any, *, device: str = "cuda") -> list[Ow
 
 class _Found:
     def __init__(self, device: str) -> None:
-        self.ranges: dict[tuple[int, int], OwnedRange] = {}
+        self.ranges: dict[tuple[int, int], Owner] = {}
         self._device = device
 
     def add(self, value: Any, category: str, name: str) -> None:
@@ -96,7 +97,7 @@ class _Found:
                 storage = one.untyped_storage()
                 key = (one.device.index or 0, storage.data_ptr())
                 if key[1] and storage.nbytes():
-                    self.ranges.setdefault(key, OwnedRange(*key, storage.nbytes(), category, name))
+                    self.ranges.setdefault(key, Owner(*key, storage.nbytes(), category, name))
 
     def look_at(self, tensor: Any) -> None:
         """The gradient of one that an optimizer keeps: a main parameter's."""
@@ -134,17 +135,19 @@ def _sharded_modules(chunk: Any, found: _Found) -> None:
         with suppress(Exception):
             groups = [vars(module).get("param_and_grad_buffer")]
             if hasattr(module, "_get_fsdp_state"):  # FSDP2
-                groups.append(module._get_fsdp_state()._fsdp_param_group)
+                state = module._get_fsdp_state()
+                # Several groups of one module from torch 2.12 on.
+                groups += vars(state).get("_fsdp_param_groups") or [state._fsdp_param_group]
             for group in groups:
                 for one in _tensors_in(group, lambda tensor: None):
-                    found.add(one, COMMUNICATION, "what FSDP gathers into")
+                    found.add(one, COMMUNICATION, _GATHERED)
 
 
 def _global_buffers(found: _Found) -> None:
     state = sys.modules.get("megatron.core.parallel_state")
     for name in _GLOBAL_BUFFERS:
         for one in _tensors_in(getattr(state, name, None), lambda tensor: None):
-            found.add(one, COMMUNICATION, "Megatron's global memory buffer")
+            found.add(one, COMMUNICATION, GLOBAL_BUFFER)
 
 
 def _tensors_in(root: Any, on_tensor: Any) -> Iterator[torch.Tensor]:
@@ -194,6 +197,10 @@ def _plain_tensors(value: Any) -> Iterable[torch.Tensor]:
     for one in inner:
         if one is not value and type(one) in (torch.Tensor, torch.nn.Parameter):
             yield one
+
+
+def _modules(model: Any) -> list[torch.nn.Module]:
+    return [one for one in _listed(model) if isinstance(one, torch.nn.Module)]
 
 
 def _listed(value: Any) -> list[Any]:

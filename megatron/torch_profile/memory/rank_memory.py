@@ -11,10 +11,11 @@ from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.memory.history import AllocatorHistory, unavailable
 from megatron.torch_profile.memory.out_of_memory import OutOfMemoryWatch
-from megatron.torch_profile.memory.owners import OwnedRange, owned_ranges
+from megatron.torch_profile.memory.owners import owned_ranges, weight_bytes
 from megatron.torch_profile.memory.snapshot_writer import SnapshotWriter, Target
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
+from megatron.torch_trace.allocator.owners import Owners
 from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.wording import iterations
 
@@ -72,8 +73,9 @@ class RankMemory:
             self._watch.close()
         self._model = self._optimizer = None
 
-    def _owners(self) -> list[OwnedRange]:
-        return owned_ranges(self._model, self._optimizer)
+    def _owners(self) -> Owners:
+        ranges = owned_ranges(self._model, self._optimizer)
+        return Owners(tuple(ranges), weight_bytes(self._model))
 
     def _begin(self, plan: CapturePlan, window: Window) -> WindowMemory:
         megatrons = bool(getattr(self._args, "record_memory_history", False))
@@ -103,7 +105,7 @@ class RankMemory:
     def _hand_over(self, memory: WindowMemory) -> None:
         began = time.monotonic()
         contents = memory.history.end()
-        owners = self._guard(self._owners) or []
+        owners = self._guard(self._owners) or Owners()
         held = time.monotonic() - began
         folder = self._plan.window_folder(memory.window) / ARTIFACTS
         target = Target.of(folder, self._plan.trace_name().stem)

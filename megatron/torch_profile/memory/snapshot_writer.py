@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.memory.history import Contents
-from megatron.torch_profile.memory.owners import OwnedRange, as_json
+from megatron.torch_trace.allocator.owners import Owners
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.wording import counted, seconds, size
 
@@ -46,7 +48,7 @@ class Target:
         return cls(folder / f"{stem}.memory_snapshot.pickle", folder / f"{stem}.memory_owners.json")
 
 
-def write(contents: Contents, owners: list[OwnedRange], target: Target) -> int:
+def write(contents: Contents, owners: Owners, target: Target) -> int:
     """Write a snapshot, first whose memory it is: who finds a snapshot finds both.
 
     Returns:
@@ -58,7 +60,9 @@ def write(contents: Contents, owners: list[OwnedRange], target: Target) -> int:
     """
     target.snapshot.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(target.owners, replace=False) as unfinished:
-        unfinished.write_text(json.dumps(as_json(owners), indent=1) + "\n")
+        unfinished.write_text(
+            json.dumps({"schema": 1, **msgspec.to_builtins(owners)}, indent=1) + "\n"
+        )
     with atomic_path(target.snapshot, replace=False) as unfinished:
         with unfinished.open("wb", buffering=0) as file:
             pickle.dump(contents, _WholeWrites(file), protocol=_PROTOCOL)
@@ -99,7 +103,7 @@ class SnapshotWriter:
         return len(self._threads)
 
     def begin(
-        self, contents: Contents, owners: list[OwnedRange], target: Target, held_seconds: float
+        self, contents: Contents, owners: Owners, target: Target, held_seconds: float
     ) -> None:
         """Have a snapshot written, which is the thread's from now on.
 

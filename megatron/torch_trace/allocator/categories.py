@@ -97,16 +97,26 @@ def _category(stack: Sequence[str], freed_by: Sequence[str], *, kept: bool, old:
         return Category.OPTIMIZER_STATE if kept else Category.TEMPORARIES
     if _has(stack, _COMMUNICATES):
         return Category.COMMUNICATION
-    if _has(stack, _RUNS_BACKWARD):
+    if runs_backward(stack):
         return Category.GRADIENTS if kept else Category.TEMPORARIES
-    if _has(stack, _RUNS_FORWARD):
+    if runs_forward(stack):
         return Category.ACTIVATIONS if _waits_for_backward(freed_by) else Category.TEMPORARIES
     return Category.PARAMETERS if kept and _has(stack, _INITIALISES) else Category.OTHER
 
 
 def _waits_for_backward(freed_by: Sequence[str]) -> bool:
     """Whether memory of the forward pass lived until the backward pass, or lives still."""
-    return not freed_by or _has(freed_by, _RUNS_BACKWARD)
+    return not freed_by or runs_backward(freed_by)
+
+
+def runs_backward(stack: Sequence[str]) -> bool:
+    """Whether a stack is one of the backward pass, also of a forward that it runs again."""
+    return _has(stack, _RUNS_BACKWARD)
+
+
+def runs_forward(stack: Sequence[str]) -> bool:
+    """Whether a stack is one of the forward pass, whoever runs it."""
+    return _has(stack, _RUNS_FORWARD)
 
 
 def _has(stack: Sequence[str], parts: Sequence[str]) -> bool:

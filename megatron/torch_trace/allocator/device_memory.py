@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.allocations import Allocations, allocations_of, of_device
 from megatron.torch_trace.allocator.categories import categories_of
-from megatron.torch_trace.allocator.owners import Owner, owners_beside, with_owners
+from megatron.torch_trace.allocator.owners import Owners, owners_beside, with_owners
 from megatron.torch_trace.allocator.snapshot import History, Snapshot
 from megatron.torch_trace.allocator.usage import Usage, usage_of
 from megatron.torch_trace.format.integer_arrays import Ints
@@ -26,6 +25,7 @@ class DeviceMemory:
         allocations: with their lifetimes.
         categories: of the allocations, as positions in `CATEGORIES`.
         usage: over time.
+        weight_bytes: sizes of the rank's weight matrices, where the training told them.
     """
 
     snapshot: Snapshot
@@ -35,10 +35,11 @@ class DeviceMemory:
     allocations: Allocations
     categories: Ints
     usage: Usage
+    weight_bytes: frozenset[int] = frozenset()
 
 
 def device_memory(
-    snapshot: Snapshot, rank: int | None, device: int, owners: Sequence[Owner] | None = None
+    snapshot: Snapshot, rank: int | None, device: int, owners: Owners | None = None
 ) -> DeviceMemory:
     """Of one device.
 
@@ -48,6 +49,7 @@ def device_memory(
         device: index.
         owners: whose memory it is; what stands beside the snapshot's file if None.
     """
+    owners = owners_beside(snapshot.path) if owners is None else owners
     history = of_device(snapshot.history, device)
     allocations = allocations_of(snapshot, history, device)
     usage = usage_of(snapshot, history, allocations, device)
@@ -55,8 +57,17 @@ def device_memory(
         allocations,
         categories_of(allocations, snapshot.stacks, len(history)),
         snapshot.stacks,
-        owners_beside(snapshot.path) if owners is None else owners,
+        owners.ranges,
         device=device,
         entries=len(history),
     )
-    return DeviceMemory(snapshot, rank, device, history, allocations, categories, usage)
+    return DeviceMemory(
+        snapshot,
+        rank,
+        device,
+        history,
+        allocations,
+        categories,
+        usage,
+        frozenset(owners.weight_bytes),
+    )

@@ -2,7 +2,8 @@
 """Whose memory an address is, as the recorder wrote it beside a snapshot.
 
     rank-0.memory_snapshot.pickle       the snapshot
-    rank-0.memory_owners.json           {"schema": 1, "ranges": [{"device": 0, "address": 1, ...}]}
+    rank-0.memory_owners.json           {"schema": 1, "ranges": [{"device": 0, "address": 1, ...}],
+                                         "weight_bytes": [8388608, ...]}
 
 Parameters, gradients and optimizer state are older than the history of a window, so no call stack
 tells what they are; the training itself knows.
@@ -11,6 +12,7 @@ tells what they are; the training itself knows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import UNKNOWN_STACK, StackTable
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 
+GLOBAL_BUFFER = "Megatron's global memory buffer"
+"""The name of an owner: one buffer for what layers need for a moment, as large as a micro-batch."""
 _SNAPSHOT, _OWNERS = ".memory_snapshot.pickle", ".memory_owners.json"
 
 
@@ -43,20 +47,25 @@ class Owner(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _File(msgspec.Struct):
-    ranges: list[Owner]
+class Owners(msgspec.Struct, frozen=True):
+    """What the file says.
+
+    Args:
+        ranges: with their owners.
+        weight_bytes: sizes of the rank's weight matrices, as their gradients have them, each once.
+    """
+
+    ranges: tuple[Owner, ...] = ()
+    weight_bytes: tuple[int, ...] = ()
 
 
-def owners_beside(snapshot: Path) -> tuple[Owner, ...]:
+def owners_beside(snapshot: Path) -> Owners:
     """The owners of a snapshot; none where no whole file beside it tells them."""
     stem, found, _ = snapshot.name.partition(_SNAPSHOT)
-    if not found:
-        return ()
-    try:
-        file = msgspec.json.decode(snapshot.with_name(stem + _OWNERS).read_bytes(), type=_File)
-    except (OSError, msgspec.DecodeError):
-        return ()
-    return tuple(file.ranges)
+    if found:
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(snapshot.with_name(stem + _OWNERS).read_bytes(), type=Owners)
+    return Owners()
 
 
 def with_owners(

@@ -18,13 +18,13 @@ from recordings import signals as signals
 
 from megatron import torch_trace
 from megatron.torch_profile.memory import out_of_memory, rank_memory
-from megatron.torch_profile.memory.owners import OwnedRange
 from megatron.torch_profile.memory.rank_memory import RankMemory
+from megatron.torch_trace.allocator.owners import Owner
 
 _BASE = 1 << 40
 _OWNED = [
-    OwnedRange(0, _BASE, 4 * GIB, "parameters", "parameter buffer of DDP"),
-    OwnedRange(0, _BASE + 4 * GIB, 8 * GIB, "optimizer_state", "optimizer state"),
+    Owner(0, _BASE, 4 * GIB, "parameters", "parameter buffer of DDP"),
+    Owner(0, _BASE + 4 * GIB, 8 * GIB, "optimizer_state", "optimizer state"),
 ]
 ARGUMENTS = {
     "curr_iteration": 6,

@@ -21,11 +21,19 @@ _LEAST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that torch needs from CUDA with some micro-batch, and the error of that."""
+    """What some micro-batch needs.
+
+    Args:
+        micro_batch: its samples.
+        bytes: that torch needs from CUDA: those in use at the peak and what it has beyond them.
+        error: of it.
+        peak_bytes: in use at the peak.
+    """
 
     micro_batch: int
     bytes: int
     error: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +203,8 @@ def _need(one: MeasuredRank, shape: Shape, micro_batch: int, slope: tuple[int, i
     error = upper - in_use + round(unused * max(0.0, more))
     if slope is not None:
         line = answer.peak_bytes + slope[0] * (micro_batch - shape.micro_batch)
-        return Need(micro_batch, line + unused, abs(line - in_use))
-    return Need(micro_batch, in_use + unused, error)
+        return Need(micro_batch, line + unused, abs(line - in_use), line)
+    return Need(micro_batch, in_use + unused, error, in_use)
 
 
 def _slopes(

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.allocator.categories import CATEGORIES, OPTIMIZES, Category
+from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.allocator.fit.scaling import matching, scaling_of
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD, microbatch_span
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 
@@ -27,8 +28,8 @@ class Moments:
 
     Args:
         in_use: all of it.
-        scaling: what grows with the micro-batch: activations and the passes' own temporaries.
-        unsure: of what may grow with it: communication buffers, and what no rule knows.
+        scaling: what grows with the micro-batch: activations, the passes' own temporaries.
+        unsure: what may grow with it, or may not.
         layers: activations of transformer layers.
         core: of these, the ones of core attention.
         optimizer: optimizer state.
@@ -61,17 +62,18 @@ class Moments:
 def moments_of(memory: DeviceMemory) -> Moments:
     """The moments of a device: of each piece of time those with most of any part."""
     category = {one: memory.categories == number for number, one in enumerate(CATEGORIES)}
-    activations = category[Category.ACTIVATIONS]
-    passing = category[Category.TEMPORARIES] & ~_matching(memory, _optimizes)
-    layers = activations & _matching(memory, _named(_LAYER))
-    unsure = category[Category.COMMUNICATION] | category[Category.OTHER]
+    layers = category[Category.ACTIVATIONS] & matching(
+        memory, lambda frame: _LAYER.search(frame) is not None
+    )
+    core = layers & matching(memory, lambda frame: _CORE.search(frame) is not None)
+    scaling = scaling_of(memory)
     columns = [
         _over_time(memory, rows)
         for rows in (
-            activations | passing,
-            unsure,
+            scaling.grows,
+            scaling.unsure,
             layers,
-            layers & _matching(memory, _named(_CORE)),
+            core,
             category[Category.OPTIMIZER_STATE],
             category[Category.PARAMETERS],
             category[Category.GRADIENTS],
@@ -99,24 +101,6 @@ def _over_time(memory: DeviceMemory, rows: Ints) -> Ints:
     np.add.at(change, allocations.begin[rows] + 1, allocations.size[rows])
     np.subtract.at(change, allocations.end[rows] + 1, allocations.size[rows])
     return ints(np.cumsum(change)[: count + 1])
-
-
-def _matching(memory: DeviceMemory, wanted: Callable[[str], bool]) -> Ints:
-    stacks = memory.snapshot.stacks.stacks
-    used = np.unique(memory.allocations.stack)
-    matches = np.array([any(map(wanted, stacks[one])) for one in used.tolist()], dtype=bool)
-    if not len(used):
-        return np.zeros(0, dtype=bool)
-    found: Ints = matches[np.searchsorted(used, memory.allocations.stack)]
-    return found
-
-
-def _named(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda frame: pattern.search(frame) is not None
-
-
-def _optimizes(frame: str) -> bool:
-    return any(part in frame for part in OPTIMIZES)
 
 
 def _begun(memory: DeviceMemory, times: Ints) -> Ints:
