@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch-trace memory --fit`: what of the backward pass grows with the micro-batch, and what not."""
+"""`torch-trace memory --fit`: what of the backward pass grows with the micro-batch."""
 
 from __future__ import annotations
 
