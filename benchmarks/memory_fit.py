@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_trainings import REPOSITORY, TINY, USUAL, Training
+from memory_trainings import REPOSITORY, TINY, USUAL, Training, visible_gpus
 
 FITS, LARGER = 4, 8
 WINDOW = 3
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
-    have = 0 if options.cpu else _visible()
+    have = 0 if options.cpu else visible_gpus()
     names = options.only or (ON_TWO if have > 1 else ON_ONE)
     trials = [
         Trial(
@@ -243,12 +243,6 @@ def main() -> None:
         f"peak at most {WITHIN:.0%} off: {len(close)} of {len(trials)}; fits or not right: "
         f"{sum(one.right for one in trials)} of {len(trials)}"
     )
-
-
-def _visible() -> int:
-    """GPUs, counted without a context on any of them."""
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    return len(listed.stdout.splitlines()) if listed.returncode == 0 else 0
 
 
 if __name__ == "__main__":

@@ -181,6 +181,15 @@ class Training:
         return self.log[-characters:]
 
 
+def visible_gpus() -> int:
+    """How many GPUs there are, counted without a context on any of them."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return 0
+    return len(listed.stdout.splitlines()) if listed.returncode == 0 else 0
+
+
 def train() -> None:
     """In a process of training."""
     folder, rank = Path(os.environ[FOLDER]), os.environ["RANK"]
