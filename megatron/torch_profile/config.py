@@ -273,6 +273,12 @@ class TorchProfileConfig:
         return frozenset([*(self.spans or []), *implied])
 
     @property
+    def draws_backward(self) -> bool:
+        """Whether backward spans of modules are drawn into the finished trace, from its operators:
+        hooks for them would cost training ten times as much as forward spans do."""
+        return "modules" in self.wanted_spans and not self.no_operators
+
+    @property
     def records_history(self) -> bool:
         """Whether windows have a memory snapshot."""
         return self.memory_snapshot or self.memory_timeline

@@ -11,14 +11,23 @@ from typing import Any
 
 import torch
 
+from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spans
+
 
 @contextmanager
-def recorded(path: Path) -> Iterator[list[tuple[str, int]]]:
-    """Filled, at the end, with every annotation and how deep it lies, in order of time."""
+def recorded(path: Path, *, draw: bool = False) -> Iterator[list[tuple[str, int]]]:
+    """Filled, at the end, with every annotation and how deep it lies, in order of time.
+
+    Args:
+        path: where the trace goes.
+        draw: whether the backward spans of modules are drawn into it.
+    """
     found: list[tuple[str, int]] = []
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         yield found
     profiler.export_chrome_trace(str(path))
+    if draw:
+        path.write_bytes(b"".join(with_backward_spans([path.read_bytes()])))
     events = [
         (float(e["ts"]), -float(e["dur"]), e["name"])
         for e in json.loads(path.read_text())["traceEvents"]

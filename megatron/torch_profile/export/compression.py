@@ -5,6 +5,7 @@ Also a program, so that `--torch-profile-export sync` can compress in a process 
 with training:
 
     python -m megatron.torch_profile.export.compression RAW TARGET {gzip,zstd,none} [drop-late]
+        [draw-backward]
 
 zlib-ng at level 5 writes about the size of torch's own gzip (level 9), ten times as fast; isal
 would be four times faster still, and its files half as large again (benchmarks/compression.py).
@@ -29,7 +30,10 @@ from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import finish
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
+from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spans
 
+DROP_LATE, DRAW_BACKWARD = "drop-late", "draw-backward"
+"""Words of the program; see `compress`."""
 _CHUNK = 1 << 20
 _OVERLAP = 64
 _COUNTED = {
@@ -95,7 +99,14 @@ def check_whole(raw: Path) -> int:
     return size
 
 
-def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = False) -> Written:
+def compress(
+    raw: Path,
+    target: Path,
+    compression: str,
+    *,
+    drop_late: bool = False,
+    draw_backward: bool = False,
+) -> Written:
     """Stream a whole raw trace into `target`, which gets its name only when complete; drop raw.
 
     Where raw lies in another folder (a scratch folder of the node), the compressed file grows
@@ -104,6 +115,7 @@ def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = Fal
     Args:
         compression: gzip, zstd or none.
         drop_late: drop what was recorded after the mark of the window's end.
+        draw_backward: add the backward spans of modules.
 
     Raises:
         TorchTraceError: the target could not be written. The raw trace, which is whole, stays
@@ -116,12 +128,17 @@ def compress(raw: Path, target: Path, compression: str, *, drop_late: bool = Fal
         raise _exists(target, raw)
     unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
     late = window_end(raw) if drop_late else None
-    grown = raw if compression == "none" and late is None else raw.with_name(unfinished)
+    as_it_is = compression == "none" and late is None and not draw_backward
+    grown = raw if as_it_is else raw.with_name(unfinished)
     arriving = target.with_name(unfinished)
     try:
         with raw.open("rb") as source, _writer(compression, grown, raw) as sink:
-            blocks = _blocks(source)
-            counts = _copy_and_count(without_late(blocks, late) if late else blocks, sink)
+            blocks: Iterable[bytes] = _blocks(source)
+            if late:
+                blocks = without_late(blocks, late)
+            if draw_backward:
+                blocks = with_backward_spans(blocks)
+            counts = _copy_and_count(blocks, sink)
         if grown.parent == target.parent:
             arriving = grown
         else:
@@ -218,10 +235,17 @@ def keep_whole_events(raw: Path, target: Path) -> str:
 
 def main(argv: list[str]) -> None:
     """Compress one file and print what was written as JSON; an error as JSON too, status 1."""
-    raw, target, (compression, *drop_late) = Path(argv[0]), Path(argv[1]), argv[2:]
+    raw, target, (compression, *wanted) = Path(argv[0]), Path(argv[1]), argv[2:]
     os.nice(10)
     try:
-        print(json.dumps(asdict(compress(raw, target, compression, drop_late=bool(drop_late)))))
+        written = compress(
+            raw,
+            target,
+            compression,
+            drop_late=DROP_LATE in wanted,
+            draw_backward=DRAW_BACKWARD in wanted,
+        )
+        print(json.dumps(asdict(written)))
     except CutShortError as error:
         said = str(error)
         with suppress(OSError, TorchTraceError):

@@ -42,6 +42,7 @@ class Export:
         key_averages, stacks: which artifacts to write too.
         partials: whether the trace is analysed beside training; see `config.py`.
         gpu: whether the GPU was to be recorded.
+        draws_backward: whether the backward spans of modules are to be drawn into it.
         urgent: the process may be killed any moment.
         prepared: whether its folders are there; else whoever writes makes them.
         pid: the training process, also where a child of it writes.
@@ -57,6 +58,7 @@ class Export:
     stacks: bool = False
     partials: str = "never"
     gpu: bool = False
+    draws_backward: bool = False
     urgent: bool = False
     prepared: bool = True
     pid: int = field(default_factory=os.getpid)
@@ -79,6 +81,7 @@ class Export:
             partials=config.partials,
             stacks=config.stacks,
             gpu="cuda" in plan.activities,
+            draws_backward=config.draws_backward,
             urgent=urgent,
         )
 

@@ -25,7 +25,13 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
 
 from megatron.torch_profile.export import trace_export
-from megatron.torch_profile.export.compression import CutShortError, compress, keep_whole_events
+from megatron.torch_profile.export.compression import (
+    DRAW_BACKWARD,
+    DROP_LATE,
+    CutShortError,
+    compress,
+    keep_whole_events,
+)
 from megatron.torch_profile.export.own_process import be_killed_first
 from megatron.torch_profile.export.trace_export import Export
 
@@ -233,7 +239,13 @@ def _write_and_exit(profiler: Any, export: Export, shared: mmap.mmap) -> NoRetur
         if not export.prepared:
             export.prepare()
         trace_export.save(profiler, export)
-        answer = asdict(compress(export.raw, export.target, export.name.compression))
+        written = compress(
+            export.raw,
+            export.target,
+            export.name.compression,
+            draw_backward=export.draws_backward,
+        )
+        answer = asdict(written)
     except CutShortError as error:
         answer = {"error": str(error)}
         with suppress(BaseException):
@@ -281,4 +293,6 @@ def compressing(export: Export, *, drop_late: bool = False) -> Program:
         OSError: the system gives no process.
     """
     command = [sys.executable, "-m", _COMPRESS, str(export.raw), str(export.target)]
-    return Program([*command, export.name.compression, *(["drop-late"] if drop_late else [])])
+    wanted = {DROP_LATE: drop_late, DRAW_BACKWARD: export.draws_backward}
+    words = [word for word, is_wanted in wanted.items() if is_wanted]
+    return Program([*command, export.name.compression, *words])

@@ -8,15 +8,17 @@
                                               model's own ends with the backward pass
     decoder.layers.3.mlp: MLP (recompute)     forward again, inside the backward pass
 
-Backward spans come from hooks on tensors and autograd nodes, not from module backward hooks: those
-put nodes of their own between modules, which Megatron's in-place freeing of outputs and its checks
-for views do not stand. The hooks return nothing, so gradients are what they were.
+Where operators are recorded, backward spans are drawn into the finished trace, from the numbers
+that autograd gives its nodes: that costs training nothing. Where they are not, backward spans come
+from hooks on tensors and autograd nodes, not from module backward hooks: those put nodes of their
+own between modules, which Megatron's in-place freeing of outputs and its checks for views do not
+stand. The hooks return nothing, so gradients are what they were.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,12 +62,13 @@ class ModuleSpans:
             With several chunks (interleaved pipeline) the path begins with `chunk<i>.`; the
             model itself is `model`.
         depth: deepest path that gets a span (`decoder.layers.3` has depth 3); None for all.
+        backward: whether backward passes get spans here and now.
     """
 
-    def __init__(self, chunks: Any, depth: int | None = None) -> None:
+    def __init__(self, chunks: Any, depth: int | None = None, *, backward: bool = True) -> None:
         self._handles: list[Any] = []
         self._guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of modules")
-        self._backward = BackwardSpans(self._guard)
+        self._backward = BackwardSpans(self._guard) if backward else None
         # A stack, because modules are inside each other, and one may be entered while it is open
         # (shared or recomputed).
         self._forward: list[tuple[str, Any]] = []
@@ -87,21 +90,19 @@ class ModuleSpans:
     @property
     def open(self) -> list[str]:
         """Names of what is open: the backward pass, then forwards, the outermost first."""
-        return [*self._backward.open, *(name for name, _ in self._forward)]
+        backward = self._backward.open if self._backward else ()
+        return [*backward, *(name for name, _ in self._forward)]
 
     def close_backward(self) -> None:
         """Close backward spans that a pass which failed left open."""
-        self._backward.close()
+        if self._backward:
+            self._backward.close()
 
     def _hook(self, module: Any, name: str, is_model: bool) -> None:
         """Have a module call two functions, for which all that can be is made here, once."""
         forward, guard = self._forward, self._guard
-        again, backward = f"{name} (recompute)", f"{name} (backward)"
-        until = None if is_model else module.parameters
-        graph_task, grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled
-        watch = self._backward.watch
-        # torch looks for an attribute that a module lacks in four places, which takes microseconds.
-        attributes = vars(module)
+        again = f"{name} (recompute)"
+        graph_task = torch._C._current_graph_task_id
 
         # A compiled graph holds nothing of either: what it would trace ends at the first question.
         def enter(*_: Any) -> None:
@@ -116,7 +117,7 @@ class ModuleSpans:
             except Exception as error:
                 guard.fail(error)
 
-        def leave(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+        def leave(*_: Any) -> None:
             if is_compiling():
                 return
             if self._removed or guard.failed:
@@ -126,15 +127,39 @@ class ModuleSpans:
                     end(forward.pop()[1])
                 else:
                     _leave(forward, name)
-                if grad_enabled():
-                    watch(backward, (args, kwargs, attributes.get(_RECEIVED)), output, until)
             except Exception as error:
                 guard.fail(error)
 
         self._handles += [
             module.register_forward_pre_hook(enter, prepend=True),
-            module.register_forward_hook(leave, with_kwargs=True, always_call=True),
+            module.register_forward_hook(leave, always_call=True),
         ]
+        if self._backward is not None:
+            watching = self._watching(module, name, self._backward, is_model=is_model)
+            self._handles.append(module.register_forward_hook(watching, with_kwargs=True))
+
+    def _watching(
+        self, module: Any, name: str, spans: BackwardSpans, *, is_model: bool
+    ) -> Callable[..., None]:
+        """A function to call after a module's forward, which has its backward leave a span."""
+        guard, backward = self._guard, f"{name} (backward)"
+        until = None if is_model else module.parameters
+        grad_enabled, watch = torch.is_grad_enabled, spans.watch
+        # torch looks for an attribute that a module lacks in four places, which takes microseconds.
+        attributes = vars(module)
+
+        def watching(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+            if is_compiling():
+                return
+            if self._removed or guard.failed:
+                return
+            try:
+                if grad_enabled():
+                    watch(backward, (args, kwargs, attributes.get(_RECEIVED)), output, until)
+            except Exception as error:
+                guard.fail(error)
+
+        return watching
 
 
 def _leave(forward: list[tuple[str, Any]], name: str) -> None:
@@ -150,9 +175,11 @@ def _leave(forward: list[tuple[str, Any]], name: str) -> None:
 
 
 @contextmanager
-def module_spans(chunks: Any, depth: int | None = None) -> Iterator[ModuleSpans]:
+def module_spans(
+    chunks: Any, depth: int | None = None, *, backward: bool = True
+) -> Iterator[ModuleSpans]:
     """While open, modules have spans; afterwards they have no hook left. See `ModuleSpans`."""
-    spans = ModuleSpans(chunks, depth)
+    spans = ModuleSpans(chunks, depth, backward=backward)
     try:
         yield spans
     finally:

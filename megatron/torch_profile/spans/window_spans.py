@@ -34,7 +34,9 @@ class Spans:
         if "sections" in config.wanted_spans:
             self._stack.enter_context(section_spans())
         if "modules" in config.wanted_spans and model is not None:
-            self._modules = self._stack.enter_context(module_spans(model, config.spans_depth))
+            self._modules = self._stack.enter_context(
+                module_spans(model, config.spans_depth, backward=not config.draws_backward)
+            )
         _now.append(self)
 
     def begin_step(self) -> None:

@@ -99,24 +99,33 @@ class Calls(Rows):
 
 
 @dataclass(slots=True)
-class Ops(Rows):
-    """Operators and annotations of the CPU, sorted by start, the longer one first.
+class Numbered(Rows):
+    """Operators with autograd's numbers, sorted by start, the longer one first.
+
+    Args:
+        sequence: of the node that the operator makes or runs, NONE if none.
+        forward_thread: 0 in the forward pass; in the backward pass torch's number, from 1, of the
+            thread that made the node; NONE if not recorded.
+    """
+
+    sequence: Ints
+    forward_thread: Ints
+
+
+@dataclass(slots=True)
+class Ops(Numbered):
+    """Operators and annotations of the CPU.
 
     Args:
         annotation: True for annotations, False for operators.
         shape: code into `Activity.shapes`, NONE if shapes were not recorded.
         inputs: of attention, code into `Activity.inputs`, NONE if not recorded.
-        sequence: autograd's number of the node that the operator makes or runs, NONE if none.
-        forward_thread: 0 in the forward pass; in the backward pass torch's number, from 1, of the
-            thread that made the node; NONE if not recorded.
         collective: row of `Activity.collectives`, or NONE.
     """
 
     annotation: npt.NDArray[np.bool_]
     shape: Ints
     inputs: Ints
-    sequence: Ints
-    forward_thread: Ints
     collective: Ints
 
 

@@ -15,12 +15,14 @@ operators are made on autograd's own thread, so names tell which is which: `aten
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Ops
+from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Numbered
+from megatron.torch_trace.analysis.timeline.code_columns import codes_of, rows_with
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
 
@@ -39,9 +41,13 @@ def stem(name: str) -> str:
 def runs_backward(activity: Activity) -> npt.NDArray[np.bool_]:
     """Which rows of `activity.ops` run a node of the backward pass."""
     ops = activity.ops
-    engine = activity.named(ops, lambda name: name.startswith(_ENGINE))
-    found: npt.NDArray[np.bool_] = engine | ((ops.sequence != NONE) & (ops.forward_thread > 0))
-    return found
+    found = engine_runs(ops, activity.names)
+    return found | ((ops.sequence != NONE) & (ops.forward_thread > 0))
+
+
+def engine_runs(ops: Numbered, names: list[str]) -> npt.NDArray[np.bool_]:
+    """Which operators are autograd's engine at work on one node: they enclose all that it does."""
+    return _named(ops, names, lambda name: name.startswith(_ENGINE))
 
 
 def accumulates(name: str) -> bool:
@@ -49,19 +55,22 @@ def accumulates(name: str) -> bool:
     return name.startswith(_ENGINE) and name.endswith(_ACCUMULATE)
 
 
-def forward_operators(activity: Activity) -> Ints:
-    """For each row of `activity.ops`, the row that made the node it runs; NONE if unknown.
+def forward_operators(ops: Numbered, names: list[str]) -> Ints:
+    """For each row of `ops`, the row that made the node it runs; NONE if unknown.
 
     What adds up the gradient of a parameter has no number of its own. It runs right after the node
     that made the gradient, before all that waits, and counts as that node's.
+
+    Args:
+        ops: rows.
+        names: what their names' codes stand for.
     """
-    ops = activity.ops
     found = np.full(len(ops), NONE, dtype=np.int64)
     backward = np.flatnonzero((ops.sequence != NONE) & (ops.forward_thread > 0))
     made = np.flatnonzero((ops.sequence != NONE) & (ops.forward_thread == 0))
     if not len(backward) or not len(made):
         return found
-    stems = _stems(activity)
+    stems = _stems(names)
     for thread in distinct(ops.forward_thread[backward]).tolist():
         rows = backward[ops.forward_thread[backward] == thread]
         best, agreeing = None, 0
@@ -73,15 +82,14 @@ def forward_operators(activity: Activity) -> Ints:
                 best, agreeing = makers, same
         if best is not None:
             found[rows] = best
-    _add_unnumbered(activity, backward, found)
+    _add_unnumbered(ops, names, backward, found)
     return found
 
 
-def _add_unnumbered(activity: Activity, numbered: Ints, found: Ints) -> None:
+def _add_unnumbered(ops: Numbered, names: list[str], numbered: Ints, found: Ints) -> None:
     """Makers for what the engine runs without a number: of the node inside, or just before."""
-    ops = activity.ops
-    engine = activity.named(ops, lambda name: name.startswith(_ENGINE)) & (ops.sequence == NONE)
-    after = activity.named(ops, accumulates)
+    engine = engine_runs(ops, names) & (ops.sequence == NONE)
+    after = _named(ops, names, accumulates)
     for track in distinct(ops.track[numbered]).tolist():
         nodes = numbered[ops.track[numbered] == track]
         rows = np.flatnonzero(engine & (ops.track == track))
@@ -92,12 +100,18 @@ def _add_unnumbered(activity: Activity, numbered: Ints, found: Ints) -> None:
         found[rows] = np.where(belongs & (at < len(nodes)), found[node], NONE)
 
 
-def _stems(activity: Activity) -> Ints:
+def _named(
+    ops: Numbered, names: list[str], wanted: Callable[[str], bool]
+) -> npt.NDArray[np.bool_]:
+    return rows_with(ops.name, codes_of(names, wanted), len(names))
+
+
+def _stems(names: list[str]) -> Ints:
     codes: dict[str, int] = {}
-    return ints([codes.setdefault(stem(name), len(codes)) for name in activity.names])
+    return ints([codes.setdefault(stem(name), len(codes)) for name in names])
 
 
-def _makers(ops: Ops, made: Ints, rows: Ints) -> Ints:
+def _makers(ops: Numbered, made: Ints, rows: Ints) -> Ints:
     """Which of `made`, operators of one thread, made the nodes of `rows`; NONE where unknown.
 
     An operator carries the number that the next node will get. It may make none, or several (an

@@ -127,7 +127,7 @@ class Timeline:
     @cached_property
     def forward_operators(self) -> Ints:
         """For each row of `activity.ops`, the row that made the autograd node it runs, or NONE."""
-        return forward_operators(self.activity)
+        return forward_operators(self.activity.ops, self.activity.names)
 
     @cached_property
     def exposed_communication(self) -> Ints:
