@@ -31,7 +31,9 @@ class Layer(torch.nn.Module):
         super().__init__()
         self.norm = torch.nn.LayerNorm(8)
         self.attention = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-        self.mlp = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm(x))

@@ -100,9 +100,7 @@ def _add_unnumbered(ops: Numbered, names: list[str], numbered: Ints, found: Ints
         found[rows] = np.where(belongs & (at < len(nodes)), found[node], NONE)
 
 
-def _named(
-    ops: Numbered, names: list[str], wanted: Callable[[str], bool]
-) -> npt.NDArray[np.bool_]:
+def _named(ops: Numbered, names: list[str], wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     return rows_with(ops.name, codes_of(names, wanted), len(names))
 
 
