@@ -42,7 +42,8 @@ def runs_backward(activity: Activity) -> npt.NDArray[np.bool_]:
     """Which rows of `activity.ops` run a node of the backward pass."""
     ops = activity.ops
     found = engine_runs(ops, activity.names)
-    return found | ((ops.sequence != NONE) & (ops.forward_thread > 0))
+    found |= (ops.sequence != NONE) & (ops.forward_thread > 0)
+    return found
 
 
 def engine_runs(ops: Numbered, names: list[str]) -> npt.NDArray[np.bool_]:

@@ -27,27 +27,11 @@ from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
 
 @dataclass(slots=True)
 class Span:
-    """A backward span.
+    """A backward span, or what the GPU did of it on one stream.
 
     Args:
         name: code of the module's own span.
-        track: code of the thread.
-        start, end: ns.
-    """
-
-    name: int
-    track: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSpan:
-    """What a backward span had done on one stream.
-
-    Args:
-        name: code of the module's own span.
-        track: code of the device and stream.
+        track: code of the thread, or of the device and stream.
         start, end: ns.
     """
 
@@ -75,17 +59,18 @@ def backward_spans(events: RawEvents) -> list[Span]:
     above = _holders(start, end, track)
     # What is inside a span comes after it, so this goes from the inside out.
     for row in range(len(rows) - 1, -1, -1):
-        if (found := spans[row]) is not None:
-            found.name = int(name[row])
-            found.start, found.end = found.start - 1, found.end + 1
+        span = spans[row]
+        if span is not None:
+            span.name = int(name[row])
+            span.start, span.end = span.start - 1, span.end + 1
             if above[row] != NONE:
-                spans[above[row]] = _both(spans[above[row]], found)
+                spans[above[row]] = _both(spans[above[row]], span)
     return sorted(
         (span for span in spans if span is not None), key=lambda span: (span.start, -span.end)
     )
 
 
-def gpu_spans(events: RawEvents, spans: list[Span]) -> Iterator[GpuSpan]:
+def gpu_spans(events: RawEvents, spans: list[Span]) -> Iterator[Span]:
     """What the GPU did of `spans`, by span and stream."""
     start, track, correlation = _columns(events.calls, 3)
     begin, end, stream, launched_by = _columns(events.gpu, 4)
@@ -104,7 +89,7 @@ def gpu_spans(events: RawEvents, spans: list[Span]) -> Iterator[GpuSpan]:
     first = np.concatenate(([0], new))
     last = np.maximum.reduceat(end[rows], first)
     for row, until in zip(rows[first].tolist(), last.tolist(), strict=True):
-        yield GpuSpan(spans[drawn[row]].name, int(stream[row]), int(begin[row]), until)
+        yield Span(spans[drawn[row]].name, int(stream[row]), int(begin[row]), until)
 
 
 def _columns(flat: object, width: int) -> Ints:
