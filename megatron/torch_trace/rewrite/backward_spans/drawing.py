@@ -45,8 +45,8 @@ def backward_spans(events: RawEvents) -> list[Span]:
     """The backward spans of modules, each before what is in it; none where the trace has some."""
     names = [name.decode("utf-8", "replace") for name in events.names]
     start, end, name, track = _columns(events.annotations, 4)
-    modules = {code: span for code, text in enumerate(names) if (span := module_span(text))}
-    if any(span.direction == BACKWARD for span in modules.values()):
+    modules = {code: named for code, text in enumerate(names) if (named := module_span(text))}
+    if any(named.direction == BACKWARD for named in modules.values()):
         return []
     rows = np.flatnonzero(np.isin(name, list(modules)))
     if not len(rows):
