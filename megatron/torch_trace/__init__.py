@@ -16,8 +16,8 @@ from megatron.torch_trace.version import __version__
 if TYPE_CHECKING:
     from megatron.torch_trace.allocator.answer import memory
     from megatron.torch_trace.allocator.difference.difference import memory_difference
+    from megatron.torch_trace.allocator.ranks.analysed import analyze
     from megatron.torch_trace.analysis.compare.comparison import compare
-    from megatron.torch_trace.analysis.run.analyse import analyze
     from megatron.torch_trace.analysis.run.whatif import whatif
     from megatron.torch_trace.columns.slice_table import read_table
     from megatron.torch_trace.flight_recorder.answer import hang
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "analyze": "analysis.run.analyse",
+    "analyze": "allocator.ranks.analysed",
     "compare": "analysis.compare.comparison",
     "convert": "perfetto.convert",
     "hang": "flight_recorder.answer",

@@ -8,9 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from command_line import invoked
 from snapshot_builder import GIB, MIB, SnapshotBuilder
 from trace_builder import GEMM, TraceBuilder
+
+from megatron import torch_trace
 
 FORWARD = ("mlp.py:3 forward", "transformer_layer.py:9 forward")
 ADAM = ("/site/torch/optim/adam.py:178 _init_group", "core/optimizer/optimizer.py:3 step")
@@ -94,10 +97,49 @@ def test_what_the_gpu_has_comes_from_the_trace_beside(tmp_path: Path) -> None:
 
 def test_the_user_may_say_what_the_gpu_has(tmp_path: Path) -> None:
     window = run_folder(tmp_path, {0: 4, 1: 4})
-    document = found(window, "--gpu-memory", 80)
-    assert [one["capacity_bytes"] for one in document["ranks"]] == [80_000_000_000] * 2
+    document = found(window, "--gpu-memory", 20)
+    assert [one["capacity_bytes"] for one in document["ranks"]] == [20_000_000_000] * 2
     assert [one["code"] for one in document["findings"]] == ["unused_headroom"]
     assert found(window, "--gpu-memory", 4.5)["findings"] == []
+
+
+def test_a_trial_that_uses_less_than_a_tenth_of_the_gpu_has_no_headroom_to_speak_of(
+    tmp_path: Path,
+) -> None:
+    window = run_folder(tmp_path, {0: 4})
+    assert found(window, "--gpu-memory", 43)["findings"] == []
+    assert len(found(window, "--gpu-memory", 42)["findings"]) == 1
+
+
+USUAL = {"micro_batch_size": 2, "global_batch_size": 8, "data_parallel_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (USUAL, "Use them: a `--micro-batch-size` larger than 2;"),
+        (
+            USUAL | {"recompute_granularity": "full", "pipeline_model_parallel_size": 4},
+            "Use them: a `--micro-batch-size` larger than 2, less recomputation "
+            "(`--recompute-granularity full` now), fewer stages than 4;",
+        ),
+        (
+            USUAL | {"micro_batch_size": 4, "tensor_model_parallel_size": 2},
+            "Use them: `--tensor-model-parallel-size` less than 2;",
+        ),
+        (USUAL | {"micro_batch_size": 4}, None),
+    ],
+)
+def test_unused_memory_is_a_finding_where_the_run_has_a_way_to_use_it(
+    tmp_path: Path, arguments: dict[str, Any], advice: str | None
+) -> None:
+    window = run_folder(tmp_path, {0: 4}, pp={0: 0})
+    run = {"arguments": arguments, "ranks": [{"rank": 0, "coordinates": {"pp": 0}}]}
+    (window.parent / "run.json").write_text(json.dumps(run))
+    findings = found(window, "--gpu-memory", 20)["findings"]
+    assert [one["advice"].partition(" `torch-trace")[0] for one in findings] == (
+        [advice] if advice else []
+    )
 
 
 def traces(window: Path, ranks: int) -> None:
@@ -112,8 +154,12 @@ def test_findings_of_memory_join_those_of_time(tmp_path: Path) -> None:
     document = json.loads(invoked("analyze", window, "--json").stdout)
     assert [one["code"] for one in document["findings"]].count("memory_imbalance") == 1
     assert "Stage 0 peaks at 12.9 GB" in invoked("analyze", window).output
+    in_python = torch_trace.analyze(window)
+    assert [one.code for one in in_python.findings] == [one["code"] for one in document["findings"]]
     document = json.loads(invoked("analyze", window, "--json", "--step", 5).stdout)
     assert "memory_imbalance" not in [one["code"] for one in document["findings"]]
+    of_one_step = [one.code for one in torch_trace.analyze(window, step=5).findings]
+    assert of_one_step == [one["code"] for one in document["findings"]]
 
 
 def test_only_the_analysed_ranks_and_what_can_be_read_join_them(tmp_path: Path) -> None:
@@ -181,9 +227,3 @@ def test_a_report_has_a_table_of_memory_where_snapshots_lie_beside(tmp_path: Pat
     page = (tmp_path / "report.html").read_text()
     assert '<section id="memory"' in page
     assert "No allocator snapshot lies beside the traces" not in page
-
-
-def test_a_trace_with_memory_events_has_the_findings_without_a_snapshot() -> None:
-    sample = Path(__file__).parents[1] / "data" / "tp2pp2-stack"
-    document = json.loads(invoked("analyze", sample, "--json", "--no-gains").stdout)
-    assert "unused_headroom" in [one["code"] for one in document["findings"]]

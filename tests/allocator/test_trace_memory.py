@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import invoked
 from snapshot_builder import MIB, SnapshotBuilder
-from trace_builder import TraceBuilder, instant, op
+from trace_builder import GEMM, TraceBuilder, instant, op
 
+from megatron import torch_trace
 from megatron.torch_trace.allocator.answer import memory
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.growth import Growth
@@ -132,3 +134,15 @@ def test_a_recorded_traces_use_is_what_torch_counted() -> None:
     assert answer.usage.in_use[1:].tolist() == [in_use for _, in_use, _ in counts]
     assert answer.peak_reserved == max(reserved for *_, reserved in counts)
     assert sum(answer.categories.values()) == answer.peak_bytes
+
+
+def test_the_analysis_of_a_trace_with_memory_events_has_their_findings(tmp_path: Path) -> None:
+    trace = MemoryTrace()
+    trace.built.entries["profile_memory"] = 1
+    trace.built.entries["deviceProperties"] = [{"id": 0, "totalGlobalMem": 400 * MIB}]
+    trace.built.gpu(GEMM, 100, 200)
+    path = trace.change(25, 4096, 8).change(38, 8192, 2).write(tmp_path)
+    codes = [one.code for one in torch_trace.analyze(path).findings]
+    assert "unused_headroom" in codes
+    document = json.loads(invoked("analyze", path, "--json", "--no-gains").stdout)
+    assert [one["code"] for one in document["findings"]] == codes

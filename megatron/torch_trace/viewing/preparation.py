@@ -126,11 +126,7 @@ class Preparation:
                 work()
 
     def _analyse(self) -> None:
-        from megatron.torch_trace.allocator.ranks.analysed import (
-            memory_beside,
-            with_memory_findings,
-        )
-        from megatron.torch_trace.analysis.run.analyse import analyze
+        from megatron.torch_trace.allocator.ranks.analysed import analysed_with_memory
         from megatron.torch_trace.report.html import render_html
 
         count, done = len(self.traces), 0
@@ -144,10 +140,8 @@ class Preparation:
             )
 
         try:
-            analysis = analyze(self.traces, on_done=on_done)
-            memory = memory_beside(analysis)
-            found = with_memory_findings(analysis, memory)
-            self.report = render_html(found, view=self._links, memory=memory)
+            analysis, memory = analysed_with_memory(self.traces, on_done=on_done)
+            self.report = render_html(analysis, view=self._links, memory=memory)
         except TorchTraceError as error:
             self.reporting = Progress(FAILED, str(error))
         except Exception as error:

@@ -14,7 +14,7 @@ from megatron.torch_trace.allocator.fit.formulas import (
     layer_parameters,
 )
 from megatron.torch_trace.allocator.fit.moments import Moments
-from megatron.torch_trace.allocator.fit.shape import Shape
+from megatron.torch_trace.allocator.ranks.shape import Shape
 from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.wording import percent, size
 

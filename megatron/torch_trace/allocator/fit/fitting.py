@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from megatron.torch_trace.allocator.fit.effects import Effect, effects_of
 from megatron.torch_trace.allocator.fit.moments import Moments
-from megatron.torch_trace.allocator.fit.shape import RELEVANT, Shape, arguments_of, shape_of
+from megatron.torch_trace.allocator.ranks.shape import RELEVANT, Shape
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
 
 ASSUMED_OUTSIDE = 2 * 10**9
@@ -45,9 +45,7 @@ class MeasuredRank:
 
     @property
     def shape(self) -> Shape | None:
-        facts = self.rank.facts
-        arguments = facts.arguments or arguments_of(facts.argv)
-        return shape_of(arguments, facts.layout, facts.stage)
+        return self.rank.facts.shape
 
 
 @dataclass(frozen=True, slots=True)

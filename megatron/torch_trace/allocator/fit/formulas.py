@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatron.torch_trace.allocator.fit.shape import Shape
+from megatron.torch_trace.allocator.ranks.shape import Shape
 
 ACTIVATIONS = "Korthikanti et al. 2022"
 OPTIMIZER = "guide of Megatron Core's distributed optimizer"

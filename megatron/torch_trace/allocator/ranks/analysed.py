@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of memory in the analysis of traces: of snapshots beside them, else of their events."""
+"""The analysis of traces with its findings of memory: of snapshots beside them, else of events."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer, answers_of
 from megatron.torch_trace.allocator.memory_files import snapshots_of_window
@@ -14,6 +15,7 @@ from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all, 
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.findings import SEVERITIES
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.run import analyse
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.reader import Trace
@@ -22,6 +24,84 @@ _MOST = 16
 """Snapshots that are read for it; of more ranks one of each stage, then as many as fit."""
 _FLAG = "profile_memory"
 _LARGEST_TRACE = 32 << 20
+
+
+def analyze(
+    path: Path | str | Iterable[Path | str],
+    *,
+    ranks: Iterable[int] | None = None,
+    step: int | None = None,
+    model_flops: float | None = None,
+    jobs: int | None = None,
+    strict: bool = False,
+    use_partials: bool = True,
+    gains: bool | None = False,
+    on_start: Callable[[list[Path]], None] | None = None,
+    on_done: Callable[[Path], None] | None = None,
+) -> Analysis:
+    """Where the time of an iteration went, over all ranks whose traces are given.
+
+    Args:
+        path: a trace, a folder of them, or several of either; one window of one run.
+        ranks: only these; None for all.
+        step: only this step, by its number in the trace.
+        model_flops: FLOPs of the model in one iteration over all GPUs, where the traces do not hold
+            them.
+        jobs: processes; None for what cores and memory allow.
+        strict: raise StrictError at the first damage instead of working on what is whole.
+        use_partials: take what an earlier analysis kept of a trace instead of reading it; the
+            result is the same, also where the trace itself is gone.
+        gains: find out what each finding would gain; None: where that is cheap, since the traces
+            are read anyway and are small.
+        on_start, on_done: for progress: all files that are read, and each once it is through.
+
+    Returns:
+        The analysis: times in ns, shares of 1, sizes in bytes, bandwidths in decimal GB/s; every
+        number is defined in docs/computed.md. Findings of memory are among its findings where the
+        window has allocator snapshots or memory events. A file that could not be analysed is in
+        `skipped_files` with its reason.
+
+    Raises:
+        UsageError: a path does not exist, two traces are of the same rank, a rank or step is not
+            there, or no file could be analysed.
+        StrictError: see `strict`.
+
+    Example:
+        analysis = torch_trace.analyze("torch_profile/20261127-221810/iter-0000003")
+        for finding in analysis.findings:
+            print(finding.title, finding.advice)
+        print(analysis.to_polars()["communication"])
+    """
+    found, _ = analysed_with_memory(
+        path,
+        ranks=ranks,
+        step=step,
+        model_flops=model_flops,
+        jobs=jobs,
+        strict=strict,
+        use_partials=use_partials,
+        gains=gains,
+        on_start=on_start,
+        on_done=on_done,
+    )
+    return found
+
+
+def analysed_with_memory(
+    path: Path | str | Iterable[Path | str], *, step: int | None = None, **options: Any
+) -> tuple[Analysis, tuple[RankMemory, ...]]:
+    """The analysis with its findings of memory, and what tells of the ranks' memory.
+
+    A snapshot is of a whole window: of a single step none is read.
+
+    Args:
+        path: see `analyze`.
+        step: see `analyze`.
+        options: the others of `analyze`.
+    """
+    analysis = analyse.analyze(path, step=step, **options)
+    ranks = memory_beside(analysis) if step is None else ()
+    return _with_findings(analysis, ranks), ranks
 
 
 def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
@@ -61,8 +141,7 @@ def _has_memory_events(trace: Path) -> bool:
     return False
 
 
-def with_memory_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Analysis:
-    """The analysis, with the findings of memory among its own."""
+def _with_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Analysis:
     if not ranks:
         return analysis
     own = (

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
+from megatron.torch_trace.allocator.ranks.shape import Shape, arguments_of, shape_of
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.sources import rank_in_name, read_metadata
@@ -53,6 +54,11 @@ class RankFacts:
     def stage(self) -> int | None:
         """Of the pipeline; None if it is unknown."""
         return self.coordinates.get("pp")
+
+    @property
+    def shape(self) -> Shape | None:
+        """Of its part of the model; None where not even the micro-batch is known."""
+        return shape_of(self.arguments or arguments_of(self.argv), self.layout, self.stage)
 
     @property
     def words(self) -> str:

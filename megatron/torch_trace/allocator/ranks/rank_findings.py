@@ -10,15 +10,14 @@ from statistics import median_low
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
+from megatron.torch_trace.allocator.ranks.headroom import unused_headroom
 from megatron.torch_trace.allocator.ranks.rank_facts import facts_of
-from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
-from megatron.torch_trace.wording import percent, size
+from megatron.torch_trace.allocator.ranks.stages import RankMemory, name_of, stages_of
+from megatron.torch_trace.wording import size
 
 _UNEVEN = 0.10
 """Of the fullest rank's peak: so much less in another one is uneven."""
 _LEAST = 1 << 28
-_UNUSED = 0.20
-"""Of the GPU, on the rank that uses most of it."""
 _SEVERITIES = ("high", "medium", "low")
 
 
@@ -66,7 +65,7 @@ def _one_for_all(found: Sequence[tuple[RankMemory, MemoryFinding]], ranks: int) 
     if ranks == 1:
         return worst
     others = len(found) - 1
-    whose = _name(rank) + (f", and {others} more" if others else "")
+    whose = name_of(rank) + (f", and {others} more" if others else "")
     numbers = [one.answer.rank for one, _ in found]
     return MemoryFinding(
         worst.code,
@@ -75,10 +74,6 @@ def _one_for_all(found: Sequence[tuple[RankMemory, MemoryFinding]], ranks: int) 
         worst.advice,
         {**worst.evidence, "ranks": numbers},
     )
-
-
-def _name(one: RankMemory) -> str:
-    return "a rank" if one.answer.rank is None else f"rank {one.answer.rank}"
 
 
 def _uneven_stages(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
@@ -134,8 +129,8 @@ def _uneven_ranks(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
     yield MemoryFinding(
         "uneven_ranks",
         "medium",
-        f"{_name(group[0]).capitalize()} peaks at {size(peak)}, {_name(group[-1])}{of_stage} at "
-        f"{size(group[-1].answer.peak_bytes)} (median {size(typical)}); {size(more)} of the "
+        f"{name_of(group[0]).capitalize()} peaks at {size(peak)}, {name_of(group[-1])}{of_stage} "
+        f"at {size(group[-1].answer.peak_bytes)} (median {size(typical)}); {size(more)} of the "
         f"difference are {category.words}.",
         "Ranks of one stage should hold the same: with experts, balance the tokens "
         "(`--moe-aux-loss-coeff`) or bound them (`--moe-expert-capacity-factor`); else look for "
@@ -159,35 +154,8 @@ def _most_different(full: MemoryAnswer, empty: MemoryAnswer) -> tuple[Category, 
     return category, more[category]
 
 
-def _headroom(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
-    known = [(one.free, one.facts.capacity, one) for one in ranks]
-    free, capacity, one = min(
-        ((free, capacity, one) for free, capacity, one in known if free is not None and capacity),
-        key=lambda found: found[0],
-        default=(0, 0, None),
-    )
-    if one is None or len(known) != sum(1 for found in known if found[0] is not None):
-        return
-    if free < _UNUSED * capacity:
-        return
-    whose = "Torch" if len(ranks) == 1 else f"{_name(one).capitalize()}, the fullest one,"
-    yield MemoryFinding(
-        "unused_headroom",
-        "low",
-        f"{whose} had at most {size(capacity - free)} of the GPU's {size(capacity)}: "
-        f"{size(free)} ({percent(free / capacity)}) are left.",
-        "Use them: a larger `--micro-batch-size`, less recomputation (`--recompute-granularity`), "
-        "fewer stages or less tensor parallelism; `torch-trace memory --fit` says what fits.",
-        {
-            "unused_bytes": free,
-            "capacity_bytes": capacity,
-            "used_bytes": capacity - free,
-        },
-    )
-
-
 _RULES: tuple[Callable[[Sequence[RankMemory]], Iterator[MemoryFinding]], ...] = (
     _uneven_stages,
     _uneven_ranks,
-    _headroom,
+    unused_headroom,
 )

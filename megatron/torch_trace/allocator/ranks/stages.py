@@ -44,6 +44,11 @@ class StageMemory:
         return self.ranks[0]
 
 
+def name_of(one: RankMemory) -> str:
+    """`rank 5`, for a sentence."""
+    return "a rank" if one.answer.rank is None else f"rank {one.answer.rank}"
+
+
 def stages_of(ranks: Sequence[RankMemory]) -> tuple[StageMemory, ...]:
     """The stages, by number; none if they are unknown or only one."""
     found: dict[int, list[RankMemory]] = {}

@@ -28,35 +28,11 @@ def analyze(
 ) -> Analysis:
     """Where the time of an iteration went, over all ranks whose traces are given.
 
-    Args:
-        path: a trace, a folder of them, or several of either; one window of one run.
-        ranks: only these; None for all.
-        step: only this step, by its number in the trace.
-        model_flops: FLOPs of the model in one iteration over all GPUs, where the traces do not hold
-            them.
-        jobs: processes; None for what cores and memory allow.
-        strict: raise StrictError at the first damage instead of working on what is whole.
-        use_partials: take what an earlier analysis kept of a trace instead of reading it; the
-            result is the same, also where the trace itself is gone.
-        gains: find out what each finding would gain; None: where that is cheap, since the traces
-            are read anyway and are small.
-        on_start, on_done: for progress: all files that are read, and each once it is through.
+    Arguments and errors are those of `torch_trace.analyze`, which adds the findings of memory
+    (`allocator/ranks/analysed.py`).
 
     Returns:
-        The analysis: times in ns, shares of 1, sizes in bytes, bandwidths in decimal GB/s; every
-        number is defined in docs/computed.md. A file that could not be analysed is in
-        `skipped_files` with its reason.
-
-    Raises:
-        UsageError: a path does not exist, two traces are of the same rank, a rank or step is not
-            there, or no file could be analysed.
-        StrictError: see `strict`.
-
-    Example:
-        analysis = torch_trace.analyze("torch_profile/20261127-221810/iter-0000003")
-        for finding in analysis.findings:
-            print(finding.title, finding.advice)
-        print(analysis.to_polars()["communication"])
+        The analysis of the traces alone.
     """
     known = recorded(
         path,

@@ -40,7 +40,7 @@ class Progress(ExitStack):
 
 
 def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis:
-    """The analysis of traces, with a bar; `options` are those of `analyze`."""
+    """The analysis of traces alone, with a bar; `options` are those of `analyze`."""
     from megatron.torch_trace.analysis.run.analyse import analyze
 
     options["ranks"] = options["ranks"] or None
@@ -53,13 +53,18 @@ def analysed_with_memory(
 ) -> tuple[Analysis, tuple[RankMemory, ...]]:
     """The same, with the findings of the allocator snapshots beside the traces, and their answers.
 
-    A snapshot is of a whole window: of a single step none is read.
+    Args:
+        title: of the bar.
+        paths: traces and folders.
+        options: of `torch_trace.analyze`.
     """
-    from megatron.torch_trace.allocator.ranks.analysed import memory_beside, with_memory_findings
+    from megatron.torch_trace.allocator.ranks import analysed as with_memory
 
-    analysis = analysed(title, paths, **options)
-    memory = memory_beside(analysis) if options.get("step") is None else ()
-    return with_memory_findings(analysis, memory), memory
+    options["ranks"] = options["ranks"] or None
+    with Progress(title) as progress:
+        return with_memory.analysed_with_memory(
+            paths, on_start=progress.start, on_done=progress.done, **options
+        )
 
 
 def raise_if_damaged(*analyses: Analysis) -> None:
