@@ -7,7 +7,10 @@
 A loop of 24 small transformer blocks. In each round, each row records one iteration, after 12
 without the profiler, of which 6 count, and one warm-up; in between, CUPTI is torn down. In a row,
 kinds of records are switched off again right after torch's profiler has switched them on;
-`nothing` leaves none.
+`nothing` leaves none, and `operators too` records those of torch besides.
+
+The last column is what one launch of an empty kernel takes the CPU, less what it takes without the
+profiler: the least of some batches of launches, so that other work of the machine hardly counts.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ KINDS = {
 }  # fmt: skip
 """CUpti_ActivityKind, of cupti_activity.h."""
 ROWS = {
+    "operators too": (),
     "all": (),
+    "all but calls": ("driver", "runtime", "overhead", "synchronization"),
     "kernels and copies": (
         "driver",
         "runtime",
@@ -47,6 +52,8 @@ ROWS = {
 }
 """What each row switches off."""
 UNDISTURBED = 6
+LAUNCHES, BATCHES = 1000, 5
+"""Of a batch, no more than fit the GPU's queue; and batches."""
 
 
 def cupti() -> ctypes.CDLL:
@@ -78,21 +85,50 @@ def training() -> Any:
     return step
 
 
+def launching() -> Any:
+    """What a launch takes the CPU, in ns: the least mean of some batches."""
+    import torch
+
+    number = torch.zeros(1, device="cuda")
+
+    def launch() -> float:
+        least = float("inf")
+        for _ in range(BATCHES):
+            torch.cuda.synchronize()
+            began = time.perf_counter_ns()
+            for _ in range(LAUNCHES):
+                number.zero_()
+            least = min(least, (time.perf_counter_ns() - began) / LAUNCHES)
+        torch.cuda.synchronize()
+        return least
+
+    return launch
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="after one that does not count")
+    parser.add_argument("--seconds", type=float, help="begin no round after so many")
     options = parser.parse_args()
     os.environ["TEARDOWN_CUPTI"] = "1"
     import torch
 
     if not torch.cuda.is_available():
         sys.exit("This benchmark needs a GPU.")
-    step, library = training(), cupti()
+    step, launch, library = training(), launching(), cupti()
     slower: dict[str, list[float]] = {name: [] for name in ROWS}
+    longer: dict[str, list[float]] = {name: [] for name in ROWS}
+    cuda, cpu = torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU
+    alone = []
+    started = time.monotonic()
     for number in range(options.rounds + 1):
+        if options.seconds and time.monotonic() - started > options.seconds:
+            break
         for name, off in ROWS.items():
             undisturbed = [step() for _ in range(2 * UNDISTURBED)][UNDISTURBED:]
-            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            before = launch()
+            activities = [cuda, cpu] if name == "operators too" else [cuda]
+            profiler = torch.profiler.profile(activities=activities)
             profiler.prepare_trace()
             for kind in off:
                 library.cuptiActivityDisable(ctypes.c_int(KINDS[kind]))
@@ -100,13 +136,20 @@ def main() -> None:
             profiler.start_trace()
             for kind in off:
                 library.cuptiActivityDisable(ctypes.c_int(KINDS[kind]))
-            recorded = step()
+            recorded, during = step(), launch()
             profiler.stop_trace()
             if number:
                 slower[name].append(recorded / median(undisturbed))
-    print("| CUPTI records | recorded / undisturbed |\n|---|---|")
+                longer[name].append(during - before)
+                alone.append(before)
+                print(f"{name}: {slower[name][-1]:.2f}, {during - before:.0f} ns", flush=True)
+    print(f"a launch without the profiler: {median(alone):.0f} ns")
+    print("| CUPTI records | recorded / undisturbed | a launch takes longer by ns |\n|---|---|---|")
     for name, found in slower.items():
-        print(f"| {name} | {median(found):.2f} ({min(found):.2f} to {max(found):.2f}) |")
+        print(
+            f"| {name} | {median(found):.2f} ({min(found):.2f} to {max(found):.2f}) "
+            f"| {median(longer[name]):.0f} ({min(longer[name]):.0f} to {max(longer[name]):.0f}) |"
+        )
 
 
 if __name__ == "__main__":

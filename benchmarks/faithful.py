@@ -11,12 +11,14 @@ on both sides, and the one after the window are what capture writes beside each 
 (`artifacts/rank-0.iterations.json`). With the times of a window come those of what begins and ends
 it, and what Python's garbage collector did in the recorded iteration.
 
-A row may be given flags of one's own: --rows 'with-stack=--torch-profile-with-stack'.
+A row may be given flags of one's own: --rows 'with-stack=--torch-profile-with-stack'. --cupti-off
+switches kinds of CUPTI's records off that torch has switched on: --cupti-off runtime driver.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -29,6 +31,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from attached_cupti import KINDS, cupti
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROWS = {
@@ -45,7 +49,7 @@ MODELS = {"gpu-bound": (8, 4096, 32, 2048), "launch-bound": (24, 1024, 16, 1024)
 QUICK = {"gpu-bound": (2, 64, 4, 64), "launch-bound": (4, 32, 4, 32)}
 MICRO_BATCHES = 8
 FIRST, APART = 10, 13
-TIMES = "FAITHFUL_BENCHMARK_TIMES"
+TIMES, CUPTI_OFF = "FAITHFUL_BENCHMARK_TIMES", "FAITHFUL_BENCHMARK_CUPTI_OFF"
 
 
 class Times:
@@ -66,6 +70,21 @@ class Times:
         self._time(kineto, "start")
         self._time(open_window, "TraceNotes")
         self._time(WindowEnds, "end")
+        for name in ("prepared", "start"):
+            self._switch_off(kineto, name, os.environ.get(CUPTI_OFF, "").split())
+
+    def _switch_off(self, owner: Any, name: str, kinds: list[str]) -> None:
+        original = getattr(owner, name)
+
+        def switching(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            library = cupti()
+            for kind in kinds:
+                library.cuptiActivityDisable(ctypes.c_int(KINDS[kind]))
+            return result
+
+        if kinds:
+            setattr(owner, name, switching)
 
     def _time(self, owner: Any, name: str, *, begins: bool = False) -> None:
         original = getattr(owner, name)
@@ -128,6 +147,7 @@ def launch(options: argparse.Namespace, model: str, flags: str, folder: Path) ->
     ]  # fmt: skip
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONWARNINGS": "ignore", **os.environ}
     environment[TIMES] = str(folder / "times.json")
+    environment[CUPTI_OFF] = " ".join(options.cupti_off)
     environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     if options.cpu:
         environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -206,6 +226,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="begin no launch after so many")
     parser.add_argument("--quick", action="store_true", help="small models")
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
+    parser.add_argument("--cupti-off", nargs="+", default=[], choices=list(KINDS))
     parser.add_argument("--json", type=Path, help="every window of every row goes here")
     parser.add_argument("megatron", nargs="*", help="after --: further arguments of Megatron")
     options = parser.parse_args()
