@@ -133,6 +133,35 @@ def test_a_slash_searches_all_tables_and_escape_ends_it(page: Any) -> None:
     assert shown.count() == before
 
 
+def test_a_search_counts_marks_and_walks_its_matches_and_escape_returns(page: Any) -> None:
+    page.evaluate("scrollTo({ top: 300, behavior: 'instant' })")
+    page.keyboard.press("/")
+    page.keyboard.type("softmax")
+    page.keyboard.press("Enter")
+    matches = page.locator("tr:not(.gone), .finding:not(.gone)", has_text="softmax").count()
+    told = page.locator("#match-count").inner_text()
+    assert told.startswith("1 of ")
+    assert 0 < int(told.split()[-1]) <= matches
+    assert "softmax" in page.locator(".current").inner_text().lower()
+    assert page.evaluate("CSS.highlights.get('found').size") >= int(told.split()[-1])
+    page.keyboard.press("Enter")
+    assert page.locator("#match-count").inner_text().startswith("2 of ")
+    page.keyboard.press("Shift+Enter")
+    assert page.locator("#match-count").inner_text() == told
+    page.keyboard.press("Escape")
+    assert not page.locator("#matches").is_visible()
+    assert page.evaluate("scrollY") == 300
+
+
+def test_a_number_finds_its_rank_and_no_other_number(page: Any) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("1")
+    page.keyboard.press("Enter")
+    assert page.locator("#ranks tbody tr:not(.gone) td:first-child").all_inner_texts() == ["1"]
+    assert page.locator("#kernels tbody tr:not(.gone)").count() == 0
+    page.keyboard.press("Escape")
+
+
 def test_arrow_keys_walk_the_tree_of_modules(page: Any) -> None:
     row = page.locator("#tree-0 tr", has_text="self_attention").first
     row.focus()

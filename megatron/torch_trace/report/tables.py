@@ -47,6 +47,7 @@ class Cell:
         full: the whole of a text that is shortened.
         bar: parts of a bar beside a share, (colour, 0 to 1).
         brief: what is read on a terminal, where that is not the text.
+        tone: `more` or `less` of a change for the worse or the better.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Cell:
     full: str | None = None
     bar: tuple[tuple[str, float], ...] = ()
     brief: str | None = None
+    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)

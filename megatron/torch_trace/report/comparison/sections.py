@@ -14,6 +14,7 @@ from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_HEADS
 from megatron.torch_trace.report.comparison.words import (
     change,
     interval,
+    known_change,
     pair,
     part_name,
     relative,
@@ -21,7 +22,7 @@ from megatron.torch_trace.report.comparison.words import (
 )
 from megatron.torch_trace.report.shapes import shape_in_words
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table
-from megatron.torch_trace.wording import NONE, count, counted, milliseconds, percent, speed
+from megatron.torch_trace.wording import NONE, UNKNOWN, count, counted, milliseconds, percent, speed
 
 _MOST_RANKS = 16
 _LEAST_NS = 1_000
@@ -128,10 +129,9 @@ def _breakdown(comparison: Comparison) -> Table:
 def _row(name: str, part: Difference) -> tuple[str, ...]:
     return (
         name,
-        milliseconds(part.before),
-        milliseconds(part.after),
-        change(part),
-        relative(part),
+        *(UNKNOWN if ns is None else milliseconds(ns) for ns in (part.before, part.after)),
+        known_change(part),
+        "" if part.before is None or part.after is None else relative(part),
         interval(part),
         significant(part),
         (part.over or NONE).split(",")[0],
@@ -164,14 +164,15 @@ def _ranks(comparison: Comparison, most: int) -> Table:
 def _rank(one: RankDifference, names: Iterable[str]) -> tuple[str, ...]:
     cells = [str(one.rank)]
     for name in names:
-        before, after = one.before.get(name), one.after.get(name)
-        cells.append(f"{milliseconds(before)} -> {milliseconds(after)}")
-        cells.append(change(Difference(before, after)))
+        sides = one.before.get(name), one.after.get(name)
+        cells.append(" -> ".join(UNKNOWN if ns is None else milliseconds(ns) for ns in sides))
+        cells.append(known_change(Difference(*sides)))
     return tuple(cells)
 
 
 def _most_change(one: RankDifference) -> float:
-    return max(abs(one.after.get(name, 0.0) - one.before.get(name, 0.0)) for name in _OF_RANKS)
+    both = [name for name in _OF_RANKS if name in one.before and name in one.after]
+    return max((abs(one.after[name] - one.before[name]) for name in both), default=0.0)
 
 
 def _stragglers(comparison: Comparison, most: int) -> Table:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES
 from megatron.torch_trace.report.idle_words import IDLE_CAUSES
-from megatron.torch_trace.wording import NONE, milliseconds
+from megatron.torch_trace.wording import NONE, UNKNOWN, milliseconds
 
 _PARTS = {
     **BREAKDOWN_NAMES,
@@ -35,10 +35,15 @@ def signed(ns: float | None) -> str:
 
 
 def change(part: Difference) -> str:
-    """B - A in ms; what only one side has counts as 0 on the other."""
+    """B - A in ms; of work, what only one side has counts as 0 on the other."""
     if part.before is None and part.after is None:
         return NONE
     return signed((part.after or 0.0) - (part.before or 0.0))
+
+
+def known_change(part: Difference) -> str:
+    """B - A in ms of what both sides have, if both know it: unknown is not 0."""
+    return UNKNOWN if part.before is None or part.after is None else change(part)
 
 
 def relative(part: Difference) -> str:

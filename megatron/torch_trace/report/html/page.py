@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -20,11 +20,10 @@ from megatron.torch_trace.report.contents import sections
 from megatron.torch_trace.report.html.environment import asset, environment
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.policy import policy
+from megatron.torch_trace.report.html.prose import prose
 from megatron.torch_trace.report.section import Subject
 from megatron.torch_trace.report.tables import Medium
-from megatron.torch_trace.wording import visible
 
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|us|ms|s|kB|MB|GB|TB)(?:\W|$))")
 _SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
 
 
@@ -47,7 +46,7 @@ def render_html(
     subject = Subject(analysis, record or find_run(analysis), memory)
     found = sections(subject, Medium.PAGE)
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
-    scripts = [asset("report.js")]
+    scripts = [asset("report.js") + asset("search.js") + asset("ranks.js")]
     if view:
         scripts.append(asset("perfetto.js") + asset("timeline.js"))
     template = _environment().get_template("page.html")
@@ -74,27 +73,15 @@ def _title(analysis: Analysis) -> str:
 @cache
 def _environment() -> Environment:
     found = environment()
-    found.filters["prose"] = _prose
+    found.filters["prose"] = prose
     found.filters["answer"] = _answer
     return found
-
-
-def _prose(sentence: str) -> Markup:
-    """A sentence: what stands in backticks is code, a number and its unit stay together."""
-    kept = _UNIT.sub("\u00a0", visible(sentence))
-    parts = kept.split("`")
-    if len(parts) % 2 == 0:
-        return escape(kept)
-    marked = [
-        Markup("<code>{}</code>").format(p) if n % 2 else escape(p) for n, p in enumerate(parts)
-    ]
-    return Markup("").join(marked)
 
 
 def _answer(sentence: str) -> Markup:
     """A sentence of the answer: the share that it begins with stands out, `Idle 48 %`."""
     share = _SHARE.match(sentence)
     if share is None:
-        return _prose(sentence)
-    rest = _prose(sentence[share.end() :])
-    return Markup("<b>{}</b>{}").format(_prose(share[0]), rest)
+        return prose(sentence)
+    rest = prose(sentence[share.end() :])
+    return Markup("<b>{}</b>{}").format(prose(share[0]), rest)

@@ -31,7 +31,16 @@
     }
     return row.told;
   };
-  const matches = (row, wanted) => wanted.every((word) => textOf(row).includes(word));
+  // A number alone is a rank: of a row the cell below `rank`, of a sentence `rank 12`.
+  const isOfRank = (row, number) => {
+    const heads = row.closest("table")?.tHead?.rows[0].cells ?? [];
+    const column = [...heads].findIndex((head) => head.textContent.trim() === "rank");
+    if (column < 0) return new RegExp(`\\branks? (?:[\\d, ]*[ ,])?${number}\\b`).test(textOf(row));
+    const cell = row.cells[column];
+    return cell !== undefined && Number(cell.dataset.v ?? cell.textContent) === Number(number);
+  };
+  const matches = (row, wanted) => wanted.every((word) =>
+    (/^\d+$/.test(word) ? isOfRank(row, word) : textOf(row).includes(word)));
   let wanted = [];
 
   const refresh = (table) => {
@@ -177,38 +186,6 @@
     });
   }
 
-  // Search over all tables at once.
-  const search = one("#search");
-  const apply = () => {
-    wanted = words(search.value);
-    let found = 0;
-    for (const table of all("table.data")) {
-      if (table.classList.contains("tree")) { redraw(table); found += visible(table).length; } else found += refresh(table);
-    }
-    for (const finding of all(".finding")) {
-      const hit = matches(finding, wanted);
-      finding.classList.toggle("gone", !hit);
-      found += hit;
-    }
-    // What was found in a folded part is worth seeing.
-    if (wanted.length) for (const part of all("details")) if (one("tbody tr:not(.gone)", part)) part.open = true;
-    for (const block of all(".block")) block.classList.toggle("gone", wanted.length > 0 && !one("tbody tr:not(.gone)", block));
-    one("#nothing").hidden = !wanted.length || found > 0;
-  };
-  let waiting;
-  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(apply, 120); });
-  document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest?.("input, textarea");
-    if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      search.focus();
-      search.select();
-      event.preventDefault();
-    } else if (event.key === "Escape") {
-      if (search.value) { search.value = ""; apply(); }
-      if (typing) event.target.blur();
-    }
-  });
-
   // Where one is, in the list of sections.
   const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
   const watcher = new IntersectionObserver((entries) => {
@@ -220,39 +197,9 @@
   }, { rootMargin: "-15% 0px -75% 0px" });
   all("main > section").forEach((section) => watcher.observe(section));
 
-  // Order and filter of the ranks, in the table and in the columns alike.
-  const ranks = one("#ranks"), slim = one("#slim"), order = one(".order");
-  if (!ranks) return; // a recording of the CPU alone: this is the last of the script
-  order.hidden = ranks.tBodies[0].rows.length < 2;
-  // The parts stand behind the window's length, which stands behind the bar.
-  const parts = [...ranks.tHead.rows[0].cells].findIndex((head) => head.textContent.trim() === "breakdown") + 2;
-  const columns = { "-1": 0, 0: parts, 1: parts + 1, 3: parts + 3 };
-  all("button", order).forEach((button) => button.addEventListener("click", () => {
-    all("button", order).forEach((other) => other.setAttribute("aria-pressed", other === button));
-    const by = Number(button.dataset.by);
-    sortBy(ranks, columns[by], by >= 0);
-    if (!slim) return;
-    const key = (column) => (by < 0 ? Number(column.dataset.r) : -Number(column.dataset.s.split(" ")[by]));
-    slim.append(...all("i", slim).map((column) => [key(column), column]).sort(([a], [b]) => a - b).map(([, column]) => column));
-  }));
-  const accepts = (wish, rank, where) => wish.every((word) => {
-    const range = /^(\d+)(?:-(\d+))?$/.exec(word);
-    if (range) return rank >= Number(range[1]) && rank <= Number(range[2] ?? range[1]);
-    return where.includes(word);
-  });
-  const filter = one("#ranks-filter");
-  filter?.addEventListener("input", () => {
-    const wish = filter.value.toLowerCase().split(/[\s,]+/).filter(Boolean);
-    let found = 0;
-    for (const row of ranks.tBodies[0].rows) {
-      const coordinates = parts < 4 ? [] : (one(".name", row.cells[1])?.title || row.cells[1].textContent).trim().split(" ");
-      const inside = accepts(wish, Number(row.cells[0].dataset.v), coordinates);
-      if (inside) delete row.dataset.out; else row.dataset.out = "";
-      found += inside;
-    }
-    refresh(ranks);
-    if (slim) for (const column of slim.children) column.classList.toggle("gone", !accepts(wish, Number(column.dataset.r), column.dataset.w.split(" ")));
-    one("#ranks-found").textContent = wish.length ? `${found} of ${ranks.tBodies[0].rows.length}` : "";
-  });
-  slim?.addEventListener("pointerover", (event) => { if (event.target.title) one("#slim-told").textContent = event.target.title; });
+  // What the other scripts of the page work with.
+  globalThis.report = {
+    all, one, refresh, sortBy, words, textOf, matches, redraw, visible,
+    search: (words) => { wanted = words; },
+  };
 })();

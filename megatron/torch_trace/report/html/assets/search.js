@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Search over all tables and findings: how many, where, the next one, and back.
+"use strict";
+(() => {
+  const { all, one, refresh, words, matches, redraw, visible } = globalThis.report;
+  const search = one("#search"), tools = one("#matches"), count = one("#match-count");
+  let found = [], current = -1, before = null, opened = [];
+
+  const MOST = 2000;
+  const ranges = (element, wanted) => {
+    const made = [], walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      const text = node.data.toLowerCase();
+      for (const word of wanted) {
+        for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + word.length)) {
+          const range = new Range();
+          range.setStart(node, at);
+          range.setEnd(node, at + word.length);
+          made.push(range);
+        }
+      }
+    }
+    return made;
+  };
+  const highlight = (wanted) => {
+    if (!globalThis.Highlight) return;
+    CSS.highlights.delete("found");
+    if (!wanted.length) return;
+    const marks = new Highlight();
+    for (const element of found) {
+      if (marks.size >= MOST) break;
+      ranges(element, wanted).forEach((range) => marks.add(range));
+    }
+    CSS.highlights.set("found", marks);
+  };
+
+  const begin = () => { before = { x: scrollX, y: scrollY, report: one("#report").scrollTop }; };
+  const end = () => {
+    opened.forEach((part) => { part.open = false; });
+    opened = [];
+    if (before) { scrollTo({ left: before.x, top: before.y, behavior: "instant" }); one("#report").scrollTop = before.report; }
+    before = null;
+  };
+  const told = () => {
+    count.textContent = found.length ? `${current + 1 || "-"} of ${found.length.toLocaleString("en")}` : "none";
+  };
+  const apply = () => {
+    const wanted = words(search.value);
+    if (wanted.length && !before) begin();
+    globalThis.report.search(wanted);
+    found.forEach((element) => element.classList.remove("current"));
+    found = [];
+    for (const table of all("table.data")) {
+      if (table.classList.contains("tree")) redraw(table); else refresh(table);
+    }
+    for (const finding of all(".finding")) {
+      const hit = matches(finding, wanted);
+      finding.classList.toggle("gone", !hit);
+      if (hit && wanted.length) found.push(finding);
+    }
+    // What was found in a folded part is worth seeing.
+    if (wanted.length) for (const part of all("details")) {
+      if (!part.open && one("tbody tr:not(.gone)", part)) { part.open = true; opened.push(part); }
+    }
+    if (wanted.length) for (const table of all("table.data")) {
+      found.push(...(table.classList.contains("tree") ? visible(table) : all("tbody > tr:not(.gone)", table)));
+    }
+    found = found.filter((element) => element.checkVisibility?.() ?? true);
+    found.sort((a, b) => (a.compareDocumentPosition(b) & Node.DOCUMENT_POSITION_FOLLOWING ? -1 : 1));
+    for (const block of all(".block")) block.classList.toggle("gone", wanted.length > 0 && !one("tbody tr:not(.gone)", block) && Boolean(one("table.data", block)));
+    one("#nothing").hidden = !wanted.length || found.length > 0;
+    current = -1;
+    tools.hidden = !wanted.length;
+    told();
+    highlight(wanted.filter((word) => !/^\d+$/.test(word)));
+    if (!wanted.length) end();
+  };
+  const go = (by) => {
+    if (!found.length) return;
+    found[current]?.classList.remove("current");
+    current = current < 0 && by < 0 ? found.length - 1 : (current + by + found.length) % found.length;
+    found[current].classList.add("current");
+    found[current].scrollIntoView({ block: "center" });
+    told();
+  };
+
+  let waiting;
+  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(apply, 120); });
+  search.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    clearTimeout(waiting);
+    if (current < 0) apply();
+    go(event.shiftKey ? -1 : 1);
+    event.preventDefault();
+  });
+  one("#next-match").addEventListener("click", () => go(1));
+  one("#previous-match").addEventListener("click", () => go(-1));
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea");
+    if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      if (!before) begin(); // where the page was before the focus moved it
+      search.focus();
+      search.select();
+      event.preventDefault();
+    } else if (event.key === "Escape") {
+      clearTimeout(waiting);
+      if (search.value) { search.value = ""; apply(); } else end();
+      if (typing) event.target.blur();
+    }
+  });
+})();
