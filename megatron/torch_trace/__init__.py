@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from megatron.torch_trace.columns.slice_table import read_table
     from megatron.torch_trace.flight_recorder.answer import hang
     from megatron.torch_trace.perfetto.convert import convert
+    from megatron.torch_trace.query.answer import sql
     from megatron.torch_trace.rewrite.merge.merge import merge
     from megatron.torch_trace.rewrite.merge.split import split
     from megatron.torch_trace.rewrite.slim.slim import slim
@@ -38,6 +39,7 @@ __all__ = [
     "read_table",
     "slim",
     "split",
+    "sql",
     "whatif",
 ]
 
@@ -52,6 +54,7 @@ _ROOMS = {
     "read_table": "columns.slice_table",
     "slim": "rewrite.slim.slim",
     "split": "rewrite.merge.split",
+    "sql": "query.answer",
     "whatif": "analysis.run.whatif",
 }
 

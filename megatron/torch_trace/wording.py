@@ -11,7 +11,7 @@ one thing is written in one way in the log, on a terminal and on a page.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 UNKNOWN = "unknown"
@@ -170,3 +170,13 @@ def listed(values: Sequence[int] | Sequence[str], between: str = ", ", *, most: 
     shown = between.join(map(str, values[:most]))
     more = len(values) - most
     return f"{shown}{between}and {more:,} more" if more > 0 else shown or "none"
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """The end of a sentence about a word that is none of these: the one meant, else all of them."""
+    from difflib import get_close_matches
+
+    known = list(allowed)
+    near = get_close_matches(word.lower(), known, n=1)
+    near = near or [one for one in known if word and word.lower() in one.split("_")][:1]
+    return f"did you mean {near[0]}?" if near else f"there are {listed(known, most=30)}."

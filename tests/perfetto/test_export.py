@@ -12,7 +12,7 @@ from trace_builder import collective_args, kernel, launch, op, step, write_rank
 
 from megatron.torch_trace import analyze
 from megatron.torch_trace.parquet import export
-from megatron.torch_trace.parquet.rank_tables import SCHEMAS
+from megatron.torch_trace.parquet.schemas import SCHEMAS
 
 ROOT = Path(__file__).parents[2]
 SLOW = ROOT / "tests" / "data" / "analysis" / "dp4-rank2-slow"
@@ -40,9 +40,13 @@ def rank(folder: Path, number: int) -> Path:
 
 def test_the_tables_of_two_ranks(tmp_path: Path) -> None:
     result = export([rank(tmp_path, 1), rank(tmp_path, 0)], tmp_path / "tables", jobs=1)
-    assert result.rows == {"events": 12, "kernels": 4, "collectives": 2, "steps": 2, "ranks": 2}
+    assert result.rows == {
+        "events": 12, "kernels": 4, "launches": 4, "spans": 0, "collectives": 2, "steps": 2,
+        "modules": 0, "findings": 2, "ranks": 2,
+    }  # fmt: skip
     events, kernels, collectives, steps, ranks = (
-        pl.read_parquet(tmp_path / "tables" / f"{table}.parquet") for table in SCHEMAS
+        pl.read_parquet(tmp_path / "tables" / f"{table}.parquet")
+        for table in ("events", "kernels", "collectives", "steps", "ranks")
     )
     assert events.row(1, named=True) == {
         **dict.fromkeys(SCHEMAS["events"]),
@@ -120,6 +124,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     )
     export(trace, folder, force=True)
     assert sorted(p.name for p in folder.iterdir()) == [
-        "collectives.parquet", "events.parquet", "kernels.parquet", "mine.txt", "ranks.parquet",
+        "collectives.parquet", "events.parquet", "findings.parquet", "kernels.parquet",
+        "launches.parquet", "mine.txt", "modules.parquet", "ranks.parquet", "spans.parquet",
         "steps.parquet",
     ]  # fmt: skip

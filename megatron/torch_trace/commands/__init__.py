@@ -44,12 +44,13 @@ SUBCOMMANDS: dict[str, str] = {
     "operators": "The table of torch's key_averages(), from a trace.",
     "stacks": "Stacks of Python functions for flame graphs, from a trace.",
     "export": "Write events, kernels and steps as Parquet, for SQL.",
+    "sql": "Answer a question in SQL, from traces or from an export.",
     "merge": "Write the traces of several ranks as one trace.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""
 
-_RUNNING = ("trigger", "status")
-"""They are about a training that runs; their modules have a room of their own."""
+_ROOMS = {"trigger": "running", "status": "running", "sql": "asking"}
+"""Where a command's module lies, if not in this folder."""
 _SMALL_COLUMNS = ("analyze", "compare", "report", "whatif")
 """They read a small file of columns for each rank: the threads that polars would start, one for
 each core of a login node, cost more than they save."""
@@ -74,8 +75,8 @@ class _LazyGroup(click.Group):
             return None
         if cmd_name in _SMALL_COLUMNS:
             os.environ.setdefault("POLARS_MAX_THREADS", "1")
-        room = f"{__name__}.running" if cmd_name in _RUNNING else __name__
-        module = import_module(f"{room}.{cmd_name}")
+        room = _ROOMS.get(cmd_name)
+        module = import_module(".".join(filter(None, (__name__, room, cmd_name))))
         command: click.Command = module.command
         return command
 

@@ -18,12 +18,24 @@ from megatron.torch_trace.errors import DamagedTraceError
     is_flag=True,
     help="Replace the tables in a folder that is not empty; other files stay.",
 )
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="NAME",
+    help="Only this table; may be given several times [default: all nine].",
+)
 @options.strict
 @options.jobs
 def command(
-    paths: tuple[str, ...], output: str, force: bool, strict: bool, jobs: int | None
+    paths: tuple[str, ...],
+    output: str,
+    force: bool,
+    tables: tuple[str, ...],
+    strict: bool,
+    jobs: int | None,
 ) -> None:
-    """Write events, kernels, collectives, steps and ranks as Parquet tables.
+    """Write kernels, collectives, steps, modules, ... as Parquet tables.
 
     \b
     torch-trace export iter-0000005/ -o tables
@@ -32,8 +44,10 @@ def command(
     The tables are for DuckDB, polars or pandas; docs/export.md describes every column.
     """
     from megatron.torch_trace.parquet.export import export
+    from megatron.torch_trace.parquet.schemas import SCHEMAS
 
-    result = export(paths, output, force=force, strict=strict, jobs=jobs)
+    wanted = tables or tuple(SCHEMAS)
+    result = export(paths, output, force=force, strict=strict, jobs=jobs, tables=wanted)
     for note in result.notes:
         terminal.say(note)
     console = terminal.console()

@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.wording import nearest
 
 REQUESTS = "requests"
 """Folder of a run."""
@@ -66,7 +65,7 @@ class Request:
         fields = _object(text)
         for name in fields:
             if name not in _FIELDS:
-                raise UsageError(f"{_shown(name)}: no such field; {_nearest(name, _FIELDS)}")
+                raise UsageError(f"{_shown(name)}: no such field; {nearest(name, _FIELDS)}")
         if fields.get("schema", 1) != 1 or isinstance(fields.get("schema", 1), bool):
             raise UsageError(f"schema {_shown(fields['schema'])}: must be 1.")
         iterations, with_stack = fields.get("iterations", 1), fields.get("with_stack", False)
@@ -77,7 +76,7 @@ class Request:
         spans = _words(fields, "spans")
         for kind in spans or ():
             if kind not in SPANS:
-                raise UsageError(f"--spans {_shown(kind)}: {_nearest(kind, SPANS)}")
+                raise UsageError(f"--spans {_shown(kind)}: {nearest(kind, SPANS)}")
         return cls(iterations, _words(fields, "ranks"), spans, with_stack)
 
 
@@ -110,11 +109,6 @@ def _words(fields: dict[str, Any], name: str) -> tuple[str, ...] | None:
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         raise UsageError(f'--{name} {_shown(words)}: must be a list of words such as ["0"].')
     return tuple(words)
-
-
-def _nearest(word: str, allowed: Sequence[str]) -> str:
-    near = get_close_matches(word, allowed, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(allowed)}."
 
 
 def _shown(value: object) -> str:

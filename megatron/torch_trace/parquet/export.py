@@ -12,47 +12,34 @@ from typing import Any
 
 import polars as pl
 
-from megatron.torch_trace.analysis.communication.collectives import attribute
-from megatron.torch_trace.analysis.communication.common_timebase import (
-    RankTimes,
-    Timebase,
-    common_timebase,
-)
-from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
+from megatron.torch_trace.analysis.communication.common_timebase import Timebase, common_timebase
+from megatron.torch_trace.analysis.communication.matching import match
 from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
-from megatron.torch_trace.analysis.timeline.activity import activity_of, tables_of
-from megatron.torch_trace.analysis.timeline.timeline import timeline_of
-from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
-from megatron.torch_trace.columns.arguments import SlimEventWithArgs
+from megatron.torch_trace.analysis.run.recorded import Recorded
+from megatron.torch_trace.analysis.run.together import together
 from megatron.torch_trace.columns.intervals import ints
-from megatron.torch_trace.columns.joined_columns import JoinedColumns
-from megatron.torch_trace.columns.slice_columns import SliceBuilder
-from megatron.torch_trace.columns.slice_table import JoinedSlices
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import working_folder
 from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.files.selection import one_window
-from megatron.torch_trace.files.sources import RankedTrace, find_traces, ranked, skipped_lines
-from megatron.torch_trace.files.unchanged import Unchanged
-from megatron.torch_trace.parquet.rank_tables import (
-    COLLECTIVES,
-    KERNELS,
-    RANKS,
-    SCHEMAS,
-    STEPS,
-    collective_table,
-    event_table,
-    kernel_table,
-    shaped,
-    step_table,
+from megatron.torch_trace.files.sources import (
+    RankedTrace,
+    find_traces,
+    rank_of,
+    ranked,
+    read_metadata,
+    skipped_lines,
 )
-from megatron.torch_trace.reader import Damage, Metadata, Trace, available_cores
-from megatron.torch_trace.reader.workers import Workers, are_small
-from megatron.torch_trace.wording import path_text
+from megatron.torch_trace.files.unchanged import Unchanged
+from megatron.torch_trace.parquet.analysis_tables import finding_table, module_table, step_table
+from megatron.torch_trace.parquet.one_rank import OF_A_RANK, Part, parts_of
+from megatron.torch_trace.parquet.rank_tables import collective_table
+from megatron.torch_trace.parquet.schemas import COLLECTIVES, FINDINGS, RANKS, SCHEMAS, shaped
+from megatron.torch_trace.reader import Damage, available_cores
+from megatron.torch_trace.reader.workers import are_small
+from megatron.torch_trace.wording import nearest, path_text
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")
-_LARGE = ("events", "kernels")
-"""Tables that are written rank after rank, never all ranks in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +59,6 @@ class Export:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    trace: RankedTrace
-    folder: Path
-    strict: bool
-    workers: int
-
-    def part(self, table: str) -> Path:
-        return self.folder / f"{table}.{self.trace.rank:08d}.part"
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What the tables over all ranks need of one."""
-
-    rank: int
-    file: str
-    metadata: Metadata
-    times: RankTimes
-    steps: pl.DataFrame
-    damage: Damage
-
-
 def export(
     paths: Path | str | Iterable[Path | str],
     folder: Path | str,
@@ -102,6 +66,7 @@ def export(
     force: bool = False,
     strict: bool = False,
     jobs: int | None = None,
+    tables: Iterable[str] = SCHEMAS,
     on_rank: Callable[[int], None] | None = None,
 ) -> Export:
     """Write the tables of one window's traces as `<table>.parquet`.
@@ -112,25 +77,28 @@ def export(
         force: replace tables in a folder that is not empty; other files stay.
         strict: raise StrictError at the first fault of a trace.
         jobs: processes; None for the cores that this job may use, at most 4.
+        tables: names of those to write.
         on_rank: called with each rank that has been read.
 
     Raises:
-        UsageError: see above; traces are of several windows; a rank is unknown, or held by two.
+        UsageError: see above; there is no such table; traces are of several windows; a rank is
+            unknown, or held by two.
     """
     target = Path(folder)
+    wanted = _known(tables)
     _refuse(target, force)
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     sources = find_traces(given)
-    traces = ranked(one_window(sources.traces))
+    traces = _ranked(one_window(sources.traces))
     count = jobs or (1 if are_small(trace.path for trace in traces) else available_cores())
-    with _new_tables(target) as work, Unchanged(trace.path for trace in traces):
+    with _new_tables(target, wanted) as work, Unchanged(trace.path for trace in traces):
         parts = []
-        for part in _read(traces, work, strict, count):
+        for part in parts_of(traces, work, wanted, strict=strict, processes=count):
             parts.append(part)
             if on_rank:
                 on_rank(part.rank)
         timebase = common_timebase({part.rank: part.times for part in parts})
-        rows = _write(work, parts, timebase)
+        rows = _write(work, parts, timebase, wanted)
     damage = {
         trace.path: part.damage for trace, part in zip(traces, parts, strict=True) if part.damage
     }
@@ -139,7 +107,7 @@ def export(
 
 
 @contextmanager
-def _new_tables(target: Path) -> Iterator[Path]:
+def _new_tables(target: Path, tables: frozenset[str]) -> Iterator[Path]:
     """A folder to write tables in, which are in `target` afterwards: all of them, or none.
 
     A target that is not there appears at once and whole; one that is keeps its other files.
@@ -149,7 +117,7 @@ def _new_tables(target: Path) -> Iterator[Path]:
         with working_folder(target / "tables" if is_there else target.absolute()) as work:
             yield work
             if is_there:
-                for table in SCHEMAS:
+                for table in tables:
                     (work / f"{table}.parquet").replace(target / f"{table}.parquet")
             else:
                 work.rename(target)
@@ -157,27 +125,52 @@ def _new_tables(target: Path) -> Iterator[Path]:
         raise TorchTraceError(f"{target}: {_why(error)}.") from error
 
 
-def _write(work: Path, parts: Sequence[_Part], timebase: Timebase) -> dict[str, int]:
+def _write(
+    work: Path, parts: Sequence[Part], timebase: Timebase, tables: frozenset[str]
+) -> dict[str, int]:
     """The tables over all ranks; returns the rows of each table."""
-    frames = {
-        "collectives": _collectives(parts, timebase),
-        "steps": pl.concat([part.steps for part in parts]),
-        "ranks": _ranks(parts, timebase),
-    }
-    for table, frame in frames.items():
-        write_parquet(frame, work / f"{table}.parquet")
-    for table in _LARGE:
-        pieces = sorted(work.glob(f"{table}.*.part"))
-        write_parquet(pl.scan_parquet(pieces, glob=False), work / f"{table}.parquet")
-        for piece in pieces:
-            piece.unlink()
-    return {
-        table: pl.scan_parquet(work / f"{table}.parquet", glob=False)
-        .select(pl.len())
-        .collect()
-        .item()
-        for table in SCHEMAS
-    }
+    rows = {}
+    for table in (name for name in SCHEMAS if name in tables):
+        file = work / f"{table}.parquet"
+        if table in OF_A_RANK:
+            pieces = sorted(work.glob(f"{table}.*.part"))
+            write_parquet(pl.scan_parquet(pieces, glob=False), file)
+            for piece in pieces:
+                piece.unlink()
+        else:
+            write_parquet(_over_ranks(table, parts, timebase), file)
+        rows[table] = pl.scan_parquet(file, glob=False).select(pl.len()).collect().item()
+    return rows
+
+
+def _over_ranks(table: str, parts: Sequence[Part], timebase: Timebase) -> pl.DataFrame:
+    if table == "collectives":
+        return _collectives(parts, timebase)
+    if table == "ranks":
+        return _ranks(parts, timebase)
+    by_rank = {part.rank: part.outcome for part in parts if part.outcome is not None}
+    results = [outcome.result for outcome in by_rank.values()]
+    if table == "steps":
+        return step_table(results)
+    if table == "modules":
+        return module_table(results)
+    if not results:
+        return pl.DataFrame(schema=dict(FINDINGS))
+    return finding_table(together(Recorded(by_rank, [], complete=True)))
+
+
+def _ranked(paths: list[Path]) -> list[RankedTrace]:
+    """Each with its rank; the only trace that tells none is rank 0, as in an analysis."""
+    if len(paths) == 1 and rank_of(read_metadata(paths[0]), paths[0]) is None:
+        return ranked(paths, [0])
+    return ranked(paths)
+
+
+def _known(tables: Iterable[str]) -> frozenset[str]:
+    wanted = frozenset(tables)
+    for name in sorted(wanted - {*SCHEMAS}):
+        raise UsageError(f"--table {name}: no such table; {nearest(name, SCHEMAS)}")
+    return wanted
 
 
 def _why(error: OSError) -> str:
@@ -195,41 +188,7 @@ def _refuse(folder: Path, force: bool) -> None:
         raise UsageError(f"{folder.parent}: no such folder; create it, or write to another folder.")
 
 
-def _read(traces: list[RankedTrace], folder: Path, strict: bool, count: int) -> Iterable[_Part]:
-    side_by_side = len(traces) > 1 and count > 1
-    work = [_Job(trace, folder, strict, 1 if side_by_side else count) for trace in traces]
-    if not side_by_side:
-        return map(_export_rank, work)
-    return (part for _, part in Workers(min(count, len(work)), _export_rank).map(work))
-
-
-def _export_rank(job: _Job) -> _Part:
-    rank, path = job.trace.rank, job.trace.path
-    trace = Trace(path, strict=job.strict)
-    slices, joined = JoinedSlices(), JoinedColumns(COLUMNS, CODES)
-    look = SliceBuilder((), tables_of(trace))
-    for block in trace.map(look, SlimEventWithArgs, workers=job.workers, small_results=True):
-        slices.add(block)
-        joined.add(block)
-    table = slices.finish(trace)
-    write_parquet(event_table(rank, table), job.part("events"))
-    damage, first = table.damage, table.slices["ts"].min()
-    del table, slices
-    activity = activity_of(trace, joined)
-    metadata, base_ns = activity.metadata, activity.base_ns
-    timeline = timeline_of(activity, workers=job.workers)
-    calls: RankCalls | None = None
-    kernels, steps = pl.DataFrame(schema=dict(KERNELS)), pl.DataFrame(schema=dict(STEPS))
-    if timeline is not None:
-        attributed = attribute(timeline)
-        calls = rank_calls(timeline, attributed)
-        kernels, steps = kernel_table(rank, timeline, attributed), step_table(rank, timeline)
-    write_parquet(kernels, job.part("kernels"))
-    first_ns = first if isinstance(first, int) else None
-    return _Part(rank, path.name, metadata, RankTimes(base_ns, first_ns, calls), steps, damage)
-
-
-def _collectives(parts: Sequence[_Part], timebase: Timebase) -> pl.DataFrame:
+def _collectives(parts: Sequence[Part], timebase: Timebase) -> pl.DataFrame:
     """With the number of each call, the same on every rank, and what it waited."""
     calls = {part.rank: part.times.calls for part in parts if part.times.calls is not None}
     bases = {part.rank: part.times.base_ns for part in parts}
@@ -255,7 +214,7 @@ def _collectives(parts: Sequence[_Part], timebase: Timebase) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _ranks(parts: Sequence[_Part], timebase: Timebase) -> pl.DataFrame:
+def _ranks(parts: Sequence[Part], timebase: Timebase) -> pl.DataFrame:
     rows: list[dict[str, Any]] = [
         {
             "rank": part.rank,

@@ -111,7 +111,7 @@ def analyse_rank(
         raise EmptyTraceError(f"{path}: {reason}")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)
-    outcome = _analyse(timeline, rank_of(activity.metadata, activity.path))
+    outcome = analyse_timeline(timeline, rank_of(activity.metadata, activity.path))
     if on_timeline:
         on_timeline(timeline)
     return outcome
@@ -125,7 +125,13 @@ def _only(window: Window, number: int, path: Path | str) -> Window:
     raise StepError(f"--step {number}: {path} has no such step; the trace has {held}.")
 
 
-def _analyse(timeline: Timeline, rank: int | None) -> RankOutcome:
+def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
+    """The analysis of what was read of a trace.
+
+    Args:
+        timeline: one rank, whose window is longer than nothing.
+        rank: its number; None if it is unknown.
+    """
     activity, window = timeline.activity, timeline.window
     whole, by_step = break_down(timeline.sets, window)
     launches = launch_statistics(

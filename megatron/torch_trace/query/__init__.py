@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL over the tables of traces: read only, and only what a query names is made.
+
+words       what a query may say, and which tables it names
+columns     tables and columns with their units
+tables      the tables of traces, or of a folder that `export` wrote
+mistakes    what polars says about a query, as one sentence
+answer      `sql`
+"""
