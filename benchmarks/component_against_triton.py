@@ -6,6 +6,10 @@
 Norm (eager, operators, compiled), attention (unfused, SDPA, flash), a mixture of 8 experts (one
 after the other, grouped), a whole layer, and the roofline of the card. One line of JSON for each
 variant: both medians in us, and the one divided by the other.
+
+The speed of the CPU moves from second to second, and it sets the time of a step whose launches the
+GPU waits for. So both measure the same component by turns, five times each, and `ratio` is of the
+medians of their medians; `command_us` is what the command said before.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -23,25 +28,44 @@ from megatron.torch_profile.component.answer.kept import keep
 from megatron.torch_profile.component.answer.text import render
 from megatron.torch_profile.component.building import built_step
 from megatron.torch_profile.component.config import Config, read
+from megatron.torch_profile.component.measure.clocks import clock_of
 from megatron.torch_profile.component.run import run
+from megatron.torch_profile.component.step import Step
 from megatron.torch_profile.component.variants import Case, cases
 
 CONFIGS = ("norm", "attention", "moe", "layer")
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "component"
 
 
-def by_triton(case: Case, config: Config, device: str) -> float:
-    """The median in us."""
-    from triton.testing import do_bench
+TURNS = 5
+"""Of each."""
 
+
+def by_turns(case: Case, config: Config, device: str) -> tuple[list[float], list[float]]:
+    """Medians in us: of our clock, of triton.testing.do_bench, and again."""
     if case.compile is not None:
         torch._dynamo.reset()
     step = built_step(case, config, device)
-    step()
-    tensors = (*step.component.parameters(), *step.component.inputs)
-    wanted = [one for one in tensors if one.requires_grad]
-    median = do_bench(step, warmup=25, rep=200, grad_to_none=wanted, return_mode="median")
-    return 1e3 * float(median)
+    clock = clock_of(device, flush=config.flush_l2)
+    for _ in range(max(1, config.warmup)):
+        step.prepare()
+        step()
+        step.check_shapes()
+    wanted = [one for one in (*step.component.parameters(), *step.component.inputs)]
+    wanted = [one for one in wanted if one.requires_grad]
+    ours, theirs = [], []
+    for _ in range(TURNS):
+        ours.append(median(clock.times(step, config.measure)) / 1e3)
+        theirs.append(by_triton(step, wanted) if device == "cuda" else float("nan"))
+    return ours, theirs
+
+
+def by_triton(step: Step, wanted: list[torch.Tensor]) -> float:
+    """The median in us."""
+    from triton.testing import do_bench
+
+    found = do_bench(step, warmup=10, rep=60, grad_to_none=wanted, return_mode="median")
+    return 1e3 * float(found)
 
 
 def main() -> None:
@@ -56,7 +80,7 @@ def main() -> None:
         if time.monotonic() - began > words.seconds:
             print(json.dumps({"config": name, "left_out": "no time left"}), flush=True)
             continue
-        changes = (f"dir={words.out}", "measure=100", "warmup=10", *words.override)
+        changes = (f"dir={words.out}", "measure=60", "warmup=20", *words.override)
         try:
             measure(name, read(str(FOLDER / f"{name}.yaml"), changes))
         except Exception as error:
@@ -76,11 +100,18 @@ def measure(name: str, config: Config) -> None:
             if one.summary is None:
                 print(json.dumps({"config": name, "variant": case.name, "failed": one.failure}))
                 continue
-            ours = one.summary.median / 1e3
-            theirs = by_triton(case, config, device) if device == "cuda" else float("nan")
-            row = {"config": name, "variant": case.name, "ours_us": round(ours, 2)}
-            if theirs == theirs:
-                row |= {"triton_us": round(theirs, 2), "ratio": round(ours / theirs, 3)}
+            ours, theirs = by_turns(case, config, device)
+            row = {
+                "config": name,
+                "variant": case.name,
+                "ours_us": round(median(ours), 2),
+                "triton_us": round(median(theirs), 2),
+                "ratio": round(median(ours) / median(theirs), 3),
+                "turns": [[round(a, 2), round(b, 2)] for a, b in zip(ours, theirs, strict=True)],
+                "command_us": round(one.summary.median / 1e3, 2),
+                "gpu_us": None if one.gpu_ns is None else round(one.gpu_ns / 1e3, 2),
+                "findings": [finding.code for finding in one.findings],
+            }
             print(json.dumps(row), flush=True)
 
 

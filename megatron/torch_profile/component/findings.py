@@ -9,10 +9,13 @@ from dataclasses import replace
 from megatron.torch_profile.component.measure.finding import Finding
 from megatron.torch_profile.component.results import Result
 from megatron.torch_profile.component.step import Step
-from megatron.torch_trace.wording import percent
+from megatron.torch_trace.wording import duration, percent
 
 _WIDE = ("float32", "float64")
 _NOISY = 0.25
+_LAUNCH_BOUND = 0.75
+"""If the GPU works for a smaller share of the step."""
+_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 def of_result(result: Result, step: Step) -> Result:
@@ -36,6 +39,7 @@ def _findings(result: Result, step: Step) -> Iterator[Finding]:
             f"It reaches {percent(result.roof_share)} of the roof: others were at work when the "
             "ceilings were measured, or it skips work that torch counts (a causal mask).",
         )
+    yield from _launch_bound(result)
     summary = result.summary
     if summary is not None and summary.spread > _NOISY:
         yield Finding(
@@ -43,3 +47,24 @@ def _findings(result: Result, step: Step) -> Iterator[Finding]:
             f"From p10 to p90 the steps spread over {percent(summary.spread)} of the median; "
             "measure more steps, or keep others off this device.",
         )
+
+
+def _launch_bound(result: Result) -> Iterator[Finding]:
+    summary, gpu = result.summary, result.gpu_ns
+    if summary is None or gpu is None or gpu >= _LAUNCH_BOUND * summary.median:
+        return
+    queued = ""
+    if result.queued_ns is not None and result.queued_ns < _LAUNCH_BOUND * summary.median:
+        queued = f" With its calls queued beforehand a step takes {duration(result.queued_ns)}."
+    graphs = result.case.compile is not None and result.case.compile.mode in _CUDA_GRAPHS
+    better = (
+        "larger inputs fill the GPU better"
+        if graphs
+        else "CUDA graphs (`compile: reduce-overhead`), fewer kernels or larger inputs would help"
+    )
+    yield Finding(
+        "launch_bound",
+        f"The GPU works {duration(gpu)} of the {duration(summary.median)} that a step takes; for "
+        f"the rest ({percent(1 - gpu / summary.median)}) it waits for the CPU's calls.{queued} "
+        f"The time of this step is the CPU's: {better}.",
+    )

@@ -23,11 +23,13 @@ class Measured:
     Args:
         times: of each measured step, in ns, in their order.
         peak_bytes: most in use of the GPU's memory for this case; None without a GPU.
+        queued_ns: the median of steps whose calls waited for the GPU already; None without one.
     """
 
     rank: int
     times: tuple[int, ...]
     peak_bytes: int | None = None
+    queued_ns: float | None = None
 
     @property
     def summary(self) -> Summary:
@@ -92,6 +94,21 @@ class Result:
         if self.waterfall is None or not self.waterfall.gpu:
             return None
         return len(self.waterfall.pieces)
+
+    @property
+    def queued_ns(self) -> float | None:
+        """Of the slowest rank."""
+        return self.slowest.queued_ns if self.slowest else None
+
+    @property
+    def gpu_ns(self) -> float | None:
+        """How long the GPU works in a step; None without a GPU.
+
+        The lower one of two: what runs in the recorded step, which gaps between kernels are not
+        part of, and the step whose calls waited for the GPU.
+        """
+        busy = self.waterfall.busy_ns if self.waterfall and self.waterfall.gpu else None
+        return min((one for one in (busy, self.queued_ns) if one is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

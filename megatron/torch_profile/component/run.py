@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -104,7 +105,9 @@ class Measurer:
         with watch.listening():
             times = self.clock.times(step, config.measure)
         peak = self._peak(before)
-        mine = Measured(self.ranks.rank, tuple(times), peak)
+        queued = self.clock.queued(step, median(times))
+        self.iteration += len(queued)
+        mine = Measured(self.ranks.rank, tuple(times), peak, median(queued) if queued else None)
         measured_from = self.iteration + 1
         self.iteration += config.measure
         found = self.ranks.gathered(mine)

@@ -45,15 +45,19 @@ class Step:
         self._marks = case.compile is not None and case.compile.mode in _CUDA_GRAPHS
         self._gradients: list[torch.Tensor] | None = None
         self._shapes: list[Any] | None = None
+        self._leaves: list[torch.Tensor] = self._inputs()
+        self._with_gradient: list[torch.Tensor] | None = None
         self._output: Any = None
         self.output_dtypes: set[str] = set()
 
     def prepare(self) -> None:
-        """Before each step, outside of what is measured: no gradients, no output."""
+        """Before each step, outside of what is measured: no gradients, no output.
+
+        Quick, as all that runs between two steps: a GPU that is done would have to wait for it.
+        """
         self._output = None
-        for tensor in (*self.component.parameters(), *self._inputs()):
-            if tensor.grad is not None and not self.component.whole_step:
-                tensor.grad = None
+        for tensor in self._tensors_with_gradient():
+            tensor.grad = None
         if self._marks:
             torch.compiler.cudagraph_mark_step_begin()
 
@@ -83,7 +87,9 @@ class Step:
         Raises:
             ShapesError: an output or an input has another shape or dtype.
         """
-        now = [(tuple(one.shape), one.dtype) for one in (*self._inputs(), *self.outputs())]
+        single = isinstance(self._output, torch.Tensor)
+        outputs = [self._output] if single else self.outputs()
+        now = [(one.shape, one.dtype) for one in (*self._leaves, *outputs)]
         if self._shapes is None:
             self._shapes = now
             self.output_dtypes = {_name(one.dtype) for one in self.outputs()}
@@ -122,6 +128,19 @@ class Step:
         if self._gradients is None:
             self._gradients = [torch.randn_like(one) for one in tensors]
         torch.autograd.backward(tensors, self._gradients)
+
+    def _tensors_with_gradient(self) -> list[torch.Tensor]:
+        """Those that lose their gradient between steps; asked for once, after the first step."""
+        if self.component.whole_step:
+            return []
+        if self._with_gradient is not None:
+            return self._with_gradient
+        found = [
+            one for one in (*self.component.parameters(), *self._leaves) if one.requires_grad
+        ]
+        if self._shapes is not None:
+            self._with_gradient = found
+        return found
 
     def _inputs(self) -> list[torch.Tensor]:
         leaves = _pytree.tree_leaves((self.component.inputs, dict(self.component.keywords)))

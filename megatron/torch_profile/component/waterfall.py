@@ -42,6 +42,16 @@ class Waterfall:
         """From the first begin to the last end."""
         return max((one.start_ns + one.duration_ns for one in self.pieces), default=0)
 
+    @property
+    def busy_ns(self) -> int:
+        """In which at least one piece runs."""
+        found, end = 0, 0
+        for one in self.pieces:
+            last = one.start_ns + one.duration_ns
+            found += max(0, last - max(end, one.start_ns))
+            end = max(end, last)
+        return found
+
 
 def waterfall_of(trace: Path, steps: int) -> Waterfall:
     """The last step of a trace of so many steps, each of which runs the same."""

@@ -44,6 +44,8 @@ def _variant(answer: Answer, one: Result) -> dict[str, Any]:
         "bytes": one.work.bytes if one.work else None,
         "peak_memory_bytes": one.peak_bytes,
         "kernels": one.kernels,
+        "gpu_us": None if one.gpu_ns is None else one.gpu_ns / 1e3,
+        "queued_us": None if one.queued_ns is None else one.queued_ns / 1e3,
         "roof_share": one.roof_share,
         "bound_by": one.ceilings.bound_by(one.work) if one.ceilings and one.work else None,
         "ceilings": asdict(one.ceilings) if one.ceilings else None,

@@ -9,6 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
+_QUEUED_STEPS = 10
+_LONGEST_WAIT_CYCLES = 200_000_000
+"""About a tenth of a second."""
+_CYCLES_PER_NS = 2.0
+"""No GPU runs much faster."""
 _FLUSHED_BYTES = 256 << 20
 """More than the L2 cache of any GPU; triton.testing.do_bench overwrites as much."""
 
@@ -34,6 +39,13 @@ class Clock(Protocol):
     def times(self, steps: Steps, count: int) -> list[int]:
         """How long each of `count` steps takes, in ns."""
 
+    def queued(self, steps: Steps, step_ns: float) -> list[int]:
+        """How long a few steps take whose calls wait for the device already, in ns.
+
+        Args:
+            step_ns: how long a step takes otherwise.
+        """
+
 
 class HostClock:
     """The host's clock around each step: for devices that work while they are called.
@@ -57,6 +69,10 @@ class HostClock:
             found.append(self._now() - began)
             steps.check_shapes()
         return found
+
+    def queued(self, steps: Steps, step_ns: float) -> list[int]:
+        """None: such a device has no queue."""
+        return []
 
 
 class EventClock:
@@ -89,9 +105,33 @@ class EventClock:
             end.record()
             steps.check_shapes()
         torch.cuda.synchronize()
-        return [
-            round(1e6 * begin.elapsed_time(end)) for begin, end in zip(begins, ends, strict=True)
-        ]
+        return _between(begins, ends)
+
+    def queued(self, steps: Steps, step_ns: float) -> list[int]:
+        """How long a few steps take whose calls wait for the GPU already, in ns.
+
+        A kernel that does nothing keeps the GPU busy for twice as long as a step takes, so that the
+        CPU has made all calls of the step before the GPU begins it.
+        """
+        begins = [torch.cuda.Event(enable_timing=True) for _ in range(_QUEUED_STEPS)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(_QUEUED_STEPS)]
+        cycles = min(_LONGEST_WAIT_CYCLES, int(2 * step_ns * _CYCLES_PER_NS))
+        for begin, end in zip(begins, ends, strict=True):
+            torch.cuda.synchronize()
+            steps.prepare()
+            torch.cuda._sleep(cycles)
+            if self._cache is not None:
+                self._cache.zero_()
+            begin.record()
+            steps()
+            end.record()
+        torch.cuda.synchronize()
+        return _between(begins, ends)
+
+
+def _between(begins: list[torch.cuda.Event], ends: list[torch.cuda.Event]) -> list[int]:
+    """From each begin to its end, in ns."""
+    return [round(1e6 * begin.elapsed_time(end)) for begin, end in zip(begins, ends, strict=True)]
 
 
 def clock_of(device: str, *, flush: bool) -> Clock:
