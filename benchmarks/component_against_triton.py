@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -51,12 +52,14 @@ def by_turns(case: Case, config: Config, device: str) -> tuple[list[float], list
         step.prepare()
         step()
         step.check_shapes()
-    wanted = [one for one in (*step.component.parameters(), *step.component.inputs)]
-    wanted = [one for one in wanted if one.requires_grad]
-    ours, theirs = [], []
+    tensors = (*step.component.parameters(), *step.component.inputs)
+    wanted = [one for one in tensors if one.requires_grad]
+    ours: list[float] = []
+    theirs: list[float] = []
     for _ in range(TURNS):
         ours.append(median(clock.times(step, config.measure)) / 1e3)
-        theirs.append(by_triton(step, wanted) if device == "cuda" else float("nan"))
+        if device == "cuda":
+            theirs.append(by_triton(step, wanted))
     return ours, theirs
 
 
@@ -101,17 +104,19 @@ def measure(name: str, config: Config) -> None:
                 print(json.dumps({"config": name, "variant": case.name, "failed": one.failure}))
                 continue
             ours, theirs = by_turns(case, config, device)
-            row = {
+            row: dict[str, Any] = {
                 "config": name,
                 "variant": case.name,
                 "ours_us": round(median(ours), 2),
-                "triton_us": round(median(theirs), 2),
-                "ratio": round(median(ours) / median(theirs), 3),
-                "turns": [[round(a, 2), round(b, 2)] for a, b in zip(ours, theirs, strict=True)],
+                "turns_ours": [round(us, 2) for us in ours],
                 "command_us": round(one.summary.median / 1e3, 2),
                 "gpu_us": None if one.gpu_ns is None else round(one.gpu_ns / 1e3, 2),
                 "findings": [finding.code for finding in one.findings],
             }
+            if theirs:
+                row["triton_us"] = round(median(theirs), 2)
+                row["turns_triton"] = [round(us, 2) for us in theirs]
+                row["ratio"] = round(median(ours) / median(theirs), 3)
             print(json.dumps(row), flush=True)
 
 

@@ -135,9 +135,7 @@ class Step:
             return []
         if self._with_gradient is not None:
             return self._with_gradient
-        found = [
-            one for one in (*self.component.parameters(), *self._leaves) if one.requires_grad
-        ]
+        found = [one for one in (*self.component.parameters(), *self._leaves) if one.requires_grad]
         if self._shapes is not None:
             self._with_gradient = found
         return found

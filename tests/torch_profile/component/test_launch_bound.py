@@ -23,11 +23,9 @@ def launch_bound(result: Result) -> list[str]:
     return [one.sentence for one in found if one.code == "launch_bound"]
 
 
-def result(microseconds: int, queued: float | None, compile: Compile | None = None) -> Result:
+def result(microseconds: int, queued: float | None, compiled: Compile | None = None) -> Result:
     times = tuple([1000 * microseconds] * 5)
-    case = Case(
-        "", (), "norm", {}, {}, "bfloat16", "forward", compile, autocast=None, cast=None
-    )
+    case = Case("", (), "norm", {}, {}, "bfloat16", "forward", compiled, autocast=None, cast=None)
     return Result(case, (Measured(0, times, None, queued),), waterfall=KERNELS)
 
 
