@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the monitor costs, whether it names a rank that sleeps, and whether hangs are named right.
+"""What the monitor costs, whether it names ranks that sleep, and windows that are asked for.
 
-    python benchmarks/watch.py OUT                 4 GPUs, below 90 s
-    python benchmarks/watch.py OUT --cpu --quick   small models, over gloo
+    python benchmarks/watch.py OUT                           2 GPUs, below 100 s
+    python benchmarks/watch.py OUT --cpu --quick --ranks 4   a small model, over gloo
 
-Two launches of `pretrain_gpt.py`. In the first, blocks of ten iterations with the monitor and
-without it alternate; then a rank sleeps in three iterations, again and again, each time another
-one; then one rank's data come late for seconds; then one is stopped by SIGSTOP. In the second,
-which starts meanwhile, one rank leaves out a collective. OUT/watch.json has the answers.
+One launch of `pretrain_gpt.py`. A rank sleeps in three iterations one after the other, 20 times:
+other ranks, other parts, other times. Then windows are asked for: by a file, by a signal, and by
+iterations that are several times as long. Until the time is up, blocks of 32 iterations with the
+monitor and without it alternate in the same processes, in the order on, off, off, on. Answers are
+printed as they come, and are in OUT/watch.json.
 """
 
 from __future__ import annotations
@@ -15,214 +16,218 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import runpy
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROLE, QUICK = "WATCH_ROLE", "WATCH_QUICK"
-SETTLE, BLOCK = 12, 10
-FEW = os.environ.get(QUICK) == "1" or "--quick" in sys.argv
-BLOCKS = 4 if FEW else 16
-EPISODE, SLEEPS = 9, 3
-EPISODES = 4 if FEW else 20
-PAIRED = SETTLE + BLOCK * BLOCKS
-NAMED = PAIRED + EPISODE * EPISODES
-LATE_AT, STOP_AT = NAMED + 6, NAMED + 12
-HANG_SECONDS, LATE_SECONDS = 8.0, 11.0
-SLEEP_SECONDS = 0.04
-SKIPS_AT = 5
+OUT, RANKS, TIMES = "WATCH_OUT", "WATCH_RANKS", "WATCH_TIMES"
+SETTLE, EPISODE, SLEEPS, EPISODES = 40, 12, 3, 20
+PARTS = ("forward", "backward", "optimizer")
+SIZES = (0.3, 0.5, 0.75, 1.0)
+"""Of an iteration; --times multiplies them."""
+SLOW_AT, SLOW_LONG, SLOW_TIMES = SETTLE + EPISODE * EPISODES + 12, 3, 8
+BLOCK, SWITCH, LATEST = 32, 2, 100_000
+FIRST_BLOCK = -(-(SLOW_AT + 12) // BLOCK) * BLOCK + BLOCK // 2
+"""The one iteration in 32 that is measured in parts lies in the middle of a block."""
 
 
-def sleeper(iteration: int) -> tuple[int, str] | None:
-    """Who sleeps in an iteration, and where; the last iterations of an episode are quiet."""
-    episode, within = divmod(iteration - PAIRED - 1, EPISODE)
+def sleep_of(iteration: int, ranks: int) -> tuple[int, str, float] | None:
+    """Rank, part, and share of an iteration; the last iterations of an episode are quiet."""
+    episode, within = divmod(iteration - SETTLE - 1, EPISODE)
+    if SLOW_AT <= iteration < SLOW_AT + SLOW_LONG:
+        return ranks - 1, "forward", SLOW_TIMES
     if not 0 <= episode < EPISODES or within >= SLEEPS:
         return None
-    return episode * 3 % 4, ("forward", "data")[episode % 2]
+    return episode * 3 % ranks, PARTS[episode % 3], SIZES[episode // 3 % 4]
+
+
+def is_on(iteration: int) -> bool:
+    """Whether the monitor is on: in the order on, off, off, on."""
+    block = (iteration - FIRST_BLOCK) // BLOCK
+    return block < 0 or block % 4 in (0, 3)
 
 
 class FaultyRank:
     """In a process of training: what happens in which iteration."""
 
     def __init__(self) -> None:
-        self.rank = int(os.environ["RANK"])
-        self.quick = os.environ[QUICK] == "1"
+        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ[RANKS])
         self.iteration = 0
         self.done: set[tuple[int, str]] = set()
-        self.begins: list[tuple[int, float, bool]] = []
+        self.begins: list[float] = []
         self.seams: Any = None
         self.clock: Any = None
         self.on = True
+        self.usual = 0.0
+        self.lines: list[str] = []
 
-    def at(self, where: str) -> None:
-        """Training is in the forward, or asks for data: for the first time in this iteration."""
-        if (self.iteration, where) in self.done:
+    def at(self, part: str) -> None:
+        """Training is in a part of the iteration: for the first time in this one."""
+        if (self.iteration, part) in self.done:
             return
-        self.done.add((self.iteration, where))
-        if sleeper(self.iteration) == (self.rank, where):
-            time.sleep(SLEEP_SECONDS * (25 if self.quick else 1))
-        if self.iteration == LATE_AT and (self.rank, where) == (1, "data"):
-            time.sleep(LATE_SECONDS)
-        if self.iteration == STOP_AT and (self.rank, where) == (2, "forward"):
-            os.kill(os.getpid(), signal.SIGSTOP)
+        self.done.add((self.iteration, part))
+        sleep = sleep_of(self.iteration, self.ranks)
+        if sleep is not None and sleep[:2] == (self.rank, part):
+            time.sleep(sleep[2] * self.usual * float(os.environ[TIMES]))
 
     def begins_step(self, heartbeat: Any, iteration: int) -> None:
         """Switch the monitor on or off, block by block."""
         self.iteration = iteration
         if self.clock is None:
             self.clock = heartbeat.clock
-        wanted = not SETTLE < iteration <= PAIRED or (iteration - SETTLE - 1) // BLOCK % 2 == 0
-        if wanted != self.on:
-            self.on = wanted
+        if is_on(iteration) != self.on:
+            self.on = not self.on
             self.clock._now = None
-            heartbeat.clock = self.clock if wanted else None
-            (self.seams.apply if wanted else self.seams.remove)()
-        self.begins.append((iteration, time.perf_counter(), self.on))
-        if iteration == PAIRED + 1 and self.rank == 0:
-            Path(os.environ["WATCH_OUT"], "begins.json").write_text(json.dumps(self.begins))
+            heartbeat.clock = self.clock if self.on else None
+            if not self.on:
+                self.clock._watches = False
+                self.seams.remove()
+        now = time.perf_counter()
+        if iteration <= SETTLE:
+            self.begins.append(now)
+            self.usual = (
+                median(b - a for a, b in pairwise(self.begins[-20:])) if iteration > 5 else 0
+            )
+        self.lines.append(f"{iteration} {now:.7f}\n")
+        if self.rank == 0 and iteration % 8 == 0:
+            with Path(os.environ[OUT], "begins.txt").open("a") as file:
+                file.writelines(self.lines)
+            self.lines.clear()
 
     def install(self) -> None:
+        import torch
         from megatron.core.models.gpt import GPTModel
-        from megatron.core.rerun_state_machine import RerunDataIterator
+        from megatron.core.optimizer.optimizer import MixedPrecisionOptimizer
+        from megatron.core.pipeline_parallel import schedules
 
         from megatron.torch_profile.monitor.heartbeat import Heartbeat
+        from megatron.torch_profile.monitor.iterations.monitor import Monitor
         from megatron.torch_profile.monitor.iterations.seams import Seams
 
         self._before(GPTModel, "forward", "forward")
-        self._before(RerunDataIterator, "__next__", "data")
-        begin_step, apply, faults = Heartbeat.begin_step, Seams.apply, self
+        self._before(torch.Tensor, "backward", "backward")
+        self._before(torch.autograd, "backward", "backward")
+        self._before(schedules, "custom_backward", "backward")
+        self._before(MixedPrecisionOptimizer, "step_with_ready_grads", "optimizer")
+        begin_step, watch, look, faults = Heartbeat.begin_step, Seams.watch, Monitor.look, self
 
         def begin(heartbeat: Heartbeat, iteration: int) -> None:
             faults.begins_step(heartbeat, iteration)
             begin_step(heartbeat, iteration)
 
-        def applied(seams: Seams) -> None:
+        def watched(seams: Seams, on: bool) -> None:
             faults.seams = seams
-            apply(seams)
+            watch(seams, on)
 
-        Heartbeat.begin_step, Seams.apply = begin, applied  # type: ignore[method-assign]
+        def looks(monitor: Monitor) -> None:
+            if faults.on:
+                look(monitor)
 
-    def _before(self, owner: Any, name: str, where: str) -> None:
+        Heartbeat.begin_step, Seams.watch, Monitor.look = begin, watched, looks  # type: ignore[method-assign]
+
+    def _before(self, owner: Any, name: str, part: str) -> None:
         original = getattr(owner, name)
 
         def late(*args: Any, **kwargs: Any) -> Any:
-            self.at(where)
+            self.at(part)
             return original(*args, **kwargs)
 
         setattr(owner, name, late)
 
 
-def skip_one() -> None:
-    """In a process of training: the last rank leaves out a reduction of its tensor parallelism."""
-    from megatron.core.tensor_parallel import mappings
-
-    from megatron.torch_profile.followers import followers
-
-    original = mappings._reduce
-    skipped: list[int] = []
-
-    def reduce(*args: Any, **kwargs: Any) -> Any:
-        heartbeat = followers.heartbeat
-        if heartbeat is not None and heartbeat.iteration == SKIPS_AT and not skipped:
-            skipped.append(1)
-            print("rank 3 leaves out a reduction", flush=True)
-            return args[0]
-        return original(*args, **kwargs)
-
-    if os.environ["RANK"] == "3":
-        mappings._reduce = reduce
-
-
 def train() -> None:
     """In a process of training."""
-    print("pid", os.getpid(), flush=True)
-    if os.environ[ROLE] == "skip":
-        skip_one()
-    else:
-        FaultyRank().install()
+    print("pid", os.getpid(), "rank", os.environ["RANK"], flush=True)
+    FaultyRank().install()
     sys.argv = [str(REPOSITORY / "pretrain_gpt.py"), *sys.argv[1:]]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 class Launch:
-    """One launch with its folder."""
+    """The launch with its folder."""
 
-    def __init__(self, role: str, options: argparse.Namespace) -> None:
-        self.folder = options.out / role
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.folder, self.ranks = options.out, options.ranks
         self.folder.mkdir(parents=True)
-        layers, hidden, heads, sequence = (
-            (3, 3072, 24, 2048) if role == "watch" else (2, 512, 8, 512)
-        )
-        if options.quick:
-            layers, hidden, heads, sequence = 2, 32, 4, 32
+        layers, hidden, heads, sequence = (2, 32, 4, 32) if options.quick else (2, 1024, 16, 1024)
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
-            __file__, "--num-layers", str(layers), "--hidden-size", str(hidden),
+            sys.executable, "-m", "torch.distributed.run", "--standalone",
+            "--nproc-per-node", str(options.ranks), __file__,
+            "--num-layers", str(layers), "--hidden-size", str(hidden),
             "--num-attention-heads", str(heads), "--seq-length", str(sequence),
-            "--max-position-embeddings", str(sequence), "--micro-batch-size", "2",
-            "--global-batch-size", "16", "--tensor-model-parallel-size", "2",
-            "--train-iters", str(STOP_AT + 5), "--lr", "1e-4", "--bf16", "--mock-data",
-            "--tokenizer-type", "NullTokenizer", "--log-interval", "1",
-            "--vocab-size", "256" if options.quick else "32000",
-            "--eval-interval", "1000", "--eval-iters", "0", "--transformer-impl", "local",
+            "--max-position-embeddings", str(sequence), "--micro-batch-size", "1",
+            "--global-batch-size", str(2 * options.ranks // 2), "--tensor-model-parallel-size", "2",
+            "--train-iters", str(LATEST), "--lr", "1e-4", "--bf16", "--mock-data",
+            "--tokenizer-type", "NullTokenizer", "--log-interval", "50",
+            "--vocab-size", "256" if options.quick else "8000",
+            "--eval-interval", str(LATEST), "--eval-iters", "0", "--transformer-impl", "local",
             "--distributed-timeout-minutes", "10", "--use-distributed-optimizer",
             "--overlap-grad-reduce", "--overlap-param-gather",
-            "--torch-profile", "--torch-profile-iterations", str(STOP_AT + 4),
-            "--torch-profile-dir", str(self.folder),
-            "--torch-profile-on-hang", str(HANG_SECONDS),
-            *(["--torch-profile-monitor"] if role == "watch" else []),
+            "--torch-profile", "--torch-profile-iterations", str(LATEST),
+            "--torch-profile-ranks", "all", "--torch-profile-monitor",
+            "--torch-profile-trigger", "file", "signal", "slow-iteration",
+            "--torch-profile-trigger-factor", "5", "--torch-profile-trigger-ranks", "slowest",
+            "--torch-profile-trigger-windows", "1", "--torch-profile-dir", str(self.folder),
         ]  # fmt: skip
         environment = {
             "CUDA_DEVICE_MAX_CONNECTIONS": "1",
             "PYTHONWARNINGS": "ignore",
             **os.environ,
-            ROLE: role,
-            QUICK: "1" if options.quick else "0",
-            "WATCH_OUT": str(self.folder),
+            OUT: str(self.folder),
+            RANKS: str(options.ranks),
+            TIMES: str(options.times),
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
         }
         if options.cpu:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        self.log = self.folder / "train.log"
-        with self.log.open("wb") as log:
+        self.log_file = self.folder / "train.log"
+        with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
-    def until(self, seen: Callable[[], bool], end: float) -> bool:
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    @property
+    def iteration(self) -> int:
+        """About the one that runs."""
+        begins = self.begins()
+        return max(begins) if begins else 0
+
+    def begins(self) -> dict[int, float]:
+        """When iterations began on rank 0."""
+        file = self.folder / "begins.txt"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return {int(at): float(when) for at, when in map(str.split, lines)}
+
+    def until(self, seen: Callable[[], Any], end: float) -> bool:
         """Wait for something; False where it does not come in time."""
         while not seen():
             if time.monotonic() > end or self.process.poll() is not None:
-                return seen()
-            time.sleep(0.2)
+                return bool(seen())
+            time.sleep(0.3)
         return True
 
-    def records(self, iteration: int, suffix: str = ".hang.json") -> list[str]:
-        return [one.name for one in self.folder.rglob(f"*iter-{iteration:07d}*{suffix}")]
-
-    def hang(self) -> Any:
-        from megatron import torch_trace
-
-        try:
-            (run,) = (path.parent for path in self.folder.rglob("run.json"))
-            answer = torch_trace.hang(run)
-            causes = [blame.cause.value for blame in answer.blames]
-            return {"culprits": answer.culprits, "causes": causes, "verdict": answer.verdict}
-        except Exception as error:
-            return {"error": f"{type(error).__name__}: {error}"}
+    def answers(self) -> list[dict[str, Any]]:
+        """What became of the requests."""
+        files = sorted(self.folder.rglob("requests/*.answer.json"))
+        return [json.loads(file.read_text()) for file in files]
 
     def end(self) -> None:
-        """End it with all its ranks, also those that are stopped."""
-        for pid in re.findall(r"^pid (\d+)", self.log.read_text(errors="replace"), re.MULTILINE):
+        """End it with all its ranks."""
+        for pid in re.findall(r"^pid (\d+)", self.log, re.MULTILINE):
             try:
                 os.kill(int(pid), signal.SIGKILL)
             except ProcessLookupError:
@@ -231,85 +236,125 @@ class Launch:
         self.process.wait()
 
 
-def cost(folder: Path) -> dict[str, Any]:
-    """Iterations with the monitor against those without, neighbouring blocks against each other."""
-    begins = json.loads((folder / "begins.json").read_text())
-    blocks: list[tuple[bool, list[float]]] = []
-    for (iteration, start, on), (_, end, _) in pairwise(begins):
-        within = (iteration - SETTLE - 1) % BLOCK
-        if SETTLE < iteration <= PAIRED:
-            if within == 0:
-                blocks.append((on, []))
-            if within >= 2:  # what was switched has settled
-                blocks[-1][1].append(end - start)
-    medians = [(on, median(times)) for on, times in blocks if times]
-    pairs = [
-        100.0 * ((a if on else b) / (b if on else a) - 1.0) for (on, a), (_, b) in pairwise(medians)
-    ]
-    return {
-        "iteration_ms_with": 1e3 * median(t for on, t in medians if on),
-        "iteration_ms_without": 1e3 * median(t for on, t in medians if not on),
-        "cost_pct_median": median(pairs),
-        "cost_pct_mean": fmean(pairs),
-        "cost_pct_pairs": [round(one, 3) for one in pairs],
-    }
-
-
-def named(log: str) -> dict[str, Any]:
+def named(log: str, ranks: int) -> dict[str, Any]:
     """Lines about slow ranks against what was done to ranks."""
     said = re.findall(
         r"rank (\d) \(.*?\) is slow since iteration (\d+): (\S+ \S+) longer in (.*?) than its "
         r"peers, in an iteration of .*? \(seen in iteration (\d+)\)",
         log,
     )
-    expected = {
-        PAIRED + 1 + episode * EPISODE: sleeper(PAIRED + 1 + episode * EPISODE)
-        for episode in range(EPISODES)
-    }
-    right, false = [], []
+    begins = [SETTLE + 1 + episode * EPISODE for episode in range(EPISODES)]
+    right: dict[int, Any] = {}
+    others = []
     for rank, since, excess, part, seen in said:
-        # On a GPU the first slow iteration has the monitor look closely, from the next one on.
-        planned = expected.get(int(since)) or expected.get(int(since) - 1)
-        is_right = planned is not None and planned[0] == int(rank) and int(seen) <= int(since) + 2
-        (right if is_right else false).append((int(rank), int(since), excess, part, int(seen)))
-    return {"named": len(right), "of": EPISODES, "right": right, "other_lines": false}
+        line = (int(rank), int(since), excess, part, int(seen))
+        begin = max((one for one in begins if one <= int(since)), default=0)
+        planned = sleep_of(begin, ranks) if begin else None
+        if planned and planned[0] == int(rank) and int(seen) <= begin + 2 and begin not in right:
+            right[begin] = (planned, line)
+        elif not SLOW_AT <= int(since) < SLOW_AT + SLOW_LONG:
+            others.append(line)
+    parts = sum(planned[1] in line[3] for planned, line in right.values())
+    missed = [(one, sleep_of(one, ranks)) for one in begins if one not in right]
+    return {
+        "named": len(right), "of": EPISODES, "part_right": parts, "missed": missed,
+        "other_lines": others, "lines": [line for _, line in right.values()],
+    }  # fmt: skip
+
+
+def blocks(begins: dict[int, float]) -> Iterator[tuple[int, bool, float]]:
+    """First iteration, whether the monitor was on, and seconds of whole blocks, without their
+    first iterations."""
+    first = FIRST_BLOCK
+    while first + BLOCK in begins:
+        yield first, is_on(first), begins[first + BLOCK] - begins[first + SWITCH]
+        first += BLOCK
+
+
+def cost(begins: dict[int, float], windows: list[tuple[int, int]]) -> dict[str, Any] | None:
+    """Pairs of neighbouring blocks; those in which a window was recorded do not count."""
+    whole = [*blocks(begins)]
+    pairs = []
+    for (a_first, a_on, a), (_, _, b) in zip(whole[::2], whole[1::2], strict=False):
+        if not any(
+            first - 4 < a_first + 2 * BLOCK and a_first <= last + 8 for first, last in windows
+        ):
+            pairs.append(100.0 * ((a / b if a_on else b / a) - 1.0))
+    if len(pairs) < 2:
+        return None
+    draw = random.Random(0)
+    drawn = sorted(median(draw.choices(pairs, k=len(pairs))) for _ in range(2000))
+    in_parts, plain = [], []
+    for first, on, _ in whole:
+        for at in range(first + SWITCH, first + BLOCK):
+            if on and at + 1 in begins:
+                (plain if at % 32 else in_parts).append(begins[at + 1] - begins[at])
+    off = [s / (BLOCK - SWITCH) for _, on, s in whole if not on]
+    return {
+        "pairs": len(pairs),
+        "iteration_ms_without": round(1e3 * median(off), 3),
+        "cost_pct_median": round(median(pairs), 3),
+        "cost_pct_95": [round(drawn[50], 3), round(drawn[-51], 3)],
+        "cost_pct_mean": round(fmean(pairs), 3),
+        "in_parts_longer_pct": round(100.0 * (median(in_parts) / median(plain) - 1.0), 2),
+        "pairs_pct": [round(one, 2) for one in pairs],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--quick", action="store_true", help="small models")
+    parser.add_argument("--quick", action="store_true", help="a small model")
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
-    parser.add_argument("--seconds", type=float, default=86)
+    parser.add_argument("--ranks", type=int, default=2, help="2 or 4 [default: %(default)s]")
+    parser.add_argument("--times", type=float, default=1.0, help="longer sleeps, on a busy CPU")
+    parser.add_argument("--seconds", type=float, default=98)
     options = parser.parse_args()
-    end = time.monotonic() + options.seconds
+    began = time.monotonic()
+    end = began + options.seconds
     answers: dict[str, Any] = {}
-    watch, skip = Launch("watch", options), None
-    try:
-        watch.until(lambda: (watch.folder / "begins.json").exists(), end - 24)
-        skip = Launch("skip", options)
-        watch.until(lambda: len(watch.records(LATE_AT)) == 4, end - 12)
-        time.sleep(0.5)
-        answers["late"] = watch.hang()
-        watch.until(lambda: len(watch.records(STOP_AT)) == 3, end - 2)
-        skip.until(lambda: len(skip.records(SKIPS_AT)) == 4, end - 2)
-        time.sleep(1)
-        answers["stopped"] = watch.hang()
-        answers["skipped"] = skip.hang()
-        answers["flight_records"] = len(watch.records(STOP_AT, ".flight.pickle"))
-    finally:
-        for launch in filter(None, (watch, skip)):
-            launch.end()
-        log = watch.log.read_text(errors="replace")
-        answers["slow"] = named(log)
-        if (watch.folder / "begins.json").exists():
-            answers["cost"] = cost(watch.folder)
+
+    def tell(what: str, answer: Any) -> None:
+        answers[what] = answer
+        print(f"{time.monotonic() - began:5.1f} s {what}: {json.dumps(answer)}", flush=True)
         (options.out / "watch.json").write_text(json.dumps(answers, indent=1))
-        print(json.dumps(answers, indent=1))
+
+    def see_cost() -> None:
+        asked = [one for one in launch.answers() if "first" in one]
+        seen = cost(launch.begins(), [(one["first"], one["last"]) for one in asked])
+        if seen is not None:
+            tell("cost", seen)
+
+    launch = Launch(options)
+    try:
+        launch.until(lambda: launch.iteration > SETTLE, end)
+        tell("iterations begin", launch.iteration)
+        launch.until(lambda: launch.iteration >= SLOW_AT, end)
+        time.sleep(1.5)
+        tell("slow", named(launch.log, options.ranks))
+        folders = [path.parent for path in options.out.rglob("run.json")]
+        if folders:
+            tool = [sys.executable, "-m", "megatron.torch_trace", "trigger", str(folders[0])]
+            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+            subprocess.run(
+                [*tool, "--iterations", "2", "--wait", "0"], env=environment, check=False
+            )
+            (pid,) = re.findall(rf"^pid (\d+) rank {options.ranks - 1}$", launch.log, re.MULTILINE)
+            os.kill(int(pid), signal.SIGUSR2)
+        while time.monotonic() < end - 1 and launch.process.poll() is None:
+            time.sleep(min(10.0, max(0.1, end - 1 - time.monotonic())))
+            done = [one for one in launch.answers() if one["state"] in ("done", "failed")]
+            if len(done) > len(answers.get("windows", ())):
+                tell("windows", done)
+            see_cost()
+    finally:
+        launch.end()
+        tell("slow", named(launch.log, options.ranks))
+        see_cost()
 
 
 if __name__ == "__main__":
-    if ROLE in os.environ:
+    if OUT in os.environ:
         train()
     else:
         main()

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from statistics import median
 
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.monitor.iterations.measured import PAUSE
 from megatron.torch_profile.monitor.iterations.monitor import Monitor
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
-
-_SLOW = 1.15
-_KNOWN = 5
-_CLOSELY = 8
-"""Iterations that are measured in their parts after a slow one."""
+from megatron.torch_profile.monitor.iterations.sampling import Sampling
 
 
 class Heartbeat:
@@ -38,6 +32,7 @@ class Heartbeat:
         clock: told of iterations and pauses too, if there is a monitor.
         is_recorded: whether a window is in an iteration.
         monitor: whose clock it is.
+        sampling: which iterations the clock measures in their parts.
     """
 
     def __init__(
@@ -45,6 +40,7 @@ class Heartbeat:
         clock: PhaseClock | None = None,
         is_recorded: Callable[[int], bool] = lambda iteration: False,
         monitor: Monitor | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self.monitor = monitor
         self.clock = clock
@@ -55,7 +51,7 @@ class Heartbeat:
         """Told of an iteration that has ended: ms by the host's clock, whether it is no ordinary
         one."""
         self._disturbed = True
-        self._lengths: deque[int] = deque(maxlen=50)
+        self._sampling = sampling or Sampling()
         self.iteration = 0
         self.since_ns = time.monotonic_ns()
         self.paused: str | None = None
@@ -99,17 +95,7 @@ class Heartbeat:
         was, self._was_recorded = self._was_recorded, self._is_recorded(iteration)
         disturbed, self._disturbed = self._disturbed, was or self._was_recorded
         if self.clock is not None:
-            if self.clock.every > 1 and self._was_slow(ended_ns, disturbed):
-                self.clock.look_closely(iteration + _CLOSELY)
-            self.clock.begin_step(iteration, disturbed=self._disturbed)
+            in_parts = self._sampling.in_parts(iteration, ended_ns, disturbed=disturbed)
+            self.clock.begin_step(iteration, disturbed=self._disturbed, in_parts=in_parts)
         if self.ended is not None:
             self.ended(ended, ended_ns / 1e6, disturbed)
-
-    def _was_slow(self, ns: int, disturbed: bool) -> bool:
-        """Whether an iteration took longer than others: all ranks see that alike, for they wait for
-        each other."""
-        if disturbed:
-            return False
-        slow = len(self._lengths) >= _KNOWN and ns > _SLOW * median(self._lengths)
-        self._lengths.append(ns)
-        return slow

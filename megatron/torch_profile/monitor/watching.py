@@ -15,6 +15,7 @@ from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.monitor.iterations.marks import GpuMarks, HostMarks
 from megatron.torch_profile.monitor.iterations.monitor import Monitor
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
+from megatron.torch_profile.monitor.iterations.sampling import EVERY, Sampling
 from megatron.torch_profile.monitor.iterations.seams import seams
 from megatron.torch_profile.monitor.requested_steps import RequestedSteps
 from megatron.torch_profile.monitor.slow_iterations import SlowIterations
@@ -22,9 +23,6 @@ from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.topology import CPU
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.spans.window_spans import open_spans
-
-_EVERY = 16
-"""On a GPU: events around every collective cost a run that is bound by launches a few per cent."""
 
 
 @contextmanager
@@ -67,13 +65,14 @@ def begin(capture: CapturePlan, model: Any, stack: ExitStack) -> Heartbeat:
     heartbeat = Heartbeat(None, _is_recorded)
     if config.monitor:
         on_cpu = topology.me.device == CPU
-        clock = PhaseClock(HostMarks()) if on_cpu else PhaseClock(GpuMarks(), _EVERY)
+        clock = PhaseClock(HostMarks() if on_cpu else GpuMarks())
+        sampling = Sampling(1 if on_cpu else EVERY)  # looking at the host's clock costs little
         stack.enter_context(seams(clock))
         channel = open_channel(f"{capture.run_folder.name}/monitor")
-        monitor = Monitor(clock, topology, channel, config.monitor_interval)
+        monitor = Monitor(clock, topology, channel, config.monitor_interval, sampling)
         monitor.start()
         stack.callback(monitor.stop)
-        heartbeat = Heartbeat(clock, _is_recorded, monitor)
+        heartbeat = Heartbeat(clock, _is_recorded, monitor, sampling)
     if "slow-iteration" in (config.trigger or ()):
         _watch_iterations(capture, heartbeat)
     if config.on_hang is not None:

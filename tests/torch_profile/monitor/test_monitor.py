@@ -63,6 +63,8 @@ def test_parts_inside_each_other_add_up_to_the_iteration_and_a_pause_is_no_part(
     def passes(ms: float) -> None:
         marks.now += ms
 
+    for iteration in (4, 5, 6):  # in which a process settles
+        heartbeat.begin_step(iteration)
     heartbeat.begin_step(7)
     clock.begin("forward")
     passes(1)
@@ -85,7 +87,7 @@ def test_parts_inside_each_other_add_up_to_the_iteration_and_a_pause_is_no_part(
     clock.end("forward")
     heartbeat.end_pause()
     heartbeat.begin_step(9)
-    assert clock.read() == [
+    assert clock.read()[3:] == [
         Measured(7, False, 31, forward=9, data=2, waiting=4, other=16),
         Measured(8, True, 32, backward=32),
     ]
@@ -108,23 +110,29 @@ def test_an_iteration_is_read_when_the_gpu_has_done_it_and_its_marks_are_used_ag
     assert len({id(mark) for mark in marks.back}) == len(marks.back) == 6
 
 
-def test_on_a_gpu_a_few_iterations_are_measured_in_parts_and_those_after_a_slow_one(
+def test_iterations_of_the_start_one_in_32_and_those_after_a_slow_one_are_measured_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     marks = Marks()
-    clock = PhaseClock(marks, 16)
+    switched: list[tuple[int, bool]] = []
+    clock = PhaseClock(marks, lambda on: switched.append((heartbeat.iteration, on)))
     heartbeat = Heartbeat(clock)
     host = SimpleNamespace(now=0)
     monkeypatch.setattr(heartbeat_module.time, "monotonic_ns", lambda: host.now)
-    for iteration in range(1, 42):
+    for iteration in range(1, 62):
         heartbeat.begin_step(iteration)
         clock.begin("forward")
         marks.now += 10.0
         clock.end("forward")
-        host.now += 20_000_000 if iteration == 25 else 10_000_000
+        host.now += 20_000_000 if iteration == 45 else 10_000_000
     rows = clock.read()
     in_parts = [row.iteration for row in rows if row.in_parts]
-    assert in_parts == [16, *range(26, 35)]
+    assert in_parts == [*range(4, 28), 32, *range(46, 49)]
+    # Between, nothing need be wrapped.
+    edges = [(4, 28), (32, 33), (46, 49)]
+    assert switched == [
+        (at, on) for edge in edges for at, on in zip(edge, (True, False), strict=True)
+    ]
     assert {row.forward for row in rows if row.in_parts} == {10.0}
     assert {(row.forward, row.other) for row in rows if not row.in_parts} == {(0.0, 10.0)}
     assert measured.parse(measured.as_text([row.packed() for row in rows]).encode()) == rows

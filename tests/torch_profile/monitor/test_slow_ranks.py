@@ -13,18 +13,22 @@ from megatron.torch_profile.monitor.iterations.interval_line import Intervals
 from megatron.torch_profile.monitor.iterations.judgement import Judge, SlowRank
 from megatron.torch_profile.monitor.iterations.measured import Measured
 from megatron.torch_profile.monitor.iterations.monitor import peers_of
+from megatron.torch_profile.monitor.iterations.sampling import Sampling
 
 
 class Job:
     """Iterations of 200 ms on ranks whose work varies by 1 ms; everybody waits for the slowest."""
 
     def __init__(
-        self, ranks: int = 4, stages: int = 1, seed: int = 0, hiccups: float = 0.0
+        self, ranks: int = 4, stages: int = 1, seed: int = 0, hiccups: float = 0.0, noise: float = 1
     ) -> None:
+        self.noise = noise
         self.hiccups = hiccups
         self.random = random.Random(seed)
         self.ranks = ranks
-        self.judge = Judge(peers_of(topology(0, stages=stages, ranks=ranks)))
+        self.judge = Judge(peers_of(topology(0, stages=stages, ranks=ranks)), 2)
+        self.sampling = Sampling()
+        self.ended, self.was_disturbed = 0.0, False
         self.iteration = 0
 
     def run(
@@ -32,7 +36,7 @@ class Job:
     ) -> Iterator[SlowRank]:
         for _ in range(iterations):
             self.iteration += 1
-            own = [self.random.gauss(150, 1) for _ in range(self.ranks)]
+            own = [self.random.gauss(150, self.noise) for _ in range(self.ranks)]
             own = [ms + 60 * (self.random.random() < self.hiccups) for ms in own]
             for rank, more in (slow or {}).items():
                 own[rank] += more
@@ -41,6 +45,15 @@ class Job:
                 rank: Measured(self.iteration, disturbed, total, forward=ms, waiting=total - ms)
                 for rank, ms in enumerate(own)
             }
+            in_parts = self.sampling.in_parts(
+                self.iteration, int(1e6 * self.ended), disturbed=self.was_disturbed
+            )
+            self.ended, self.was_disturbed = total, disturbed
+            if not in_parts:
+                rows = {
+                    rank: Measured(self.iteration, disturbed, total, other=total, in_parts=False)
+                    for rank in rows
+                }
             yield from self.judge.slow_ranks(self.judge.judge(self.iteration, rows))
 
 
@@ -75,6 +88,32 @@ def test_no_alarm_in_2000_healthy_iterations_with_evaluation_and_checkpoints() -
         assert [*job.run(5)] == []
 
 
+def test_a_rank_with_a_lead_that_was_named_is_named_again_when_it_is_much_slower_still() -> None:
+    job = Job()
+    named = [*job.run(60, {1: 15})]
+    # By half an iteration it is not slower, and ten iterations tell how much ranks vary.
+    assert [(slow.rank, slow.since) for slow in named] == [(1, 14)]
+    (slow,) = job.run(3, {1: 75})
+    assert (slow.rank, slow.iteration) in {(1, 62), (1, 63)}
+
+
+def test_a_rank_that_is_slower_by_less_than_makes_an_iteration_slow_is_named_all_the_same() -> None:
+    job = Job()
+    assert [*job.run(40)] == []
+    (slow,) = job.run(64, {2: 11})
+    assert slow.rank == 2
+
+
+def test_a_sleep_on_a_host_where_ranks_vary_much_is_named_in_20_of_20() -> None:
+    job = Job(noise=4)
+    assert [*job.run(30)] == []
+    named = []
+    for episode in range(20):
+        named += [(slow.rank, slow.since) for slow in job.run(3, {episode % 4: 40})]
+        named += [(slow.rank, slow.since) for slow in job.run(12)]
+    assert named == [(episode % 4, 31 + 15 * episode) for episode in range(20)]
+
+
 def test_hiccups_of_single_iterations_are_no_alarm() -> None:
     alarms = [slow for seed in range(5) for slow in Job(seed=seed, hiccups=0.02).run(2000)]
     assert len(alarms) <= 5, "one in 2,000 iterations"
@@ -104,6 +143,7 @@ def test_numbers_of_an_interval_name_the_slowest_rank_its_part_and_its_node() ->
         "monitor/iteration": 20,
         "monitor/iteration_ms": 20.0,
         "monitor/drift_pct": 0.0,
+        "monitor/iterations_in_parts": 10,
         "monitor/own_ms": 11.5,
         "monitor/waiting_ms": 8.5,
         "monitor/left_out_iterations": 0,

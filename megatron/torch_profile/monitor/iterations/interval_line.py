@@ -24,31 +24,40 @@ class Intervals:
         self._first_ms: float | None = None
         self._begun: int | None = None
         self._kept: list[Judged] = []
+        self._lengths: list[float] = []
 
     def add(self, judged: Judged) -> dict[str, float] | None:
         """The numbers of the interval that ends with this iteration, if one does."""
         if self._begun is None:
             self._begun = judged.iteration
+        if not judged.disturbed:
+            self._lengths.append(judged.total)
         if judged.compares:
             self._kept.append(judged)
         if judged.iteration % self._length:
             return None
-        left_out = judged.iteration - self._begun + 1 - len(self._kept)
-        kept, self._kept, self._begun = self._kept, [], judged.iteration + 1
-        return self._values(kept, judged.iteration, left_out) if kept else None
-
-    def _values(self, kept: Sequence[Judged], iteration: int, left_out: int) -> dict[str, float]:
-        total = median(one.total for one in kept)
+        lengths, self._lengths = self._lengths, []
+        kept, self._kept = self._kept, []
+        begun, self._begun = self._begun, judged.iteration + 1
+        if not lengths:
+            return None
+        total = median(lengths)
         if self._first_ms is None:
             self._first_ms = total
-        rows = [row for one in kept for row in one.rows.values()]
         values: dict[str, float] = {
-            "monitor/iteration": iteration,
+            "monitor/iteration": judged.iteration,
             "monitor/iteration_ms": total,
             "monitor/drift_pct": 100.0 * (total / self._first_ms - 1.0),
+            "monitor/left_out_iterations": judged.iteration - begun + 1 - len(lengths),
+            "monitor/iterations_in_parts": len(kept),
+        }
+        return values | self._of_parts(kept) if kept else values
+
+    def _of_parts(self, kept: Sequence[Judged]) -> dict[str, float]:
+        rows = [row for one in kept for row in one.rows.values()]
+        values: dict[str, float] = {
             "monitor/own_ms": fmean(row.own for row in rows),
             "monitor/waiting_ms": fmean(row.waiting for row in rows),
-            "monitor/left_out_iterations": left_out,
         }
         values |= {
             f"monitor/{part}_ms": fmean(getattr(row, part) for row in rows) for part in PARTS

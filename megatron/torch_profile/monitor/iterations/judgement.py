@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from megatron.torch_profile.monitor.iterations.measured import OTHER, PHASES, Measured
+from megatron.torch_profile.monitor.iterations.sampling import SLOW, UNSETTLED
 
 PARTS = (*PHASES, OTHER)
-_UNSETTLED = 3
-"""First iterations of a process, which compile and tune."""
 _PAST = 100
 _SHARE = 0.05
 """Of an iteration, that a rank must be slower than its peers to be called slow."""
 _FAR_SHARE = 0.5
 """The same before enough iterations have told how much they vary."""
-_NOISE = 4.0
-"""So many deviations of what varies from one iteration to the next."""
-_KNOWN = 10
-"""Iterations that tell how much they vary."""
-_OUT_IN_A_ROW = 5
+_NOISE = 0.95
+"""This share of steps from one iteration to the next are no larger than a slow rank's excess."""
+_KNOWN, _REMEMBERED = 10, 50
+"""Iterations that tell how much they vary: at least, and at most."""
+_FAST_IN_A_ROW = 2
+"""Iterations, measured in parts, after which a rank that was named may be named again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class Judged:
         in_parts: all ranks measured it in its parts; else ranks are not compared.
         total: the median over ranks.
         rows: by rank.
-        excess: by rank, own time less that of its peers; NaN where nothing is known.
+        excess: by rank, own time less that of its peers; NaN where nothing is known; no rank where
+            the iteration was not measured in its parts.
         parts: by rank, the same of each of `PARTS`.
     """
 
@@ -75,7 +76,8 @@ class SlowRank:
 
     Args:
         rank: which.
-        since: the first of these iterations.
+        since: the first of these iterations, or of the slow ones directly before them of which the
+            parts are not known.
         iteration: the last of them.
         excess: ms an iteration, mean over them.
         part: in which part of it.
@@ -90,24 +92,42 @@ class SlowRank:
     total: float
 
 
+@dataclass(slots=True)
+class _Run:
+    """Iterations in which a rank is slow, one after the other as they are measured in parts."""
+
+    since: int
+    iterations: list[Judged]
+
+
+@dataclass(slots=True)
+class _Told:
+    """A rank that was named, and is not named again for the same reason."""
+
+    excess: float
+    fast_iterations_left: int
+
+
 class Judge:
     """Takes iterations in order.
 
     Args:
-        peers: by rank, the ranks with the same work.
-        in_a_row: iterations in which a rank must be slow, one after the other as they come here.
+        peers: by rank, the ranks with the same work, itself among them.
+        in_a_row: iterations measured in parts in which a rank must be slow, one after the other.
     """
 
     def __init__(self, peers: Sequence[Sequence[int]], in_a_row: int = 3) -> None:
-        self._peers = peers
         self._in_a_row = in_a_row
+        self._groups = [*dict.fromkeys(tuple(ranks) for ranks in peers)]
         self._seen = 0
         self._totals: deque[float] = deque(maxlen=_PAST)
-        self._steps: deque[float] = deque(maxlen=20 * len(peers))
+        self._steps: deque[float] = deque(maxlen=_REMEMBERED * len(peers))
         self._before: dict[int, float] = {}
         self._past: dict[int, deque[dict[str, float]]] = {}
-        self._slow: dict[int, list[Judged]] = {}
-        self._told: dict[int, int] = {}
+        self._lengthened_since: int | None = None
+        self._slow: dict[int, _Run] = {}
+        self._unlearned: list[Judged] = []
+        self._told: dict[int, _Told] = {}
 
     @property
     def typical(self) -> float:
@@ -120,14 +140,23 @@ class Judge:
         return len(self._totals)
 
     def judge(self, iteration: int, rows: dict[int, Measured]) -> Judged:
-        """Compare ranks in one iteration."""
+        """Compare ranks in one iteration; call it with each iteration once.
+
+        Args:
+            iteration: global.
+            rows: of the ranks that have sent one, by rank.
+        """
         self._seen += 1
-        disturbed = self._seen <= _UNSETTLED or any(row.disturbed for row in rows.values())
+        disturbed = self._seen <= UNSETTLED or any(row.disturbed for row in rows.values())
         total = median(row.total for row in rows.values())
-        parts = {rank: self._excess(rank, rows) for rank in rows}
-        excess = {rank: math.fsum(parts[rank].values()) for rank in rows}
         in_parts = all(row.in_parts for row in rows.values())
+        parts = self._excess(rows) if in_parts else {}
+        excess = {rank: math.fsum(parts[rank].values()) for rank in parts}
         judged = Judged(iteration, disturbed, in_parts, total, rows, excess, parts)
+        if not (disturbed or in_parts):
+            self._see_length(judged)
+        if not disturbed:
+            self._totals.append(total)
         if judged.compares:
             for rank, row in rows.items():
                 past = self._past.setdefault(rank, deque(maxlen=_PAST))
@@ -139,44 +168,78 @@ class Judge:
         if not judged.compares:
             return []
         bound = self._bound(judged)
+        lengthened, self._lengthened_since = self._lengthened_since, None
         found = []
         for rank, excess in judged.excess.items():
+            told = self._told.get(rank)
             if not excess > bound:
                 self._slow.pop(rank, None)
-                if self._told.get(rank, 0) > 0:
-                    self._told[rank] -= 1
+                if told is not None and not excess > bound / 2:
+                    told.fast_iterations_left -= 1
+                    if not told.fast_iterations_left:
+                        del self._told[rank]
                 continue
-            run = self._slow.setdefault(rank, [])
-            run.append(judged)
-            if len(run) == self._in_a_row and not self._told.get(rank):
-                found.append(_slow(rank, run))
-            if len(run) >= self._in_a_row:
-                self._told[rank] = _OUT_IN_A_ROW
-                del run[: -self._in_a_row]
+            run = self._slow.setdefault(rank, _Run(lengthened or judged.iteration, []))
+            run.iterations = [*run.iterations, judged][-self._in_a_row :]
+            if len(run.iterations) == self._in_a_row:
+                least = min(one.excess[rank] for one in run.iterations)
+                if told is None or least > told.excess + bound:
+                    found.append(_slow(rank, run))
+                    told = self._told[rank] = _Told(least, _FAST_IN_A_ROW)
+            if told is not None:
+                told.fast_iterations_left = _FAST_IN_A_ROW
         self._learn(judged)
         return found
 
-    def _excess(self, rank: int, rows: dict[int, Measured]) -> dict[str, float]:
-        mine = rows[rank]
-        others = [rows[peer] for peer in self._peers[rank] if peer != rank and peer in rows]
-        if others:
-            usual = {part: median(getattr(row, part) for row in others) for part in PARTS}
-        else:
-            past = self._past.get(rank, ())
-            if len(past) < _KNOWN:
-                return dict.fromkeys(PARTS, math.nan)
-            usual = {part: median(one[part] for one in past) for part in PARTS}
-        return {part: getattr(mine, part) - usual[part] for part in PARTS}
+    def _learn(self, judged: Judged) -> None:
+        """How much ranks vary; what turns out to be a slow rank, and what that does to its peers,
+        is no variation."""
+        self._unlearned.append(judged)
+        if any(len(run.iterations) == self._in_a_row for run in self._slow.values()):
+            self._unlearned.clear()
+        if not self._slow:
+            for one in self._unlearned:
+                self._learn_steps(one)
+            self._unlearned.clear()
+
+    def _see_length(self, judged: Judged) -> None:
+        """Of an iteration of which the parts are not known."""
+        if not judged.total > SLOW * self.typical:
+            self._lengthened_since = None
+        elif self._lengthened_since is None:
+            self._lengthened_since = judged.iteration
+
+    def _excess(self, rows: dict[int, Measured]) -> dict[int, dict[str, float]]:
+        excess = {}
+        for group in self._groups:
+            there = [rank for rank in group if rank in rows]
+            if len(there) == 1:
+                excess[there[0]] = self._beyond_past(there[0], rows[there[0]])
+                continue
+            for rank in there:
+                excess[rank] = dict.fromkeys(PARTS, 0.0)
+            for part in PARTS:
+                values = [getattr(rows[rank], part) for rank in there]
+                for rank, value, usual in zip(there, values, _others(values), strict=True):
+                    excess[rank][part] = value - usual
+        return {rank: excess[rank] for rank in rows}
+
+    def _beyond_past(self, rank: int, row: Measured) -> dict[str, float]:
+        past = self._past.get(rank, ())
+        if len(past) < _KNOWN:
+            return dict.fromkeys(PARTS, math.nan)
+        return {part: getattr(row, part) - median(one[part] for one in past) for part in PARTS}
 
     def _bound(self, judged: Judged) -> float:
-        typical = self.typical if self._totals else judged.total
+        """ms by which a slow rank exceeds its peers."""
+        typical = self.typical
         compared = sum(not math.isnan(excess) for excess in judged.excess.values())
-        if len(self._totals) < _KNOWN or len(self._steps) < _KNOWN * compared:
+        if len(self._steps) < (_KNOWN - 1) * max(1, compared):
             return _FAR_SHARE * typical
-        return max(_SHARE * typical, _NOISE * 1.4826 * median(self._steps))
+        steps = sorted(self._steps)
+        return max(_SHARE * typical, steps[int(_NOISE * len(steps))])
 
-    def _learn(self, judged: Judged) -> None:
-        self._totals.append(judged.total)
+    def _learn_steps(self, judged: Judged) -> None:
         for rank, excess in judged.excess.items():
             if math.isnan(excess):
                 continue
@@ -186,14 +249,20 @@ class Judge:
             self._before[rank] = excess
 
 
-def _slow(rank: int, run: Sequence[Judged]) -> SlowRank:
-    last = run[-1]
-    mean = fmean(one.excess[rank] for one in run)
-    return SlowRank(
-        rank,
-        run[0].iteration,
-        last.iteration,
-        mean,
-        last.part_of(rank),
-        median(o.total for o in run),
-    )
+def _others(values: Sequence[float]) -> list[float]:
+    """For each of two or more values, the median of the others."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranked = [values[index] for index in order]
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
+    found = [0.0] * len(values)
+    for at, index in enumerate(order):
+        found[index] = (ranked[low + (low >= at)] + ranked[high + (high >= at)]) / 2
+    return found
+
+
+def _slow(rank: int, run: _Run) -> SlowRank:
+    iterations = run.iterations
+    last = iterations[-1]
+    mean = fmean(one.excess[rank] for one in iterations)
+    total = median(one.total for one in iterations)
+    return SlowRank(rank, run.since, last.iteration, mean, last.part_of(rank), total)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 PHASES = ("forward", "backward", "pipeline", "gradients", "parameters", "optimizer", "data")
@@ -16,6 +16,7 @@ WAITING = "waiting"
 PAUSE = "pause"
 """Evaluation and checkpoints, which belong to no iteration."""
 _LAYOUT = struct.Struct("<IB10f")
+_ITERATION = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,7 @@ class Measured:
     def unpacked(cls, packed: bytes) -> Measured:
         """From its 45 bytes."""
         iteration, flags, *numbers = _LAYOUT.unpack(packed)
-        row = cls(iteration, bool(flags & 1), *numbers)
-        return row if not flags & 2 else replace(row, in_parts=False)
+        return cls(iteration, bool(flags & 1), *numbers, in_parts=not flags & 2)
 
 
 def as_text(rows: Iterable[bytes]) -> str:
@@ -74,11 +74,20 @@ def as_text(rows: Iterable[bytes]) -> str:
     return base64.b64encode(b"".join(rows)).decode()
 
 
-def parse(text: bytes) -> list[Measured]:
-    """From the channel."""
+def parse(text: bytes, after: int = -1) -> list[Measured]:
+    """From the channel.
+
+    Args:
+        text: rows in their order.
+        after: rows up to this iteration are known already, and are not even unpacked.
+    """
     data = base64.b64decode(text)
+    at = len(data)
+    while at and _ITERATION.unpack_from(data, at - _LAYOUT.size)[0] > after:
+        at -= _LAYOUT.size
     return [
-        Measured.unpacked(data[at : at + _LAYOUT.size]) for at in range(0, len(data), _LAYOUT.size)
+        Measured.unpacked(data[here : here + _LAYOUT.size])
+        for here in range(at, len(data), _LAYOUT.size)
     ]
 
 

@@ -27,6 +27,7 @@ from megatron.torch_profile.monitor.iterations.interval_line import Intervals
 from megatron.torch_profile.monitor.iterations.judgement import Judge, Judged, SlowRank
 from megatron.torch_profile.monitor.iterations.measured import Measured
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
+from megatron.torch_profile.monitor.iterations.sampling import Sampling
 from megatron.torch_profile.plan.topology import Topology
 from megatron.torch_trace import wording
 
@@ -53,18 +54,24 @@ class Monitor:
         topology: of the job.
         channel: between the ranks.
         interval: iterations between two lines of numbers.
+        sampling: which iterations are measured in their parts.
     """
 
     def __init__(
-        self, clock: PhaseClock, topology: Topology, channel: Channel, interval: int
+        self,
+        clock: PhaseClock,
+        topology: Topology,
+        channel: Channel,
+        interval: int,
+        sampling: Sampling | None = None,
     ) -> None:
         self._clock = clock
         self._rank = topology.rank
         self._channel = channel
         self._kept: deque[bytes] = deque(maxlen=_KEPT)
         self._unsent: deque[bytes] = deque(maxlen=_SENT)
-        # Where not all iterations come, one has been slow before two of them do.
-        in_a_row = 3 if clock.every == 1 else 2
+        # Where not all iterations are measured in parts, one has been slow before two of them are.
+        in_a_row = 2 if sampling is not None and sampling.every > 1 else 3
         self._collector = (
             Collector(topology, channel, interval, in_a_row) if self._rank == 0 else None
         )
@@ -139,7 +146,7 @@ class Collector:
         topology: of the job.
         channel: between the ranks.
         interval: iterations between two lines of numbers.
-        in_a_row: iterations in which a rank must be slow.
+        in_a_row: iterations, measured in parts, in which a rank must be slow.
     """
 
     def __init__(
@@ -167,10 +174,9 @@ class Collector:
                 if not self._channel.check([key]):
                     continue
                 self._there.add(rank)
-            for row in measured.parse(self._channel.get(key)):
-                if row.iteration > self._last[rank]:
-                    self._last[rank] = row.iteration
-                    self._waiting.setdefault(row.iteration, {})[rank] = row
+            for row in measured.parse(self._channel.get(key), self._last[rank]):
+                self._last[rank] = row.iteration
+                self._waiting.setdefault(row.iteration, {})[rank] = row
         for iteration in sorted(self._waiting):
             late = max(self._last.values()) - iteration > _PATIENCE
             if len(self._waiting[iteration]) < self._size and not late:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
@@ -51,29 +52,37 @@ class PhaseClock:
 
     Args:
         marks: what moments are marked with.
-        every: only every so many iterations are measured in their parts, on all ranks the same; the
-            others are measured after an iteration that was slow.
+        watch_parts: called with True before the first of some iterations that are measured in their
+            parts, and with False after the last one; `begin` and `end` need not be called between.
     """
 
-    def __init__(self, marks: Marks, every: int = 1) -> None:
+    def __init__(self, marks: Marks, watch_parts: Callable[[bool], None] | None = None) -> None:
         self._marks = marks
-        self.every = every
-        self._closely_until = 0
+        self.watch_parts = watch_parts
+        self._watches = False
         self._now: _Iteration | None = None
         self._stack: list[int] = []
         self._over: deque[tuple[_Iteration, Any]] = deque()
         self._reader: int | None = None
         self.thread = get_ident()
 
-    def begin_step(self, iteration: int, *, disturbed: bool = False) -> None:
-        """An iteration begins, and so ends the one before."""
+    def begin_step(self, iteration: int, *, disturbed: bool = False, in_parts: bool = True) -> None:
+        """An iteration begins, and so ends the one before.
+
+        Args:
+            iteration: global.
+            disturbed: something that is no part of training is in it.
+            in_parts: measure its parts too; else all of it is `other`.
+        """
+        if in_parts is not self._watches and self.watch_parts is not None:
+            self._watches = in_parts
+            self.watch_parts(in_parts)
         mark = self._marks.mark()
         ended, self._now = self._now, None
         if ended is not None and mark is not None and len(self._over) < _MOST_UNREAD:
             self._over.append((ended, mark))
         if mark is not None:
             self._stack = [0]
-            in_parts = iteration % self.every == 0 or iteration <= self._closely_until
             root = _Part(OTHER, -1, mark)
             self._now = _Iteration(iteration, disturbed, in_parts, [root])
 
@@ -83,10 +92,6 @@ class PhaseClock:
             self.disturb()
             self.begin_step(0)
             self._now = None
-
-    def look_closely(self, until: int) -> None:
-        """Measure all iterations up to this one in their parts."""
-        self._closely_until = until
 
     def disturb(self) -> None:
         """Something that is no part of training is in this iteration."""

@@ -99,7 +99,7 @@ class Seams:
         self.guard = Guard(Slug.MONITOR_FAILED, "training goes on without the monitor")
         self._thread = clock.thread
         self._timers: dict[str, _MarkedTimer] = {}
-        self._put_back: list[tuple[Any, str, Any]] = []
+        self._put_back: list[tuple[Any, str, Any, Any]] = []
         self._patches = PatchSet(
             (
                 Patch("megatron.core.timers", "Timers.__call__", self._timer, OLDEST_CORE),
@@ -111,6 +111,13 @@ class Seams:
                 ),
             )
         )
+
+    def watch(self, on: bool) -> None:
+        """Wrap, or put every name back."""
+        if on:
+            self.apply()
+        else:
+            self.remove()
 
     def apply(self) -> None:
         """Wrap."""
@@ -126,13 +133,17 @@ class Seams:
         """Put every name back."""
         self._patches.remove()
         while self._put_back:
-            setattr(*self._put_back.pop())
+            owner, name, original, wrapper = self._put_back.pop()
+            # Somebody may have wrapped ours since: theirs stays, and ours passes everything on.
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, original)
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         original = vars(owner).get(name)
         if original is not None:
-            setattr(owner, name, wrapper(original))
-            self._put_back.append((owner, name, original))
+            ours = wrapper(original)
+            setattr(owner, name, ours)
+            self._put_back.append((owner, name, original, ours))
 
     def _timer(self, wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         timer = wrapped(*args, **kwargs)
@@ -188,10 +199,14 @@ class Seams:
 
 @contextmanager
 def seams(clock: PhaseClock) -> Iterator[Seams]:
-    """While open, a clock is told of the parts of iterations."""
+    """While open, a clock is told of the parts of those iterations of which it wants to know them.
+
+    In all others nothing is wrapped.
+    """
     wrapped = Seams(clock)
-    wrapped.apply()
+    clock.watch_parts = wrapped.watch
     try:
         yield wrapped
     finally:
+        clock.watch_parts = None
         wrapped.remove()
