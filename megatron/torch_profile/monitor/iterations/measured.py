@@ -66,7 +66,7 @@ class Measured:
     def unpacked(cls, packed: bytes) -> Measured:
         """From its 45 bytes."""
         iteration, flags, *numbers = _LAYOUT.unpack(packed)
-        return cls(iteration, bool(flags & 1), *numbers, in_parts=not flags & 2)
+        return cls(iteration, bool(flags & 1), *numbers, not flags & 2)
 
 
 def as_text(rows: Iterable[bytes]) -> str:
