@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 PHASES = ("forward", "backward", "pipeline", "gradients", "parameters", "optimizer", "data")
@@ -66,7 +66,8 @@ class Measured:
     def unpacked(cls, packed: bytes) -> Measured:
         """From its 45 bytes."""
         iteration, flags, *numbers = _LAYOUT.unpack(packed)
-        return cls(iteration, bool(flags & 1), *numbers, not flags & 2)
+        row = cls(iteration, bool(flags & 1), *numbers)
+        return row if not flags & 2 else replace(row, in_parts=False)
 
 
 def as_text(rows: Iterable[bytes]) -> str:
