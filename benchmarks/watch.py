@@ -35,7 +35,7 @@ SETTLE, EPISODE, SLEEPS, EPISODES = 40, 12, 3, 20
 PARTS = ("forward", "backward", "optimizer")
 SIZES = (0.3, 0.5, 0.75, 1.0)
 """Of an iteration; --times multiplies them."""
-SLOW_AT, SLOW_LONG, SLOW_TIMES = SETTLE + EPISODE * EPISODES + 12, 3, 8
+SLOW_AT, SLOW_LONG, SLOW_TIMES = SETTLE + EPISODE * EPISODES + 12, 3, 12
 BLOCK, SWITCH, LATEST = 32, 2, 100_000
 FIRST_BLOCK = -(-(SLOW_AT + 12) // BLOCK) * BLOCK + BLOCK // 2
 """The one iteration in 32 that is measured in parts lies in the middle of a block."""
@@ -78,7 +78,8 @@ class FaultyRank:
         self.done.add((self.iteration, part))
         sleep = sleep_of(self.iteration, self.ranks)
         if sleep is not None and sleep[:2] == (self.rank, part):
-            time.sleep(sleep[2] * self.usual * float(os.environ[TIMES]))
+            times = float(os.environ[TIMES]) if sleep[2] < SLOW_TIMES else 1
+            time.sleep(sleep[2] * self.usual * times)
 
     def begins_step(self, heartbeat: Any, iteration: int) -> None:
         """Switch the monitor on or off, block by block."""
@@ -176,7 +177,7 @@ class Launch:
             "--torch-profile", "--torch-profile-iterations", str(LATEST),
             "--torch-profile-ranks", "all", "--torch-profile-monitor",
             "--torch-profile-trigger", "file", "signal", "slow-iteration",
-            "--torch-profile-trigger-factor", "5", "--torch-profile-trigger-ranks", "slowest",
+            "--torch-profile-trigger-factor", "8", "--torch-profile-trigger-ranks", "slowest",
             "--torch-profile-trigger-windows", "1", "--torch-profile-dir", str(self.folder),
         ]  # fmt: skip
         environment = {

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from megatron.torch_trace.flight_recorder.habits import unusual_calls
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 
 
@@ -82,7 +83,7 @@ class Joined:
             found.setdefault(blame.rank, blame)
         if not found:
             # Who waits elsewhere himself is at fault only if nobody else is.
-            for blame in self._never():
+            for blame in [*self._never()] or self._unusual():
                 found.setdefault(blame.rank, blame)
         return tuple(sorted(found.values(), key=lambda one: one.rank))
 
@@ -100,8 +101,7 @@ class Joined:
         """Ranks that call another collective, or another size, than most at the same number."""
         for group in self.groups.values():
             fronts = self.fronts(group)
-            lowest = min((call.sequence for call in fronts.values()), default=0)
-            here = {rank: call for rank, call in fronts.items() if call.sequence == lowest}
+            here = self._lowest(group, fronts)
             kinds = Counter(_kind(call) for call in here.values())
             if len(kinds) < 2:
                 continue
@@ -111,11 +111,27 @@ class Joined:
                     others = tuple(r for r, c in here.items() if _kind(c) == usual)
                     yield Blame(rank, Cause.DIFFERENT, call, others, usual)
 
+    def _lowest(self, group: Group, fronts: dict[int, Call]) -> dict[int, Call]:
+        """The first collective that is pending on any rank, on all ranks that have called it.
+
+        One that is called with a smaller size than elsewhere may even be complete.
+        """
+        lowest = min((call.sequence for call in fronts.values()), default=None)
+        return {
+            rank: call
+            for rank in group.ranks
+            if rank in self.records and lowest is not None
+            for call in self.records[rank].calls
+            if (call.group, call.sequence, call.is_transfer) == (group.name, lowest, False)
+        }
+
     def _behind(self) -> Iterable[Blame]:
         """Ranks that did not complete what others of the group have completed."""
         found: dict[int, Blame] = {}
         for group in self.groups.values():
             fronts = self.fronts(group)
+            if len({_kind(call) for call in self._lowest(group, fronts).values()}) > 1:
+                continue  # that is why it is not complete
             for rank, call in fronts.items():
                 further = tuple(r for r, c in fronts.items() if c.sequence > call.sequence)
                 if further and (rank not in found or call.order < found[rank].call.order):
@@ -146,6 +162,31 @@ class Joined:
                 first = min(fronts.values(), key=lambda one: one.created)
                 for rank in missing:
                     yield Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(fronts)))
+
+    def _unusual(self) -> Iterable[Blame]:
+        """Ranks that left their usual order of calls, where the others did not."""
+        calls = {rank: one.calls for rank, one in self.records.items()}
+        unusual = unusual_calls(calls)
+        for rank, call in unusual.items():
+            usual = {
+                other: theirs
+                for other, record in self.records.items()
+                if other not in unusual
+                for theirs in record.calls
+                if not (theirs.is_transfer or call.is_transfer)
+                and (theirs.group, theirs.sequence) == (call.group, call.sequence)
+                and _kind(theirs) != _kind(call)
+            }
+            if usual:
+                words = _kind(next(iter(usual.values())))
+                yield Blame(rank, Cause.DIFFERENT, call, tuple(usual), words)
+                continue
+            waits = {r: c for r, c in self._waiting_for(rank).items() if r not in unusual}
+            mine = {(one.group, one.sequence) for one in calls[rank]}
+            waits = {r: c for r, c in waits.items() if (c.group, c.sequence) not in mine}
+            if waits:
+                first = min(waits.values(), key=lambda one: one.created)
+                yield Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(waits)))
 
     def _is_damaged(self, rank: int) -> bool:
         """Whether its record may lack just the call that others wait in: it blames nobody."""

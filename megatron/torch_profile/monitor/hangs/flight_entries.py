@@ -12,8 +12,9 @@ import threading
 from typing import Any
 
 _SECONDS = 20.0
-_KEPT_COMPLETED = 50
-"""Calls that are complete, of which only the last are written."""
+_KEPT_COMPLETED, _WITH_STACK = 500, 50
+"""Calls that are complete, of which only the last are written, and fewer with their Python stacks:
+they tell which rank left its usual order of calls."""
 
 
 def flight_entries(device: int | None = None) -> bytes | None:
@@ -57,6 +58,8 @@ def _shortened(text: bytes) -> bytes:
     entries = list(record.get("entries", ()))
     completed = [one for one in entries if one.get("state") == "completed"]
     kept = {id(one) for one in completed[-_KEPT_COMPLETED:]}
+    for one in completed[:-_WITH_STACK]:
+        one.pop("frames", None)
     record["entries"] = [
         one for one in entries if one.get("state") != "completed" or id(one) in kept
     ]

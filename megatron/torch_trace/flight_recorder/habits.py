@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank left its usual order of calls: it tells where as many ranks call one thing as another.
+
+A training calls the same collectives in every iteration. So what a rank calls after a long row of
+calls is what it called after the same row before. A rank that skips a collective, or calls it with
+another size, breaks this habit; a rank that waits for it does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from megatron.torch_trace.flight_recorder.record import Call
+
+_LEAST_ROW = 6
+"""Calls that must have been the same before one that is not."""
+_MOST_CALLS = 2000
+_MOST_RANKS = 64
+"""Whose habits are looked at."""
+
+
+def unusual_calls(calls: Mapping[int, Sequence[Call]]) -> dict[int, Call]:
+    """By rank, the first call that breaks the rank's habit, and that breaks no other rank's.
+
+    Args:
+        calls: of each rank, by order.
+    """
+    breaks = {}
+    for rank, mine in [*calls.items()][:_MOST_RANKS]:
+        kept = mine[-_MOST_CALLS:]
+        kinds = [(call.group, call.name, call.sizes) for call in kept]
+        breaks[rank] = [kept[at] for at in _breaks(kinds)]
+    # Evaluation is an unusual row of calls on all ranks.
+    callers = Counter(_same(call) for mine in breaks.values() for call in mine)
+    own = {rank: [c for c in mine if callers[_same(c)] == 1] for rank, mine in breaks.items()}
+    return {rank: mine[0] for rank, mine in own.items() if mine}
+
+
+def _same(call: Call) -> tuple[str, int, str, str]:
+    return call.group, call.sequence, call.name, call.sizes
+
+
+def _breaks(kinds: Sequence[tuple[str, str, str]]) -> list[int]:
+    """Calls that are not what followed on the longest row of equal calls before."""
+    import numpy as np
+
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    code = np.array([numbers[kind] for kind in kinds], dtype=np.int64)
+    # row[j]: so many calls before j equal those before the one that is looked at.
+    row = np.zeros(len(code) + 1, dtype=np.int64)
+    found = []
+    for at, kind in enumerate(code):
+        longest = int(row[:at].max(initial=0))
+        if longest >= _LEAST_ROW and not (code[:at][row[:at] == longest] == kind).any():
+            found.append(at)
+        row[1:] = np.where(code == kind, row[:-1] + 1, 0)
+        row[0] = 0
+    return found

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501  (a sentence that users read stands on one line)
+"""Two ranks, of which one leaves its usual order of calls: no majority tells which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from record_builder import RecordBuilder
+
+from megatron.torch_trace.flight_recorder.answer import hang
+
+TWO = {"tp0": [0, 1], "dp0": [0, 1]}
+LAYERS = 4
+
+
+class TwoRanks:
+    """Iterations of reductions of all layers, and of gradients."""
+
+    def __init__(self) -> None:
+        self.built = RecordBuilder(**TWO)
+        self.sequence = {(rank, group): 0 for rank in (0, 1) for group in TWO}
+
+    def call(self, rank: int, group: str, *, size: int = 4096, state: str = "completed") -> None:
+        self.sequence[rank, group] += 1
+        self.built.call(rank, group, self.sequence[rank, group], size=size, state=state)
+
+    def healthy(self, iterations: int) -> None:
+        for _ in range(iterations):
+            for rank in (0, 1):
+                for _ in range(LAYERS):
+                    self.call(rank, "tp0")
+                self.call(rank, "dp0", size=99)
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_of_two_ranks_the_one_that_skips_a_reduction_is_named(
+    tmp_path: Path, faulty: int, layer: int
+) -> None:
+    job, other = TwoRanks(), 1 - faulty
+    job.healthy(3)
+    for at in range(LAYERS):
+        job.call(other, "tp0", state="scheduled" if at == LAYERS - 1 else "completed")
+        if at != layer:
+            job.call(faulty, "tp0")
+    job.call(other, "dp0", size=99, state="scheduled")  # its CPU is ahead
+    job.call(faulty, "dp0", size=99, state="scheduled")
+    answer = hang(job.built.write(tmp_path))
+    assert answer.culprits == (faulty,)
+    assert answer.verdict == (
+        f"Rank {faulty} never called tensor-parallel all_reduce 16, in which rank {other} waits."
+    )
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+@pytest.mark.parametrize("state", ["scheduled", "completed"])
+def test_of_two_ranks_the_one_with_another_size_is_named(
+    tmp_path: Path, faulty: int, state: str
+) -> None:
+    job, other = TwoRanks(), 1 - faulty
+    job.healthy(3)
+    job.call(other, "tp0", state="scheduled")
+    # What is smaller may be complete for one of the two.
+    job.call(faulty, "tp0", size=64, state=state)
+    job.call(faulty, "tp0", state="scheduled")
+    job.call(other, "tp0", state="scheduled")
+    answer = hang(job.built.write(tmp_path))
+    assert answer.culprits == (faulty,)
+    assert answer.verdict == (
+        f"Rank {faulty} calls tensor-parallel all_reduce 13 with [[64]] [BFloat16] [[64]], where rank {other} calls all_reduce [[4096]] [BFloat16] [[4096]]."
+    )
+
+
+def test_an_iteration_in_which_both_call_more_than_usual_is_nobodys_fault(tmp_path: Path) -> None:
+    job = TwoRanks()
+    job.healthy(3)
+    for rank in (0, 1):
+        job.call(rank, "dp0", size=7, state="scheduled")
+    assert hang(job.built.write(tmp_path)).culprits == ()
+
+
+def test_a_first_iteration_has_no_habit_that_it_could_break(tmp_path: Path) -> None:
+    job = TwoRanks()
+    job.call(0, "tp0", state="scheduled")
+    job.call(1, "dp0", state="scheduled")
+    assert hang(job.built.write(tmp_path)).culprits == ()
