@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated iteration as traces: what was recorded, when it would happen.
 
-Names, categories, arguments and arrows stay; `ts` and `dur` change. What was simulated stands in
-the file's metadata, so that nobody takes it for a recording.
+Names, categories, arguments and arrows stay; `ts` and `dur` change. Calls that wait for the GPU no
+more are left out. What was simulated stands in the file's metadata, so that nobody takes it for a
+recording.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +22,24 @@ from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import ranked
 from megatron.torch_trace.files.writer import OutputFile, TraceWriter
+from megatron.torch_trace.format.categories import LAUNCHES
 from megatron.torch_trace.format.times import NO_TIME, text_of_ns
+from megatron.torch_trace.format.tracks import Identity
 from megatron.torch_trace.reader import EventBlock, Trace
-from megatron.torch_trace.reader.event import TrackEvent
+from megatron.torch_trace.reader.event import SlimEvent, TrackEvent
 from megatron.torch_trace.reader.metadata import OWN_KEY
 from megatron.torch_trace.rewrite.event_fields import replaced
 from megatron.torch_trace.rewrite.merge.merge import merge
 
 _TRACE_NAMES = (".json", ".json.gz", ".json.zst")
+_ARROW = "ac2g"
+_OF_CALLS = LAUNCHES | {_ARROW, "cuda_sync"}
+
+
+class _LinkedEvent(SlimEvent, gc=False):
+    """An event with what links it to a call."""
+
+    id: Identity = None
 
 
 def refuse_existing(output: Path) -> None:
@@ -104,8 +116,12 @@ def _write_rank(rank: SimulatedTimes, output: Path, changes: Sequence[str]) -> N
     with OutputFile(output) as sink:
         writer = TraceWriter(sink)
         writer.begin(_entries(trace, record))
-        for block in trace.blocks(TrackEvent):
-            writer.add(_moved(block, rank))
+        if rank.gone:
+            for linked in trace.blocks(_LinkedEvent):
+                writer.add(_moved(linked, rank, _left_out(linked, rank.gone)))
+        else:
+            for block in trace.blocks(TrackEvent):
+                writer.add(_moved(block, rank))
         writer.end(_entries(trace, record))
 
 
@@ -114,7 +130,20 @@ def _entries(trace: Trace, record: Mapping[str, object]) -> dict[str, bytes]:
     return trace.metadata.entries | {OWN_KEY: json.dumps(own).encode()}
 
 
-def _moved(block: EventBlock[TrackEvent], rank: SimulatedTimes) -> list[bytes]:
+def _left_out(block: EventBlock[_LinkedEvent], gone: Set[int]) -> set[int]:
+    """Numbers of the events of calls that are gone: these, their arrows, what they waited for."""
+    found = set()
+    for number, event in enumerate(block.events):
+        if event.cat in _OF_CALLS:
+            own = None if event.args is None else event.args.correlation
+            if (event.id if event.cat == _ARROW else own) in gone:
+                found.add(number)
+    return found
+
+
+def _moved(
+    block: EventBlock[Any], rank: SimulatedTimes, left_out: Set[int] = frozenset()
+) -> list[bytes]:
     starts, durations = block_times(block)
     lengths = np.where(durations == NO_TIME, 0, durations)
     tracks: dict[TrackKey, list[int]] = {}
@@ -127,6 +156,8 @@ def _moved(block: EventBlock[TrackEvent], rank: SimulatedTimes) -> list[bytes]:
     timed = {number for numbers in tracks.values() for number in numbers}
     found = []
     for number in range(len(block.events)):
+        if number in left_out:
+            continue
         text = block.event_texts[number]
         if number not in timed:
             found.append(b"{%b}" % text)

@@ -56,6 +56,27 @@ def test_saved_traces_are_as_long_as_predicted_and_hold_the_same_events(
         assert without_times(file) == without_times(sample / file.name)
 
 
+@pytest.mark.parametrize("sample", ["tp2pp2", "dp2-spans"])
+def test_calls_that_wait_no_more_are_in_no_saved_trace(sample: str, tmp_path: Path) -> None:
+    """A call that returns before the work it waits for is done looks like another clock."""
+    answer = torch_trace.whatif(DATA / sample, "--sync none", with_times=True)
+    files = simulated_trace.write(answer.times, tmp_path / "simulated", answer.changes)
+    found = torch_trace.analyze(tmp_path / "simulated")
+    assert found.summary.iteration_ns == pytest.approx(answer.simulated_ns, abs=1)
+    assert "gpu_on_another_clock" not in {one.code for one in found.findings}
+    for file in files:
+        gone = without_times(DATA / sample / file.name) - without_times(file)
+        events = [json.loads(text) for text in gone]
+        assert not without_times(file) - without_times(DATA / sample / file.name)
+        waits = {one["args"]["correlation"] for one in events if "args" in one}
+        assert waits
+        for one in events:
+            if one["cat"] == "ac2g":
+                assert one["id"] in waits
+            else:
+                assert one["name"].endswith("Synchronize")
+
+
 def test_a_kernel_ends_sooner_and_arrows_follow(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100_000)
     trace.gpu("gemm", 20_000, 60_000, launch=10_000)

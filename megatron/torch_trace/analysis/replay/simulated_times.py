@@ -18,6 +18,7 @@ import numpy as np
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.categories import awaits_work
 from megatron.torch_trace.format.tracks import Identity
 
 TrackKey = tuple[Identity, Identity]
@@ -85,20 +86,30 @@ class SimulatedTimes:
         path: its recorded trace.
         tracks: knots of each track that has nodes.
         others: knots for every other one: those of the thread that runs the steps.
+        gone: correlations of calls that were recorded waiting for the GPU, and wait no more: these
+            return before the work is done, which no trace of a run could hold.
     """
 
     rank: int
     path: Path
     tracks: dict[TrackKey, Knots]
     others: Knots
+    gone: frozenset[int] = frozenset()
 
     def of(self, track: TrackKey) -> Knots:
         """The knots that a track follows."""
         return self.tracks.get(track, self.others)
 
 
-def simulated_times(rank: RankGraph, times: Ints, duration: Ints) -> SimulatedTimes:
-    """Of a rank, from the times and durations of all nodes."""
+def simulated_times(
+    rank: RankGraph, times: Ints, duration: Ints, freed: Ints | None = None
+) -> SimulatedTimes:
+    """Of a rank, from the times and durations of all nodes.
+
+    Args:
+        rank, times, duration: of the rank, and of all nodes.
+        freed: nodes that no longer wait for work of the GPU.
+    """
     activity = rank.timeline.activity
     tracks: dict[TrackKey, Knots] = {}
     steps: Knots | None = None
@@ -108,7 +119,24 @@ def simulated_times(rank: RankGraph, times: Ints, duration: Ints) -> SimulatedTi
         if steps is None and not marks.isdisjoint((here + rank.first_point).tolist()):
             steps = knots
     tracks |= _streams(rank, times, duration)
-    return SimulatedTimes(rank.rank, activity.path, tracks, steps or next(iter(tracks.values())))
+    return SimulatedTimes(
+        rank.rank,
+        activity.path,
+        tracks,
+        steps or next(iter(tracks.values())),
+        _gone(rank, freed) if freed is not None else frozenset(),
+    )
+
+
+def _gone(rank: RankGraph, freed: Ints) -> frozenset[int]:
+    """Of the rank's points that no longer wait, the calls that did nothing else."""
+    calls = rank.timeline.activity.calls
+    at = freed - rank.first_point
+    at = at[(at >= 0) & (at < len(rank.points))]
+    call = np.unique(rank.points.call[at])
+    waits = rank.timeline.activity.named(calls, awaits_work)
+    numbers = calls.correlation[call[(call != NONE) & waits[call]]]
+    return frozenset(numbers[numbers > 0].tolist())
 
 
 def _threads(rank: RankGraph, times: Ints) -> Iterator[tuple[int, Ints, Knots]]:

@@ -77,8 +77,9 @@ class KernelAnswers:
         """When everything of each rank happens after changes."""
         found = self.replay.found
         result = self.replay.evaluated(adjusted(found, changes))
+        changed, freed = result.changed, result.changed.freed(found)
         return tuple(
-            simulated_times(rank, result.times, result.changed.duration) for rank in found.ranks
+            simulated_times(rank, result.times, changed.duration, freed) for rank in found.ranks
         )
 
 

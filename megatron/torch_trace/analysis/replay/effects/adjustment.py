@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.kernels.graph import Bools
+from megatron.torch_trace.analysis.replay.kernels.graph import WAIT, Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import segments_of as segments_of
 from megatron.torch_trace.columns.intervals import Ints, ints
@@ -54,6 +54,15 @@ class Adjustment:
             edges.source.copy(),
             edges.carries.copy(),
         )
+
+    def freed(self, found: KernelGraph) -> Ints:
+        """Nodes that waited for work of the GPU, and do no more."""
+        edges = found.graph.edges
+        if self.keep is None:
+            return ints([])
+        waits = edges.kind == WAIT
+        still = edges.target[waits & self.keep]
+        return ints(np.setdiff1d(edges.target[waits & ~self.keep], still))
 
     def without(self, gone: Bools) -> None:
         """Take edges out."""
