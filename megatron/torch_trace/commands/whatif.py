@@ -20,6 +20,7 @@ _CHANGES = {
     "--comm": ("DIM*FACTOR", "Transfers of a dimension take FACTOR times as long: 'tp*0.5'."),
     "--overlap": ("DIM", "Compute does not wait for communication of a dimension, such as dp."),
     "--launch": ("FACTOR", "Launches take FACTOR times as long; 0.5: half."),
+    "--cuda-graphs": ("MODULE", "Modules of this name are CUDA graphs; layers: each layer."),
     "--cpu-operators": ("FACTOR", "The CPU's time in operators is FACTOR times as long."),
     "--kernel": ("REGEX*FACTOR", "Kernels with these names take FACTOR times as long."),
     "--module": ("NAME*FACTOR", "Modules of this name or class take FACTOR times as long."),

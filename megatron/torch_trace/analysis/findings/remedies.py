@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from megatron.torch_trace.analysis.replay.change import (
+    LAYERS,
     Change,
     CommunicationScaled,
     CopiesScaled,
+    CudaGraphs,
     DataLoaderScaled,
     LaunchScaled,
     MicroBatches,
@@ -38,6 +40,9 @@ _REMEDIES: Mapping[str, Callable[[Finding], _Changes]] = {
 }
 """Slug of a finding -> its changes. What no change of a graph takes away is not here."""
 
+_GRAPHS = "CUDA graphs"
+"""Where a finding advises these, they gain more than launches that cost nothing."""
+
 _CANNOT_TELL = frozenset({"data_loader_without_reserve"})
 """Codes that begin with another's slug, of what costs nothing in the recorded window."""
 
@@ -50,6 +55,8 @@ def remedies_of(finding: Finding) -> tuple[tuple[Change, ...], ...]:
     if finding.code == "pipeline_bubble":
         return tuple((change,) for change in _of_bubble(finding))
     changes = remedy_of(finding)
+    if changes and finding.code == "launch_bound" and _GRAPHS in finding.advice:
+        return (CudaGraphs(LAYERS),), changes
     return (changes,) if changes else ()
 
 

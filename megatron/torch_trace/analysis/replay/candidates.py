@@ -8,9 +8,11 @@ import re
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.change import (
+    LAYERS,
     Change,
     CommunicationScaled,
     CopiesScaled,
+    CudaGraphs,
     KernelsScaled,
     LaunchScaled,
     OperatorsScaled,
@@ -39,7 +41,7 @@ def candidates(found: KernelGraph) -> tuple[Change, ...]:
     for dimension in _dimensions(found):
         changes.append(CommunicationScaled(dimension, 0.5))
         changes.append(Overlapped(dimension))
-    changes += [LaunchScaled(0.0), OperatorsScaled(0.7)]
+    changes += [CudaGraphs(LAYERS), LaunchScaled(0.0), OperatorsScaled(0.7)]
     edges = found.graph.edges
     if (edges.kind == WAIT).any():
         changes.append(WithoutSynchronisation())

@@ -9,6 +9,7 @@ all ranks. `read` makes a change from a flag and its value, and says which value
     --comm tp*0.5            --cpu-operators '*0.7'  --sync none             --virtual-stages 2
     --overlap dp             --kernel 'gemm*0.8'     --module 'mlp*0.9'      --move-layers '3>2'
     --data-loader 0          --tiny-kernels 0        --barriers none         --stages balanced
+    --cuda-graphs layers
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ ALL = "all"
 
 COPY_KINDS = ("pageable", "pinned", "device", ALL)
 """Copies from or to pageable memory of the host, from or to pinned memory, within the GPU."""
+
+LAYERS = "layers"
+"""As what CUDA graphs hold: each layer of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,19 @@ class LaunchScaled(Change):
     flag: ClassVar[str] = "--launch"
     form: ClassVar[str] = "{factor:g}"
     factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraphs(Change):
+    """The forward and the backward of every such module are a CUDA graph each.
+
+    Args:
+        module: `LAYERS`, or as of `ModuleScaled`.
+    """
+
+    flag: ClassVar[str] = "--cuda-graphs"
+    form: ClassVar[str] = "{module}"
+    module: str
 
 
 @dataclass(frozen=True, slots=True)

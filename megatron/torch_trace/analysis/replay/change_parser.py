@@ -12,9 +12,11 @@ from typing import NoReturn
 
 from megatron.torch_trace.analysis.replay.change import (
     COPY_KINDS,
+    LAYERS,
     Change,
     CommunicationScaled,
     CopiesScaled,
+    CudaGraphs,
     DataLoaderScaled,
     KernelsScaled,
     LaunchScaled,
@@ -189,6 +191,12 @@ def _module(value: str) -> Change:
     raise _WrongError(f"{name_near(value, 'mlp')}*{factor_near(value):g}")
 
 
+def _cuda_graphs(value: str) -> Change:
+    if re.fullmatch(r"[A-Za-z_][\w.]*", value):
+        return CudaGraphs(value)
+    raise _WrongError(name_near(value, LAYERS))
+
+
 def _copies(value: str) -> Change:
     name, sign, text = value.partition("=")
     factor = factor_of(text)
@@ -238,9 +246,10 @@ _ALL_FORMS: Sequence[Form] = (
     Form("--comm", "DIM*FACTOR", "Transfers of a dimension take FACTOR times as long.", _comm),
     Form("--overlap", "DIM", "Compute does not wait for communication of a dimension.", _overlap),
     Form(
-        "--launch", "FACTOR", "Launches take FACTOR times as long; 0: CUDA graphs.",
+        "--launch", "FACTOR", "Launches take FACTOR times as long; 0: they cost nothing.",
         _by_factor(LaunchScaled, 0),
     ),
+    Form("--cuda-graphs", "MODULE", "Modules are CUDA graphs; layers: each layer.", _cuda_graphs),
     Form(
         "--cpu-operators", "FACTOR", "The CPU's operators take FACTOR times as long.",
         _by_factor(OperatorsScaled, USUAL_FACTOR),

@@ -10,6 +10,7 @@ from megatron.torch_trace.analysis.replay.change import (
     Change,
     CommunicationScaled,
     CopiesScaled,
+    CudaGraphs,
     DataLoaderScaled,
     KernelsScaled,
     LaunchScaled,
@@ -22,7 +23,7 @@ from megatron.torch_trace.analysis.replay.change import (
     WithoutBarriers,
     WithoutSynchronisation,
 )
-from megatron.torch_trace.analysis.replay.effects import cpu_changes, gpu_changes
+from megatron.torch_trace.analysis.replay.effects import cpu_changes, gpu_changes, graph_replays
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.errors import UsageError
@@ -47,6 +48,7 @@ def adjusted(found: KernelGraph, changes: Sequence[Change]) -> Adjustment:
 _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     RankAsMedian: cpu_changes.rank_as_median,
     LaunchScaled: cpu_changes.launch,
+    CudaGraphs: graph_replays.cuda_graphs,
     OperatorsScaled: cpu_changes.operators,
     RecordingCost: cpu_changes.recording_cost,
     WithoutSynchronisation: cpu_changes.without_waits,
