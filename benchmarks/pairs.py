@@ -3,6 +3,7 @@
 
     python benchmarks/pairs.py RUNS                       all configurations, 4 GPUs
     python benchmarks/pairs.py RUNS --only dp4-late-forward-12 dp4 --seconds 200
+    python benchmarks/pairs.py RUNS --only tp2 tp2-sp     2 GPUs: those whose names have dp2 or tp2
     python benchmarks/pairs.py RUNS --cpu --quick         small models, over gloo
 
 Every configuration is one launch of `pretrain_gpt.py`: 14 iterations without the profiler, one
@@ -16,8 +17,10 @@ the changed run (`benchmarks/predictions.py`).
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
+import math
 import os
 import runpy
 import shlex
@@ -25,7 +28,9 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FAULT = "PAIRS_FAULT"
@@ -36,12 +41,14 @@ QUICK = {"wide": (64, 4, 64), "narrow": (32, 4, 32)}
 
 DP4 = "--use-distributed-optimizer"
 OVERLAP = f"{DP4} --overlap-grad-reduce --overlap-param-gather"
+TP2 = "--tensor-model-parallel-size 2"
 TP2PP2 = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One launch. `fault` is `WHERE:RANK:MS`: that rank sleeps there, each time."""
+    """One launch. `fault` is `WHERE:RANK:MS`: that rank sleeps there, each time; or `pageable`:
+    no rank pins the batches that its data loader gives."""
 
     model: str
     layers: int
@@ -52,6 +59,11 @@ class Configuration:
     profile: str = "--torch-profile-spans phases"
     active: int = 3
     nproc: int = 4
+
+
+def _of_two(model: str, flags: str, fault: str = "", **more: str) -> Configuration:
+    """On 2 GPUs, 4 layers and 4 micro-batches: a launch takes half a minute."""
+    return Configuration(model, 4, flags, fault, micro_batches=4, nproc=2, **more)  # type: ignore[arg-type]
 
 
 CONFIGURATIONS = {
@@ -82,6 +94,13 @@ CONFIGURATIONS = {
     "narrow-dp4-graphs": Configuration(
         "narrow", 12, f"{OVERLAP} --cuda-graph-impl local --te-rng-tracker"
     ),
+    "dp2": _of_two("wide", OVERLAP),
+    "dp2-no-overlap": _of_two("wide", DP4),
+    "dp2-pageable": _of_two("wide", OVERLAP, "pageable:all:0"),
+    "tp2": _of_two("wide", TP2),
+    "tp2-sp": _of_two("wide", f"{TP2} --sequence-parallel"),
+    "narrow-dp2": _of_two("narrow", OVERLAP, profile="--torch-profile-spans phases modules"),
+    "narrow-dp2-graphs": _of_two("narrow", f"{OVERLAP} --cuda-graph-impl local --te-rng-tracker"),
     "narrow-tp2pp2": Configuration("narrow", 12, TP2PP2),
     "narrow-tp2pp2-v2": Configuration(
         "narrow", 12, f"{TP2PP2} --num-layers-per-virtual-pipeline-stage 3"
@@ -98,6 +117,8 @@ SLEEPS = {
 def sleeping(fault: str) -> None:
     """In a process of training: `fault`'s rank sleeps there, each time."""
     where, rank, ms = fault.split(":")
+    if where == "pageable":
+        _without_pinning()
     if os.environ.get("RANK", "0") != rank:
         return
     module, cls, name = SLEEPS[where]
@@ -109,6 +130,17 @@ def sleeping(fault: str) -> None:
         return original(*args, **kwargs)
 
     setattr(owner, name, slept)
+
+
+def _without_pinning() -> None:
+    loader: Any = importlib.import_module("torch.utils.data").DataLoader
+    original = loader.__init__
+
+    @functools.wraps(original)
+    def unpinned(*args: object, **kwargs: object) -> None:
+        original(*args, **{**kwargs, "pin_memory": False})
+
+    loader.__init__ = unpinned
 
 
 def train() -> None:
@@ -123,7 +155,8 @@ def launch(run: Configuration, folder: Path, options: argparse.Namespace) -> str
     """Train once into `folder`; how it ended, in a few words."""
     hidden, heads, sequence = (QUICK if options.quick else MODELS)[run.model]
     parallel = run.flags.split()
-    data = run.nproc // (4 if "--tensor-model-parallel-size" in parallel else 1)
+    sizes = [int(size) for flag, size in pairwise(parallel) if flag.endswith("-parallel-size")]
+    data = run.nproc // math.prod(sizes)
     skip, after = (4, 4) if options.quick else (14, 10)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",

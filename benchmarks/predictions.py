@@ -77,7 +77,7 @@ def spread(ranks: Sequence[Sequence[int]]) -> int:
 
 
 def commit() -> str:
-    """Of this repository; with a plus if files differ from it."""
+    """Of this repository; with a plus if files differ from it; `unknown` of a copy."""
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -85,6 +85,8 @@ def commit() -> str:
         )
         return done.stdout.strip()
 
+    if not (REPOSITORY / ".git").exists():
+        return "unknown"
     differs = git("status", "--porcelain", "--untracked-files=no", "--", "megatron")
     return git("rev-parse", "--short=12", "HEAD") + ("+" if differs else "")
 
