@@ -132,7 +132,7 @@ def test_a_send_takes_the_cpu_as_long_as_where_nothing_is_waited_for() -> None:
     assert replay(SAMPLES / "tp2pp2").passes.sending == 0
 
 
-def test_overlap_is_called_the_most_that_it_could_give() -> None:
+def test_overlap_is_called_an_estimate() -> None:
     answer = torch_trace.whatif(SAMPLES / "dp2-spans", "--overlap dp")
-    assert [note for note in answer.notes if note.startswith("--overlap dp: is the most that")]
-    assert not [note for note in torch_trace.whatif(SAMPLES / "dp2-spans").notes if "most" in note]
+    assert [note for note in answer.notes if note.startswith("--overlap dp: is an estimate")]
+    assert not [note for note in torch_trace.whatif(SAMPLES / "dp2-spans").notes if "estimate" in note]

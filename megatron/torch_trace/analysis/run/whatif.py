@@ -177,7 +177,7 @@ def answer(
         after=_speed(
             analysis.mfu, undisturbed or simulated.iteration_ns, times_the_tokens(graph, changes)
         ),
-        notes=(*graphs.notes, *_bounds(changes)),
+        notes=(*graphs.notes, *_estimates(changes)),
         damaged_files=tuple(one.file for one in analysis.ranks if one.damage),
         skipped_files=tuple(one.file for one in analysis.skipped_files),
         times=_times(graph, changes) if with_times else (),
@@ -194,10 +194,10 @@ def _times(graph: Graph, changes: Sequence[Change]) -> tuple[SimulatedTimes, ...
     )
 
 
-def _bounds(changes: Sequence[Change]) -> list[str]:
+def _estimates(changes: Sequence[Change]) -> list[str]:
     return [
-        f"{one.text}: is the most that overlap could give; communication takes multiprocessors "
-        "from compute beside it, and its hooks take CPU time."
+        f"{one.text}: is an estimate; compute is taken to be a third of the transfers longer "
+        "beside these, and what the hooks of overlap cost the CPU is in the error alone."
         for one in changes
         if isinstance(one, Overlapped)
     ]

@@ -24,7 +24,7 @@ class Adjustment:
         carries: whether an edge carries its source's duration.
         keep: which edges count; None for all.
         rewired: sources or edges are others than recorded.
-        variants: other durations that are as likely; what they differ by is the change's error.
+        apart: of other durations that are as likely what they differ by from `duration`, ns.
         mended: ranks that a change takes the peers' times for; nobody's peers.
         excess: by rank, its segments (nodes) that took far longer than on its peers, and by how
             much, ns.
@@ -38,7 +38,7 @@ class Adjustment:
     carries: Bools
     keep: Bools | None = None
     rewired: bool = False
-    variants: list[Ints] = field(default_factory=list)
+    apart: list[Ints] = field(default_factory=list)
     mended: frozenset[int] = frozenset()
     excess: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     luck_ns: float = 0.0
@@ -54,6 +54,15 @@ class Adjustment:
             edges.source.copy(),
             edges.carries.copy(),
         )
+
+    @property
+    def variants(self) -> list[Ints]:
+        """Other durations that are as likely; what they differ by is the error of the changes."""
+        return [ints(np.maximum(self.duration + apart, 0)) for apart in self.apart]
+
+    def may_be(self, duration: Ints) -> None:
+        """Durations that are as likely as the present ones."""
+        self.apart.append(ints(duration - self.duration))
 
     def freed(self, found: KernelGraph) -> Ints:
         """Nodes that waited for work of the GPU, and do no more."""

@@ -23,7 +23,12 @@ from megatron.torch_trace.analysis.replay.change import (
     WithoutBarriers,
     WithoutSynchronisation,
 )
-from megatron.torch_trace.analysis.replay.effects import cpu_changes, gpu_changes, graph_replays
+from megatron.torch_trace.analysis.replay.effects import (
+    cpu_changes,
+    gpu_changes,
+    graph_replays,
+    overlap,
+)
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.errors import UsageError
@@ -56,7 +61,7 @@ _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     TinyKernelsScaled: gpu_changes.tiny_kernels,
     WithoutBarriers: gpu_changes.without_barriers,
     CommunicationScaled: gpu_changes.communication,
-    Overlapped: gpu_changes.overlap,
+    Overlapped: overlap.overlap,
     KernelsScaled: gpu_changes.kernels,
     ModuleScaled: gpu_changes.module,
     CopiesScaled: gpu_changes.copies,

@@ -60,11 +60,11 @@ def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian)
         at = np.flatnonzero(far.which)
         result.luck_ns += far.luck * math.sqrt(len(at))
         result.excess[change.rank] = ints(at + here.start), ints((own - median)[at])
+    result.duration[here] = np.where(replaced, median, own)
     for column in columns[:_MOST_VARIANTS]:
         variant = result.duration.copy()
         variant[here] = np.where(replaced & (column != NONE), column, own)
-        result.variants.append(variant)
-    result.duration[here] = np.where(replaced, median, own)
+        result.may_be(variant)
 
 
 def launch(found: KernelGraph, result: Adjustment, change: LaunchScaled) -> None:

@@ -16,7 +16,6 @@ from megatron.torch_trace.analysis.replay.change import (
     CopiesScaled,
     KernelsScaled,
     ModuleScaled,
-    Overlapped,
     TinyKernelsScaled,
     WithoutBarriers,
 )
@@ -26,10 +25,6 @@ from megatron.torch_trace.analysis.replay.effects.cpu_changes import scale_launc
 from megatron.torch_trace.analysis.replay.effects.module_ranges import module_rows
 from megatron.torch_trace.analysis.replay.kernels.graph import (
     ALONE,
-    CONTENTION,
-    KERNEL,
-    STREAM,
-    STREAM_WAIT,
     TRANSFER,
     WAIT,
     Bools,
@@ -54,7 +49,12 @@ def communication_ends(found: KernelGraph, dimension: str) -> Bools:
     return nodes
 
 
-def _ends(found: KernelGraph, change: Change, dimension: str) -> Bools:
+def ends_of(found: KernelGraph, change: Change, dimension: str) -> Bools:
+    """Which nodes are ends of communication of a dimension.
+
+    Raises:
+        UsageError: none is.
+    """
     ends = communication_ends(found, dimension)
     if not ends.any():
         there = sorted({kind.dimension for calls in found.calls for kind in calls.kinds})
@@ -68,17 +68,17 @@ def _ends(found: KernelGraph, change: Change, dimension: str) -> Bools:
 def communication(found: KernelGraph, result: Adjustment, change: CommunicationScaled) -> None:
     """Transfers of a dimension take another time."""
     edges = found.graph.edges
-    goal = _ends(found, change, change.dimension)[edges.target]
+    goal = ends_of(found, change, change.dimension)[edges.target]
     transfers = np.flatnonzero(goal & (edges.kind == TRANSFER))
     nodes = np.unique(edges.source[transfers])
     result.duration[nodes] = scaled(result.duration[nodes], change.factor)
     alone = np.flatnonzero(goal & (edges.kind == ALONE))
     for lag in (result.lag, result.usual):
-        transfer = _transfer_of(found, alone)
+        transfer = transfer_of(found, alone)
         lag[alone] -= scaled(transfer, 1 - change.factor)
 
 
-def _transfer_of(found: KernelGraph, edges: Ints) -> Ints:
+def transfer_of(found: KernelGraph, edges: Ints) -> Ints:
     """Of communication joined with nobody, what is transfer: the best of its kind, by size."""
     target = found.graph.edges.target[edges]
     took = found.graph.edges.lag[edges]
@@ -104,25 +104,6 @@ def _transfer_of(found: KernelGraph, edges: Ints) -> Ints:
     return result
 
 
-def overlap(found: KernelGraph, result: Adjustment, change: Overlapped) -> None:
-    """Compute that follows communication on its stream, or waits for it, does not."""
-    edges, nodes = found.graph.edges, found.graph.nodes
-    ends = _ends(found, change, change.dimension)
-    start = np.arange(len(nodes))
-    computes = nodes.kind == KERNEL
-    for rank in found.ranks:
-        joined = rank.ends != NONE
-        start[rank.ends[joined]] = rank.starts[joined]
-        computes[rank.starts[joined]] = False
-    kinds = np.isin(edges.kind, (STREAM, STREAM_WAIT, CONTENTION))
-    freed = np.flatnonzero(ends[edges.source] & kinds & computes[edges.target])
-    # Stream order is kept up to where the communication begins.
-    result.source[freed] = start[edges.source[freed]]
-    result.lag[freed] = result.usual[freed] = 0
-    result.carries[freed] = False
-    result.rewired = True
-
-
 def _scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], factor: float) -> None:
     """Scale work of the GPU; of communication the transfer.
 
@@ -139,7 +120,7 @@ def _scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], facto
     nodes = np.unique(edges.source[goals[edges.target] & (edges.kind == TRANSFER)])
     result.duration[nodes] = scaled(result.duration[nodes], factor)
     alone = np.flatnonzero(goals[edges.target] & (edges.kind == ALONE))
-    transfer = scaled(_transfer_of(found, alone), 1 - factor)
+    transfer = scaled(transfer_of(found, alone), 1 - factor)
     result.lag[alone] -= transfer
     result.usual[alone] -= transfer
 

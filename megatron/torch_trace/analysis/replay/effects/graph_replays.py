@@ -113,7 +113,8 @@ def cuda_graphs(found: KernelGraph, result: Adjustment, change: CudaGraphs) -> N
         for variant, factor in zip((low, high), _UNSURE, strict=True):
             variant[here] = rest + ints(np.rint(factor * replays))
         freed[here] = waits
-    result.variants += [low, high]
+    result.may_be(low)
+    result.may_be(high)
     edges = found.graph.edges
     result.without(freed[edges.target] & (edges.kind == WAIT))
 
