@@ -135,4 +135,6 @@ def test_a_send_takes_the_cpu_as_long_as_where_nothing_is_waited_for() -> None:
 def test_overlap_is_called_an_estimate() -> None:
     answer = torch_trace.whatif(SAMPLES / "dp2-spans", "--overlap dp")
     assert [note for note in answer.notes if note.startswith("--overlap dp: is an estimate")]
-    assert not [note for note in torch_trace.whatif(SAMPLES / "dp2-spans").notes if "estimate" in note]
+    assert not [
+        note for note in torch_trace.whatif(SAMPLES / "dp2-spans").notes if "estimate" in note
+    ]
