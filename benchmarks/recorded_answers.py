@@ -15,10 +15,10 @@ NAMES = {
     "backward": ("backward micro-batch",),
     "data": ("forward micro-batch",),
     "optimizer": ("optimizer",),
-    "gpu": ("spin_kernel", "forward micro-batch"),
+    "gpu": ("forward micro-batch",),
 }
 """What the span of a fault may be called; `before` is in none of the others."""
-MICRO_BATCHED = ("forward", "backward", "data")
+MICRO_BATCHED = ("forward", "backward", "data", "gpu")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def answer_of(folder: Path, kind: str, rank: int) -> Answer:
         kind: of the fault.
         rank: that is late.
     """
-    change = "--kernel spin*0" if kind == "gpu" else f"--rank {rank}=median"
+    change = f"--{'gpu' if kind == 'gpu' else 'rank'} {rank}=median"
     asked: int | None = None
     notes = ""
     try:

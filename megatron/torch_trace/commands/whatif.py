@@ -17,6 +17,7 @@ from megatron.torch_trace.wording import counted, visible
 
 _CHANGES = {
     "--rank": ("R=median", "The CPU of rank R takes as long as the median of its peers."),
+    "--gpu": ("R=median", "The GPU of rank R takes as long as the median of its peers."),
     "--comm": ("DIM*FACTOR", "Transfers of a dimension take FACTOR times as long: 'tp*0.5'."),
     "--overlap": ("DIM", "Compute does not wait for communication of a dimension, such as dp."),
     "--launch": ("FACTOR", "Launches take FACTOR times as long; 0.5: half."),

@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.replay.change import (
     CopiesScaled,
     CudaGraphs,
     DataLoaderScaled,
+    GpuAsMedian,
     KernelsScaled,
     LaunchScaled,
     LayersMoved,
@@ -32,6 +33,7 @@ from megatron.torch_trace.errors import UsageError
 
 RIGHT = [
     ("--rank 2=median", RankAsMedian(2)),
+    ("--gpu 2=median", GpuAsMedian(2)),
     ("--comm tp*0.5", CommunicationScaled("tp", 0.5)),
     ("--comm tp-cp*0", CommunicationScaled("tp-cp", 0.0)),
     ("--comm all*2", CommunicationScaled("all", 2.0)),
@@ -83,6 +85,7 @@ def test_other_spellings_mean_the_same(text: str, change: Change) -> None:
     [
         ("--rank 2=mean", "--rank 2=median?"),
         ("--rank 2", "--rank 2=median?"),
+        ("--gpu 2", "--gpu 2=median?"),
         ("--comm dp*50%", "--comm 'dp*0.5'?"),
         ("--comm dp*0,5", "--comm 'dp*0.5'?"),
         ("--comm dp", "--comm 'dp*0.5'?"),
@@ -116,7 +119,9 @@ def test_a_wrong_value_is_answered_with_the_nearest_right_one(text: str, nearest
 def test_a_wrong_flag_is_answered_with_the_nearest_right_one() -> None:
     with pytest.raises(UsageError, match=r"^--ranks: no such change; did you mean --rank\?$"):
         read("--ranks", "2=median")
-    with pytest.raises(UsageError, match=r"^--zzz: no such change; there are --rank, --comm"):
+    with pytest.raises(
+        UsageError, match=r"^--zzz: no such change; there are --rank, --gpu, --comm"
+    ):
         read_text("--zzz 3")
     with pytest.raises(UsageError, match=r"^--rank: needs a value, such as --rank R=median.$"):
         read_text("--rank")

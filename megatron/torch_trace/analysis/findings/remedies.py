@@ -12,6 +12,7 @@ from megatron.torch_trace.analysis.replay.change import (
     CopiesScaled,
     CudaGraphs,
     DataLoaderScaled,
+    GpuAsMedian,
     LaunchScaled,
     MicroBatches,
     Overlapped,
@@ -27,7 +28,7 @@ from megatron.torch_trace.analysis.results.analysis import Finding
 _Changes = Change | tuple[Change, ...]
 
 _REMEDIES: Mapping[str, Callable[[Finding], _Changes]] = {
-    "straggler": lambda finding: tuple(map(RankAsMedian, late_ranks(finding))),
+    "straggler": lambda finding: tuple(map(_as_median(finding), late_ranks(finding))),
     "exposed_communication": lambda finding: CommunicationScaled(_dimension(finding), 0.0),
     "launch_bound": lambda _: LaunchScaled(0.0),
     "synchronisation": lambda _: WithoutSynchronisation(),
@@ -79,6 +80,11 @@ def _of_bubble(finding: Finding) -> Iterator[Change]:
     if counts:
         yield MicroBatches(2 * int(counts[-1]))
     yield Overlapped("pp")
+
+
+def _as_median(finding: Finding) -> Callable[[int], Change]:
+    """Of a late rank its GPU, where that works longer, else its CPU."""
+    return GpuAsMedian if finding.evidence.get("cause") == "compute" else RankAsMedian
 
 
 def late_ranks(finding: Finding) -> list[int]:

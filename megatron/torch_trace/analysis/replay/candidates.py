@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.replay.change import (
     CommunicationScaled,
     CopiesScaled,
     CudaGraphs,
+    GpuAsMedian,
     KernelsScaled,
     LaunchScaled,
     OperatorsScaled,
@@ -32,12 +33,15 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 
 _MOST_RANKS = 4
 _MOST_KERNELS = 2
+_LEAST_SLOWER = 0.02
+"""Of a GPU's work: any two differ by less."""
 _UNWANTED = frozenset({"default", "unknown"})
 
 
 def candidates(found: KernelGraph) -> tuple[Change, ...]:
     """The late ranks first, then communication, then what all ranks do."""
     changes: list[Change] = [RankAsMedian(rank) for rank in _late_ranks(found)]
+    changes += [GpuAsMedian(rank) for rank in _slow_gpus(found)]
     for dimension in _dimensions(found):
         changes.append(CommunicationScaled(dimension, 0.5))
         changes.append(Overlapped(dimension))
@@ -65,6 +69,21 @@ def _late_ranks(found: KernelGraph) -> list[int]:
         if more > 0 or FarLonger.of(own, columns).which.any():
             late.append((-more, one.rank))
     return [rank for _, rank in sorted(late)[:_MOST_RANKS]]
+
+
+def _slow_gpus(found: KernelGraph) -> list[int]:
+    """The rank whose GPU works longer than those of the others of its stage, the most."""
+    late = []
+    duration = found.graph.nodes.duration
+    for at, one in enumerate(found.ranks):
+        peers = found.peers.peers(at)
+        own = duration[found.work.nodes(at)]
+        if peers and len(own):
+            columns = found.work.columns(at, peers, duration)
+            more = int((own - median_of(columns, own)).sum())
+            if more > _LEAST_SLOWER * int(own.sum()):
+                late.append((-more, one.rank))
+    return [rank for _, rank in sorted(late)[:1]]
 
 
 def _dimensions(found: KernelGraph) -> list[str]:

@@ -9,7 +9,7 @@ all ranks. `read` makes a change from a flag and its value, and says which value
     --comm tp*0.5            --cpu-operators '*0.7'  --sync none             --virtual-stages 2
     --overlap dp             --kernel 'gemm*0.8'     --module 'mlp*0.9'      --move-layers '3>2'
     --data-loader 0          --tiny-kernels 0        --barriers none         --stages balanced
-    --cuda-graphs layers
+    --gpu 2=median           --cuda-graphs layers
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ class RankAsMedian(Change):
     """The CPU of a rank takes as long as the median of the ranks that do the same work."""
 
     flag: ClassVar[str] = "--rank"
+    form: ClassVar[str] = "{rank}=median"
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAsMedian(Change):
+    """The GPU of a rank takes as long as the median of the ranks that do the same work."""
+
+    flag: ClassVar[str] = "--gpu"
     form: ClassVar[str] = "{rank}=median"
     rank: int
 

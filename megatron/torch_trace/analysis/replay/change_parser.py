@@ -18,6 +18,7 @@ from megatron.torch_trace.analysis.replay.change import (
     CopiesScaled,
     CudaGraphs,
     DataLoaderScaled,
+    GpuAsMedian,
     KernelsScaled,
     LaunchScaled,
     LayersMoved,
@@ -130,11 +131,16 @@ def _nearest_flag(flag: str) -> str:
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(FORMS)}."
 
 
-def _rank(value: str) -> Change:
-    match = re.fullmatch(r"(\d+)\s*=\s*median", value)
-    if match and int(match[1]) < _MOST:
-        return RankAsMedian(int(match[1]))
-    raise _WrongError(f"{first_number(value, 0)}=median")
+def _as_median(change: Callable[[int], Change]) -> Callable[[str], Change]:
+    """What reads a rank: `2=median`."""
+
+    def read_rank(value: str) -> Change:
+        match = re.fullmatch(r"(\d+)\s*=\s*median", value)
+        if match and int(match[1]) < _MOST:
+            return change(int(match[1]))
+        raise _WrongError(f"{first_number(value, 0)}=median")
+
+    return read_rank
 
 
 def _comm(value: str) -> Change:
@@ -242,7 +248,14 @@ def _wrong_count(value: str, usual: int) -> NoReturn:
 
 
 _ALL_FORMS: Sequence[Form] = (
-    Form("--rank", "R=median", "The CPU of rank R takes as long as that of its peers.", _rank),
+    Form(
+        "--rank", "R=median", "The CPU of rank R takes as long as that of its peers.",
+        _as_median(RankAsMedian),
+    ),
+    Form(
+        "--gpu", "R=median", "The GPU of rank R takes as long as that of its peers.",
+        _as_median(GpuAsMedian),
+    ),
     Form("--comm", "DIM*FACTOR", "Transfers of a dimension take FACTOR times as long.", _comm),
     Form("--overlap", "DIM", "Compute does not wait for communication of a dimension.", _overlap),
     Form(

@@ -148,7 +148,7 @@ class Replay:
             iteration_ns=result.iteration_ns,
             error=self._error(changed, result) if with_error else GainError(self.error_ns),
             critical_path=Paths(self.found, result).critical() if with_path else (),
-            causes=causes_of(self.found, changed.excess) if changed.excess else (),
+            causes=causes_of(self.found, changed.excess, changed.late_work),
         )
 
     def critical_path(self) -> tuple[PathPiece, ...]:
@@ -212,7 +212,8 @@ class Replay:
         if len(changed.variants) == 1:
             # What one other rank is a luck away from, nobody knows.
             half = abs(gain) / 2
-            return min(half, changed.luck_ns / self.steps) if changed.excess else half
+            far = changed.excess or changed.late_work
+            return min(half, changed.luck_ns / self.steps) if far else half
         found = [self._iteration_with(changed, duration) for duration in changed.variants]
         return (max(found) - min(found)) / 2
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.findings import by_gain
-from megatron.torch_trace.analysis.findings.remedies import late_ranks
+from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
-from megatron.torch_trace.analysis.replay.change import RankAsMedian
+from megatron.torch_trace.analysis.replay.change import GpuAsMedian, RankAsMedian
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.run.candidates import (
     MOST_ERROR,
@@ -87,13 +87,14 @@ def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
 
 def _hidden_stragglers(findings: Sequence[Finding], graphs: Graphs) -> Iterator[Finding]:
     """Ranks with work that takes far longer than on their peers, though another one is last."""
-    told = {rank for one in findings if one.code == _STRAGGLER for rank in late_ranks(one)}
+    late = [one for one in findings if one.code == _STRAGGLER]
+    told = {change for one in late for change in remedy_of(one)}
     with suppress(UnreplayableError):
         graph = graphs.kernels()
         if missed_ns(graph) > MOST_ERROR * graph.recorded_ns:
             return
         for change in graph.replay.candidates():
-            if isinstance(change, RankAsMedian) and change.rank not in told:
+            if isinstance(change, (RankAsMedian, GpuAsMedian)) and change not in told:
                 found = candidate_of(graph, [change], _STRAGGLER, graphs)
                 more = sum(one.time_ns for one in found.causes) / graph.steps
                 if more >= _LEAST_HIDDEN * graph.recorded_ns:
@@ -103,14 +104,16 @@ def _hidden_stragglers(findings: Sequence[Finding], graphs: Graphs) -> Iterator[
 def _hidden(found: Candidate, rank: int, more: float, graph: KernelAnswers) -> Finding:
     times, names = _stretches(found, graph.steps)
     share = more / graph.recorded_ns
+    of_gpu = found.causes[0].kernel is not None
+    what = "GPU" if of_gpu else "CPU"
+    why = "more work, a slower clock" if of_gpu else "Python, data, another process, a slow host"
     finding = Finding(
         _STRAGGLER,
         severity(share),
-        f"Rank {rank}'s CPU takes {milliseconds(more)} of an iteration longer than on the ranks "
+        f"Rank {rank}'s {what} takes {milliseconds(more)} of an iteration longer than on the ranks "
         f"that do the same work, in {times} of {names}. In this window other ranks are late, too.",
         {"rank": rank, "more_ns": round(more), "share": share, **_causes(found)},
-        f"Look at what rank {rank} does there that the others do not do (Python, data, another "
-        "process, a slow host).",
+        f"Look at what rank {rank} does there that the others do not do ({why}).",
         share,
     )
     return replace(
@@ -133,10 +136,11 @@ def _where(found: Candidate, graphs: Graphs) -> str:
     steps = graphs.kernels().steps
     times, names = _stretches(found, steps)
     more = sum(one.time_ns for one in found.causes) / steps
-    rank = found.causes[0].rank
+    longest = found.causes[0]
+    own, its = ("'s GPU", "those of its peers") if longest.kernel else ("", "its peers")
     return (
-        f" Rank {rank} takes {milliseconds(more)} of an iteration longer than its peers, in "
-        f"{times} of {names}."
+        f" Rank {longest.rank}{own} takes {milliseconds(more)} of an iteration longer than {its}, "
+        f"in {times} of {names}."
     )
 
 
@@ -144,6 +148,7 @@ def _stretches(found: Candidate, steps: int) -> tuple[str, str]:
     """How many there are in an iteration, and of which work."""
     longest = found.causes[0]
     names = listed([f"`{one.name}`" for one in found.causes], most=_MOST_CAUSES)
-    what = f" ({longest.function})" if longest.function else ""
+    told = longest.function or longest.kernel
+    what = f" ({told})" if told else ""
     times = max(1, round(sum(one.count for one in found.causes) / steps))
     return counted(times, "stretch", "stretches"), names + what

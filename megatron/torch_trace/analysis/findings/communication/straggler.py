@@ -228,6 +228,7 @@ def _evidence(late: _Late) -> dict[str, object]:
         "share": late.share,
         "waiting_ranks": list(one.peers),
         "more_than_median_of_others": late.cause.difference,
+        "cause": late.cause.kind or None,
         "explained_ns": late.cause.explained_ns,
         "late_because": late.cause.kind or None,
     }

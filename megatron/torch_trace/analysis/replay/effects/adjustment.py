@@ -28,6 +28,7 @@ class Adjustment:
         mended: ranks that a change takes the peers' times for; nobody's peers.
         excess: by rank, its segments (nodes) that took far longer than on its peers, and by how
             much, ns.
+        late_work: the same of its GPU: rows of `activity.gpu`.
         luck_ns: by how much these differ by chance, if every one does as much as peers ever do.
     """
 
@@ -41,6 +42,7 @@ class Adjustment:
     apart: list[Ints] = field(default_factory=list)
     mended: frozenset[int] = frozenset()
     excess: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    late_work: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     luck_ns: float = 0.0
 
     @classmethod

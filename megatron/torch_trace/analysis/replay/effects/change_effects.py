@@ -12,6 +12,7 @@ from megatron.torch_trace.analysis.replay.change import (
     CopiesScaled,
     CudaGraphs,
     DataLoaderScaled,
+    GpuAsMedian,
     KernelsScaled,
     LaunchScaled,
     ModuleScaled,
@@ -26,6 +27,7 @@ from megatron.torch_trace.analysis.replay.change import (
 from megatron.torch_trace.analysis.replay.effects import (
     cpu_changes,
     gpu_changes,
+    gpu_median,
     graph_replays,
     overlap,
 )
@@ -41,7 +43,8 @@ def adjusted(found: KernelGraph, changes: Sequence[Change]) -> Adjustment:
         UsageError: a change is about what is not in the traces, or not in this graph.
     """
     result = Adjustment.none(found)
-    result.mended = frozenset(one.rank for one in changes if isinstance(one, RankAsMedian))
+    late = RankAsMedian, GpuAsMedian
+    result.mended = frozenset(one.rank for one in changes if isinstance(one, late))
     for change in changes:
         make = _MAKERS.get(type(change))
         if make is None:
@@ -52,6 +55,7 @@ def adjusted(found: KernelGraph, changes: Sequence[Change]) -> Adjustment:
 
 _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     RankAsMedian: cpu_changes.rank_as_median,
+    GpuAsMedian: gpu_median.gpu_as_median,
     LaunchScaled: cpu_changes.launch,
     CudaGraphs: graph_replays.cuda_graphs,
     OperatorsScaled: cpu_changes.operators,

@@ -10,6 +10,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.host.data_loader import is_loader
 from megatron.torch_trace.analysis.replay.change import (
+    Change,
     DataLoaderScaled,
     LaunchScaled,
     OperatorsScaled,
@@ -27,7 +28,7 @@ from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.selection import listed
 
-_MOST_VARIANTS = 4
+MOST_VARIANTS = 4
 """Of so many other ranks each is tried alone: how much they differ is the error."""
 
 _LEAST_LATENCY_NS = 1_000
@@ -39,18 +40,7 @@ def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian)
 
     Where some of its segments take far longer than on any peer, these alone: the rest is luck.
     """
-    position = next((at for at, one in enumerate(found.ranks) if one.rank == change.rank), None)
-    if position is None:
-        there = listed([one.rank for one in found.ranks])
-        raise UsageError(
-            f"{change.text}: there is no trace of rank {change.rank}; there are {there}."
-        )
-    others = found.peers.peers(position, result.mended) or found.peers.peers(position)
-    if not others:
-        raise UsageError(
-            f"{change.text}: no other rank does the same work as rank {change.rank}; name the "
-            "traces of ranks of the same pipeline stage too."
-        )
+    position, others = peers_of(found, result, change, change.rank)
     here = segments_of(found.ranks[position])
     own = result.duration[here]
     columns = found.peers.columns(position, others, result.duration)
@@ -61,10 +51,31 @@ def rank_as_median(found: KernelGraph, result: Adjustment, change: RankAsMedian)
         result.luck_ns += far.luck * math.sqrt(len(at))
         result.excess[change.rank] = ints(at + here.start), ints((own - median)[at])
     result.duration[here] = np.where(replaced, median, own)
-    for column in columns[:_MOST_VARIANTS]:
+    for column in columns[:MOST_VARIANTS]:
         variant = result.duration.copy()
         variant[here] = np.where(replaced & (column != NONE), column, own)
         result.may_be(variant)
+
+
+def peers_of(
+    found: KernelGraph, result: Adjustment, change: Change, number: int
+) -> tuple[int, list[int]]:
+    """Position of a rank, and those of the ranks that do the same work.
+
+    Raises:
+        UsageError: there is no such rank, or it is alone.
+    """
+    position = next((at for at, one in enumerate(found.ranks) if one.rank == number), None)
+    if position is None:
+        there = listed([one.rank for one in found.ranks])
+        raise UsageError(f"{change.text}: there is no trace of rank {number}; there are {there}.")
+    others = found.peers.peers(position, result.mended) or found.peers.peers(position)
+    if not others:
+        raise UsageError(
+            f"{change.text}: no other rank does the same work as rank {number}; name the "
+            "traces of ranks of the same pipeline stage too."
+        )
+    return position, others
 
 
 def launch(found: KernelGraph, result: Adjustment, change: LaunchScaled) -> None:

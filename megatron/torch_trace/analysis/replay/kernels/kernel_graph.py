@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.communication.collectives import CollectiveCa
 from megatron.torch_trace.analysis.communication.messages import deliveries, messages_of
 from megatron.torch_trace.analysis.replay.kernels.graph import Graph, GraphBuilder
 from megatron.torch_trace.analysis.replay.kernels.meetings import Joined, Meetings, common_calls
+from megatron.torch_trace.analysis.replay.kernels.peer_kernels import PeerKernels
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import PeerSegments
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph, add_rank
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
@@ -26,6 +27,7 @@ class KernelGraph:
         calls: communication of each of them.
         joined: what was joined over ranks.
         peers: the CPU segments of ranks beside those of others.
+        work: the same of their GPU work.
     """
 
     graph: Graph
@@ -33,6 +35,7 @@ class KernelGraph:
     calls: tuple[CollectiveCalls, ...]
     joined: Joined
     peers: PeerSegments
+    work: PeerKernels
 
 
 def kernel_graph(timelines: Mapping[int, Timeline]) -> KernelGraph:
@@ -63,5 +66,10 @@ def _build(timelines: Mapping[int, Timeline]) -> KernelGraph:
     )
     meetings.add_rest()
     return KernelGraph(
-        builder.graph(), ranks, tuple(calls.values()), meetings.joined, PeerSegments(ranks)
+        builder.graph(),
+        ranks,
+        tuple(calls.values()),
+        meetings.joined,
+        PeerSegments(ranks),
+        PeerKernels(ranks),
     )

@@ -78,7 +78,7 @@ class PeerSegments:
         """For each segment the one of the other rank; NONE if there is none."""
         key = position, other
         if key not in self._places:
-            self._places[key] = _places(self._ids[position], self._ids[other])
+            self._places[key] = places(self._ids[position], self._ids[other])
         return self._places[key]
 
     @cached_property
@@ -90,10 +90,11 @@ def segment_ids(ranks: Sequence[RankGraph]) -> list[Ints]:
     """For each rank a number for each segment; the same number on several ranks: the same work."""
     names: dict[tuple[object, ...], int] = {}
     keys = [_keys(rank, names) for rank in ranks]
-    return [key * (1 << 32) + _occurrence(key) for key in keys]
+    return [key * (1 << 32) + occurrence(key) for key in keys]
 
 
-def _places(ids: Ints, other: Ints) -> Ints:
+def places(ids: Ints, other: Ints) -> Ints:
+    """For each number its position among others; NONE where it is not there."""
     if not len(other):
         return np.full(len(ids), NONE, dtype=np.int64)
     order = np.argsort(other)
@@ -129,7 +130,7 @@ def _keys(rank: RankGraph, names: dict[tuple[object, ...], int]) -> Ints:
     return ints(ints(codes)[inverse.ravel()])
 
 
-def _occurrence(key: Ints) -> Ints:
+def occurrence(key: Ints) -> Ints:
     """How many earlier ones have the same key."""
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.diff(key[order], prepend=-1))

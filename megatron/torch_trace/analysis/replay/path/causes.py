@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.path.piece_names import PieceNames
+from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.columns.intervals import Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Work of one rank's CPU that took far longer than on its peers.
+    """Work of one rank, of its CPU or GPU, that took far longer than on its peers.
 
     Args:
         rank: global rank.
@@ -21,6 +22,7 @@ class Cause:
         time_ns: how much longer, in the whole window.
         count: how many times.
         function: the Python function in which most of it was, where stacks are recorded.
+        kernel: of the GPU the kernel in which most of it was; None of the CPU.
     """
 
     rank: int
@@ -28,21 +30,29 @@ class Cause:
     time_ns: int
     count: int
     function: str | None = None
+    kernel: str | None = None
 
 
-def causes_of(found: KernelGraph, excess: Mapping[int, tuple[Ints, Ints]]) -> tuple[Cause, ...]:
+def causes_of(
+    found: KernelGraph,
+    excess: Mapping[int, tuple[Ints, Ints]],
+    late_work: Mapping[int, tuple[Ints, Ints]],
+) -> tuple[Cause, ...]:
     """By rank and name, the longest first.
 
     Args:
         found: the graph.
-        excess: by rank, nodes and how much longer each took, ns.
+        excess: by rank, nodes of its CPU and how much longer each took, ns.
+        late_work: by rank, rows of its GPU and how much longer each took, ns.
     """
     nodes = found.graph.nodes
-    causes = []
+    causes: list[Cause] = []
     for one, calls in zip(found.ranks, found.calls, strict=True):
+        names = PieceNames(one, calls)
+        if one.rank in late_work:
+            causes += _of_work(names, *late_work[one.rank])
         if one.rank not in excess:
             continue
-        names = PieceNames(one, calls)
         at, more = excess[one.rank]
         middle = nodes.time[at] + nodes.duration[at] // 2 - one.shift
         tracks = names.tracks(at, nodes.lane[at])
@@ -60,3 +70,14 @@ def causes_of(found: KernelGraph, excess: Mapping[int, tuple[Ints, Ints]]) -> tu
                 )
             )
     return tuple(sorted(causes, key=lambda one: (-one.time_ns, one.rank, one.name)))
+
+
+def _of_work(names: PieceNames, rows: Ints, more: Ints) -> Iterator[Cause]:
+    told = names.compute(rows)
+    for name in dict.fromkeys(told):
+        mine = [n for n, other in enumerate(told) if other == name]
+        worst = max(mine, key=lambda n: int(more[n]))
+        kernel = names.activity.names[int(names.activity.gpu.name[rows[worst]])]
+        yield Cause(
+            names.rank.rank, name, int(more[mine].sum()), len(mine), kernel=short_name(kernel)
+        )
