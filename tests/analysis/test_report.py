@@ -217,7 +217,8 @@ def test_the_document_is_schema_1(tmp_path: Path) -> None:
     assert rank["phases"] == rank["microbatches"] == rank["bubble"] == []
     assert {"rank", "last_arrivals", "imposed_wait_ns"} <= set(found["stragglers"][0])
     assert {"code", "severity", "title", "evidence", "advice", "gain_ns", "gain_error_ns",
-            "undisturbed_gain_ns", "change", "cause"} == set(found["findings"][0])  # fmt: skip
+            "undisturbed_gain_ns", "undisturbed_gain_error_ns", "change",
+            "cause"} == set(found["findings"][0])  # fmt: skip
 
 
 def test_the_document_of_every_sample_is_strict_json(analysis: Analysis) -> None:

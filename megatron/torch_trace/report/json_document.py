@@ -59,6 +59,7 @@ def _of_all(analysis: Analysis) -> dict[str, Any]:
                 "gain_ns": one.gain_ns,
                 "gain_error_ns": one.gain_error_ns,
                 "undisturbed_gain_ns": one.undisturbed_gain_ns,
+                "undisturbed_gain_error_ns": one.undisturbed_gain_error_ns,
                 "change": one.change,
                 "cause": one.cause,
             }

@@ -115,6 +115,8 @@ def gain(finding: Finding) -> str:
     shorter = duration(finding.gain_ns)
     undisturbed = finding.undisturbed_gain_ns
     also = f"; {duration(undisturbed)} without the profiler" if (undisturbed or 0) > 0 else ""
+    if also and finding.undisturbed_gain_error_ns:
+        also += f", error {duration(finding.undisturbed_gain_error_ns)}"
     return f" {given}, the iteration would be {shorter} shorter (error {error}{also})."
 
 

@@ -80,11 +80,17 @@ def test_gains_are_told_without_the_profiler_where_its_cost_can_be_fitted() -> N
     found = candidate_of(graph, [LaunchScaled(0.0)], None, graphs)
     assert found.undisturbed_gain_ns is not None
     assert 0 < found.undisturbed_gain_ns != found.gain_ns
+    # In proportion the gain would be another one; half of that is the least of the error.
+    half = abs(found.undisturbed_gain_ns - 0.8 * found.gain_ns) / 2
+    assert found.undisturbed_error_ns is not None
+    assert found.undisturbed_error_ns >= max(half, 0.79 * found.error_ns)
     told = replace(finding("launch_bound", 48_000_000, 200_000), undisturbed_gain_ns=31_000_000)
     assert sentences.gain(told) == (
         " Without this cause, the iteration would be 48 ms shorter (error 200 us; 31 ms without "
         "the profiler)."
     )
+    told = replace(told, undisturbed_gain_error_ns=4_000_000)
+    assert "; 31 ms without the profiler, error 4 ms)." in sentences.gain(told)
 
 
 def test_one_recorded_step_is_said() -> None:

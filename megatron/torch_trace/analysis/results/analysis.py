@@ -198,6 +198,7 @@ class Finding:
         gain_error_ns: of the gain.
         change: what `torch-trace whatif` is asked for that; None like the gain.
         undisturbed_gain_ns: the gain without the profiler; None where that cannot be told.
+        undisturbed_gain_error_ns: of that gain; None like it.
         cause: the name of the finding that this one only follows from; None if there is none.
     """
 
@@ -212,6 +213,7 @@ class Finding:
     gain_error_ns: int | None = field(default=None, compare=False)
     change: str | None = field(default=None, compare=False)
     undisturbed_gain_ns: int | None = field(default=None, compare=False)
+    undisturbed_gain_error_ns: int | None = field(default=None, compare=False)
     cause: str | None = field(default=None, compare=False)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
 from megatron.torch_trace.analysis.findings.remedies import remedies_of
 from megatron.torch_trace.analysis.replay.answers import Graph, Simulated, UnreplayableError
@@ -37,6 +38,7 @@ class Candidate:
         error: of the gain, in its parts.
         causes: what took far longer on a rank than on its peers, where the change is about that.
         undisturbed_gain_ns: the gain without the profiler; None where that cannot be told.
+        undisturbed_error_ns: of that gain; None like it.
     """
 
     change: str
@@ -46,6 +48,7 @@ class Candidate:
     error: GainError
     causes: tuple[Cause, ...] = ()
     undisturbed_gain_ns: int | None = None
+    undisturbed_error_ns: int | None = None
 
     @property
     def error_ns(self) -> int:
@@ -127,18 +130,37 @@ def candidate_of(
     fewer = 1.0 / times_the_tokens(graph, changes)
     gain = round(graph.simulated_ns - simulated.iteration_ns * fewer)
     error = simulated.error.at_least(missed_ns(graph)).times(fewer)
-    calibration = graphs.calibration_of(graph)
+    told = error.of_run(gain, graphs.spread)
+    undisturbed, its_error = _undisturbed(graph, changes, graphs, gain, told.total)
     return Candidate(
         change=" ".join(one.text for one in changes),
         finding=finding,
         iteration_ns=simulated.iteration_ns,
         gain_ns=gain,
-        error=error.of_run(gain, graphs.spread),
+        error=told,
         causes=getattr(simulated, "causes", ()),
-        undisturbed_gain_ns=None
-        if calibration is None
-        else calibration.before_ns - calibration.iteration_ns(graph, changes),
+        undisturbed_gain_ns=undisturbed,
+        undisturbed_error_ns=its_error,
     )
+
+
+def _undisturbed(
+    graph: Graph, changes: Sequence[Change], graphs: Graphs, gain_ns: int, error_ns: int
+) -> tuple[int | None, int | None]:
+    """The gain without the profiler and its error, ns; None where that cannot be told.
+
+    The error is that of the gain in proportion, and half of what the gain differs by from one in
+    proportion: how the profiler's cost is spread over an iteration is fitted, not measured.
+
+    Source: docs/computed.md, "Gains and slack".
+    """
+    calibration = graphs.calibration_of(graph)
+    if calibration is None:
+        return None, None
+    part = calibration.before_ns / max(1, graph.simulated_ns)
+    undisturbed = calibration.before_ns - calibration.iteration_ns(graph, changes)
+    apart = abs(undisturbed - part * gain_ns) / 2
+    return undisturbed, round(hypot(part * error_ns, apart))
 
 
 def _without_path(graph: Graph, changes: Sequence[Change]) -> Simulated:

@@ -82,6 +82,7 @@ def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
         gain_error_ns=found.error_ns,
         change=found.change,
         undisturbed_gain_ns=found.undisturbed_gain_ns,
+        undisturbed_gain_error_ns=found.undisturbed_error_ns,
     )
 
 
@@ -122,6 +123,7 @@ def _hidden(found: Candidate, rank: int, more: float, graph: KernelAnswers) -> F
         gain_error_ns=found.error_ns,
         change=found.change,
         undisturbed_gain_ns=found.undisturbed_gain_ns,
+        undisturbed_gain_error_ns=found.undisturbed_error_ns,
     )
 
 

@@ -43,6 +43,7 @@ def document(answer: WhatIf) -> dict[str, Any]:
                     for name, ns in asdict(one.error).items()
                 },
                 "undisturbed_gain_ns": one.undisturbed_gain_ns,
+                "undisturbed_error_ns": one.undisturbed_error_ns,
                 "distinguishable": one.is_distinguishable,
                 "causes": [asdict(cause) for cause in one.causes],
             }

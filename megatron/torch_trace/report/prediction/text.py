@@ -122,7 +122,10 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
 
 
 def _undisturbed(one: Candidate) -> str:
-    return "unknown" if one.undisturbed_gain_ns is None else duration(one.undisturbed_gain_ns)
+    if one.undisturbed_gain_ns is None:
+        return "unknown"
+    error = duration(one.undisturbed_error_ns or 0)
+    return f"{duration(one.undisturbed_gain_ns)} (error {error})"
 
 
 @dataclass(slots=True)
