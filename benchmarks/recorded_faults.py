@@ -146,6 +146,9 @@ def keep(out: Path, folders: list[Path]) -> None:
 
 def judged(fault: Fault, folder: Path, truth: tuple[float, float]) -> dict[str, Any]:
     """One window: what is said of it and what is true."""
+    # What follows the window is healthy; what came before it, and is in the traces, is not.
+    for file in folder.glob("artifacts/*.iterations.json"):
+        file.unlink()
     answer = answer_of(folder, fault.kind, fault.rank)
     healthy, faulty = truth
     cost = faulty - healthy
