@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's flight recorder of this process: the collectives of NCCL that it has called.
+"""torch's flight recorder of this process: the collectives that it has called.
 
 Asking it calls no collective and waits for no GPU. torch may still wait for a lock of CUDA that a
 thread of the job holds, so it is asked in a thread that nobody waits for longer than a moment.
@@ -20,7 +20,7 @@ they tell which rank left its usual order of calls."""
 def flight_entries(device: int | None = None) -> bytes | None:
     """A pickle as torch's own, with the calls that are not complete and the last that are.
 
-    None where NCCL is not used, or torch does not answer.
+    None where torch keeps no such record, or does not answer.
 
     Args:
         device: the GPU of this rank; a new thread would make a context on the first one.
@@ -44,18 +44,34 @@ def _dump(device: int | None) -> bytes | None:
     distributed: Any = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
-    dump: Any = getattr(torch._C._distributed_c10d, "_dump_nccl_trace", None)
-    if dump is None or "nccl" not in str(distributed.get_backend()):
+    nccl = "nccl" in str(distributed.get_backend())
+    name = "_dump_nccl_trace" if nccl else "_dump_fr_trace"
+    dump: Any = getattr(torch._C._distributed_c10d, name, None)
+    if dump is None:
         return None
     if device is not None:
         torch.cuda.set_device(device)
     return bytes(dump())
 
 
+def _complete(entries: list[dict[str, Any]], groups: dict[str, dict[str, int]]) -> None:
+    """Say of gloo's collectives that are complete that they are: torch only counts them.
+
+    Its count may be one behind: the one after it is complete if the rank has gone on to another.
+    """
+    for one in entries:
+        group = groups.get(one.get("process_group", ("",))[0], {})
+        last = group.get("last_completed_collective", -1) + (one is not entries[-1])
+        is_gloo = str(one.get("profiling_name", "")).startswith("gloo:")
+        if is_gloo and not one.get("is_p2p") and one.get("collective_seq_id", last + 1) <= last:
+            one["state"] = "completed"
+
+
 def _shortened(text: bytes) -> bytes:
     """Torch's own bytes, of this process."""
     record: dict[str, Any] = pickle.loads(text)
     entries = list(record.get("entries", ()))
+    _complete(entries, record.get("pg_status", {}))
     completed = [one for one in entries if one.get("state") == "completed"]
     kept = {id(one) for one in completed[-_KEPT_COMPLETED:]}
     for one in completed[:-_WITH_STACK]:
