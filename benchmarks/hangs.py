@@ -134,12 +134,11 @@ def train_megatron() -> None:
     def counted_step(*args: Any, **kwargs: Any) -> Any:
         iteration = followers.heartbeat.iteration if followers.heartbeat else 0
         now["micro_batch"] = now["micro_batch"] + 1 if iteration == now["iteration"] else 0
-        now["iteration"] = iteration
+        now["iteration"], now["mlp"] = iteration, -1
         return step(*args, **kwargs)
 
     def counted_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-        layer = int(getattr(module, "layer_number", 0) or 0)
-        now["mlp"] = layer
+        now["mlp"] += 1
         return forward(module, *args, **kwargs)
 
     def faulty(tensor: Any, *args: Any, **kwargs: Any) -> Any:
