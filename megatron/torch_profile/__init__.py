@@ -8,16 +8,29 @@ or, from code, before Megatron parses its arguments:
     import megatron.torch_profile
     megatron.torch_profile.install()
 
+or, in a training loop of your own:
+
+    with torch_profile.attach(model):
+        for iteration in range(1, 1001):
+            with torch_profile.step(iteration):
+                ...
+
 Importing this package imports neither torch nor Megatron, and changes nothing.
 """
 
 from __future__ import annotations
 
-from megatron.torch_profile.hooks import cuda_graphs
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.hooks import cuda_graphs, other_loops
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.patching import PatchSet
 
-__all__ = ["install", "uninstall"]
+__all__ = ["TorchProfileConfig", "attach", "install", "step", "uninstall"]
 
 _patches = PatchSet(PATCHES)
 
@@ -41,3 +54,66 @@ def uninstall() -> None:
     """Put every name back; again is nothing."""
     _patches.remove()
     cuda_graphs.captures.remove()
+
+
+def attach(
+    model: Any = None,
+    *,
+    optimizer: Any = None,
+    config: TorchProfileConfig | Mapping[str, Any] | str | Path | None = None,
+    first_iteration: int = 1,
+    last_iteration: int | None = None,
+    arguments: Any = None,
+    mesh: Any = None,
+    loop: str = "pytorch",
+    flops_per_iteration: int | None = None,
+    tokens_per_iteration: int | None = None,
+) -> other_loops.Attached:
+    """Follow a training loop that is not Megatron's, from now on. Call it on every rank.
+
+    Nothing happens, and `step` costs nothing, unless somebody switches profiling on: `config`, a
+    YAML file, or `MEGATRON_TORCH_PROFILE=1` in the environment (docs/other-loops.md).
+
+    Args:
+        model: for spans of modules: a module, or a list of model chunks.
+        optimizer: for the owners of memory.
+        config: what is recorded where the environment says nothing else: a configuration, its
+            fields by name, or the path of a YAML file that holds them.
+        first_iteration: the first that this process will run, counted over the whole training.
+        last_iteration: the last; None if nobody knows.
+        arguments: of the run, for `run.json`: a namespace, a dataclass, a mapping.
+        mesh: torch's DeviceMesh over all ranks, for coordinates; without one megatron-core's
+            groups are asked, where they exist.
+        loop: its name, for the trace. `megatron` means that `arguments` are Megatron's and that
+            advice may name its flags.
+        flops_per_iteration: of the model over all ranks, for MFU.
+        tokens_per_iteration: over all ranks.
+
+    Returns:
+        What ends the following: as a context manager, or by `detach()`. The end of the process
+        does it too.
+
+    Raises:
+        SystemExit: a setting is wrong; one sentence says which, and the status is 2.
+    """
+    return other_loops.attach(
+        model,
+        optimizer=optimizer,
+        config=config,
+        first_iteration=first_iteration,
+        last_iteration=last_iteration,
+        arguments=arguments,
+        mesh=mesh,
+        loop=loop,
+        flops_per_iteration=flops_per_iteration,
+        tokens_per_iteration=tokens_per_iteration,
+    )
+
+
+def step(iteration: int | None = None) -> AbstractContextManager[None]:
+    """One iteration of an attached loop: one optimizer step, with all its micro-batches.
+
+    Args:
+        iteration: counted from 1 over the whole training; None is the one after the last.
+    """
+    return other_loops.step(iteration)

@@ -25,6 +25,10 @@ class StepFollower(Protocol):
     def begin_step(self, iteration: int) -> None:
         """`train_step` of this global iteration is about to run."""
 
+    def end_step(self) -> None:
+        """The iteration has ended, and the next one has not begun: only a loop that has attached
+        itself says so."""
+
     def begin_pause(self) -> None:
         """Evaluation or a checkpoint is about to run."""
 
@@ -36,6 +40,9 @@ class Idle:
     """A rank that records nothing."""
 
     def begin_step(self, iteration: int) -> None:
+        """Nothing."""
+
+    def end_step(self) -> None:
         """Nothing."""
 
     def begin_pause(self) -> None:
@@ -60,6 +67,7 @@ class Followers:
         memory: who takes memory snapshots on this rank; None where nobody asked.
         followed: whether a training has been followed in this process, recording or not.
         stepped: whether it had an iteration.
+        attached: whether a loop that is not Megatron's has attached itself.
     """
 
     plan: CapturePlan | None = None
@@ -71,6 +79,7 @@ class Followers:
     memory: RankMemory | None = None
     followed: bool = False
     stepped: bool = False
+    attached: bool = False
 
 
 followers = Followers()

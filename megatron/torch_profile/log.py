@@ -38,6 +38,7 @@ class Slug(Enum):
     NO_PROFILE = "no-profile"
     PROFILING_STOPPED = "profiling-stopped"
     RECORDED_NOTHING = "recorded-nothing"
+    STEP_NOT_NEXT = "step-not-next"
     SIGNAL = "signal"
     WINDOW_SKIPPED = "window-skipped"
     WINDOW_LEFT_OUT = "window-left-out"

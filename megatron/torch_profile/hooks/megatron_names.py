@@ -15,7 +15,8 @@ from typing import Any
 
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.log import Slug, warn
+from megatron.torch_profile.hooks import following
+from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, Wrapper
 
 
@@ -42,21 +43,12 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
     capture: Any = None
     with ExitStack() as stack:
-        if profiles and (session := _follower("session")):
+        if profiles:
             model, optimizer = Guard(
                 Slug.SPANS_FAILED, "training goes on without spans of modules"
             )(_model_and_optimizer, wrapped, args, kwargs) or (None, None)
-            stack.enter_context(session.training(megatron_args, model, count_flops, optimizer))
-            capture = followers.plan
-        if capture and capture.config.trigger and (requests := _follower("requests")):
-            requests.begin(capture)
-        if capture and capture.config.watches and (watching := _follower("watching")):
-            stack.enter_context(watching.training(capture, model))
-        if followers.heartbeat and (monitor_lines := _follower("monitor_lines")):
-            stack.enter_context(monitor_lines.training(capture))
-        if capture and (window_results := _follower("window_results")):
-            stack.enter_context(window_results.training(capture, megatron_args))
-        if metrics_config.wanted and (metrics := _follower("metrics")):
+            capture = following.record(stack, megatron_args, model, optimizer, count_flops)
+        if metrics_config.wanted and (metrics := following.follower("metrics")):
             stack.enter_context(
                 metrics.training(metrics_config, megatron_args, capture, count_flops)
             )
@@ -67,43 +59,6 @@ def _train(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _model_and_optimizer(train: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     given = inspect.signature(train).bind(*args, **kwargs).arguments
     return given.get("model"), given.get("optimizer")
-
-
-_FOLLOWERS = {
-    "session": ("megatron.torch_profile.record.session", Slug.NO_PROFILE, "a profile"),
-    "window_results": (
-        "megatron.torch_profile.publish.window_results",
-        Slug.SUMMARY_FAILED,
-        "summaries of windows",
-    ),
-    "requests": (
-        "megatron.torch_profile.monitor.lifetime",
-        Slug.REQUESTS_FAILED,
-        "windows on request",
-    ),
-    "watching": (
-        "megatron.torch_profile.monitor.watching",
-        Slug.MONITOR_FAILED,
-        "a watch over hangs and slow ranks",
-    ),
-    "monitor_lines": (
-        "megatron.torch_profile.publish.monitor_lines",
-        Slug.MONITOR_FAILED,
-        "lines of the monitor",
-    ),
-    "metrics": ("megatron.torch_profile.metrics.lifetime", Slug.METRICS_FAILED, "metrics"),
-}
-
-
-def _follower(module: str) -> Any:
-    """The module that follows training; None, said once, where what it needs is missing."""
-    name, slug, lost = _FOLLOWERS[module]
-    try:
-        return import_module(name)
-    except Exception as error:
-        # The same on every rank, since it is installed so: nobody waits for this one.
-        warn(slug, "training goes on without %s: %s: %s", lost, type(error).__name__, error)
-        return None
 
 
 def _metrics(method: str) -> Wrapper:

@@ -51,6 +51,10 @@ class RequestedSteps:
         self.recorder.begin_step(iteration)
         self.progress = iteration
 
+    def end_step(self) -> None:
+        """An iteration has ended, and the next one has not begun."""
+        self.recorder.end_step()
+
     def begin_pause(self) -> None:
         """Evaluation or a checkpoint begins."""
         self.recorder.begin_pause()

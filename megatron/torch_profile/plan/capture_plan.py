@@ -29,6 +29,7 @@ from megatron.torch_profile.plan import (
 from megatron.torch_profile.plan.schedule import Schedule, Span, Window
 from megatron.torch_profile.plan.topology import CPU, Topology
 from megatron.torch_profile.plan.trace_size import Estimate, estimate
+from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, NO_LAST, TrainingLoop
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.file_names import TraceName, WindowName
@@ -150,7 +151,9 @@ class CapturePlan:
                 for w in islice(self.schedule, 100)
             ],
             "first_iteration": self.schedule.span.first,
-            "last_iteration": self.schedule.span.last,
+            "last_iteration": None
+            if self.schedule.span.last == NO_LAST
+            else self.schedule.span.last,
             "memory": [
                 name
                 for name in ("memory_snapshot", "memory_timeline", "on_oom")
@@ -159,12 +162,13 @@ class CapturePlan:
         }
 
 
-def check(config: TorchProfileConfig, args: Any) -> None:
+def check(config: TorchProfileConfig, args: Any, loop: TrainingLoop = MEGATRONS_OWN) -> None:
     """Refuse what cannot work in any run with these arguments.
 
     Args:
         config: the user's wishes.
         args: Megatron's parsed, not yet validated arguments.
+        loop: what is followed.
 
     Raises:
         UsageError: one sentence for the user.
@@ -200,9 +204,8 @@ def check(config: TorchProfileConfig, args: Any) -> None:
                 f"{flag_of('preset')} light switches on) records none; drop one of the two."
             )
     if getattr(args, "train_iters", None):
-        schedule.make(
-            config, Span(1, args.train_iters), why_last=f"--train-iters {args.train_iters}"
-        )
+        why = loop.why_last or f"--train-iters {args.train_iters}"
+        schedule.make(config, Span(1, args.train_iters), why_last=why)
     root = run_folder.root_of(config, args)
     # Of the other ranks' folders, which may be their nodes' own, `agree` hears.
     problem = run_folder.why_not_beside(root) if environment_rank() == 0 else None
@@ -210,19 +213,20 @@ def check(config: TorchProfileConfig, args: Any) -> None:
         raise run_folder.not_writable(root, "rank 0", problem)
 
 
-def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
+def agree(config: TorchProfileConfig, args: Any, loop: TrainingLoop = MEGATRONS_OWN) -> CapturePlan:
     """Decide, on all ranks together. Collective: call it on every rank.
 
     Args:
         config: `check` has accepted it.
         args: Megatron's validated arguments, after the checkpoint was loaded.
+        loop: what is followed.
 
     Raises:
         UsageError: on every rank, with the same sentence, whichever rank found the mistake.
     """
-    members = topology.discover()
+    members = topology.discover(loop.coordinates, loop.sizes)
     chosen = ranks.resolve(config.ranks, members.layout, members.members)
-    windows = schedule_of(config, args)
+    windows = schedule_of(config, args, loop)
     root = run_folder.root_of(config, args)
     folder = topology.from_rank_0(run_folder.make(root) if members.rank == 0 else None)
     if isinstance(folder, UsageError):
@@ -252,10 +256,12 @@ def agree(config: TorchProfileConfig, args: Any) -> CapturePlan:
     return plan
 
 
-def schedule_of(config: TorchProfileConfig, args: Any) -> Schedule:
+def schedule_of(
+    config: TorchProfileConfig, args: Any, loop: TrainingLoop = MEGATRONS_OWN
+) -> Schedule:
     """The windows of a run that begins where `args` say."""
     first = getattr(args, "iteration", 0) + 1
-    last, why = args.train_iters, f"--train-iters {args.train_iters}"
+    last, why = args.train_iters, loop.why_last or f"--train-iters {args.train_iters}"
     interval = getattr(args, "exit_interval", None)
     if interval and -(-first // interval) * interval < last:
         last, why = -(-first // interval) * interval, f"--exit-interval {interval}"

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import count, islice, pairwise
 
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
+from megatron.torch_profile.plan.training_loop import NO_LAST
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.wording import counted, iterations
 
@@ -48,12 +49,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The iterations that this process will run: `first` to `last`, global, both included."""
+    """The iterations that this process will run: `first` to `last`, global, both included.
+
+    Where nobody says how many there are, `last` is `NO_LAST`.
+    """
 
     first: int
     last: int
 
     def __str__(self) -> str:
+        if self.last == NO_LAST:
+            return f"iterations from {self.first} on"
         return f"iterations {self.first} to {self.last}"
 
 

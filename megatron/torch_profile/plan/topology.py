@@ -72,8 +72,15 @@ class Topology:
         return self.members[self.rank]
 
 
-def discover() -> Topology:
-    """Learn the topology from Megatron's process groups. Collective: call it on every rank."""
+def discover(
+    coordinates: Mapping[str, int] | None = None, sizes: Mapping[str, int] | None = None
+) -> Topology:
+    """Learn the topology from Megatron's process groups. Collective: call it on every rank.
+
+    Args:
+        coordinates: of this rank, where the training loop itself tells them.
+        sizes: of the parallel dimensions then.
+    """
     import torch
 
     rank, world_size = 0, 1
@@ -85,9 +92,9 @@ def discover() -> Topology:
         pid=os.getpid(),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else CPU,
-        coordinates=_ask_megatron(_RANK_OF),
+        coordinates=coordinates or _ask_megatron(_RANK_OF),
     )
-    return Topology(rank, Layout(world_size, _ask_megatron(_SIZE_OF)), gather(me))
+    return Topology(rank, Layout(world_size, sizes or _ask_megatron(_SIZE_OF)), gather(me))
 
 
 def layout_from_arguments(args: Any) -> Layout:
@@ -136,10 +143,15 @@ def distributed() -> bool:
     """Whether there are ranks to talk to."""
     import torch
 
-    distributed = torch.distributed
     # Megatron's --fake-process-group has no peers: its collectives return nothing of theirs.
-    ready = distributed.is_available() and distributed.is_initialized()
-    return bool(ready and distributed.get_backend() != "fake")
+    return initialised() and torch.distributed.get_backend() != "fake"
+
+
+def initialised() -> bool:
+    """Whether the process groups exist."""
+    import torch
+
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def _ask_megatron(names: Mapping[str, str]) -> dict[str, int]:

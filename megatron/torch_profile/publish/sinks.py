@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,12 +38,18 @@ class Sink(Protocol):
 
 
 def megatrons(writer: str) -> Callable[[], Any]:
-    """A function that returns what Megatron has for `wandb` or `tensorboard` on this rank."""
+    """A function that returns what training has for `wandb` or `tensorboard` on this rank.
+
+    That is Megatron's own; in a loop without Megatron it is the W&B run of the process.
+    """
 
     def ask() -> Any:
-        from megatron.training import global_vars
-
-        return getattr(global_vars, f"get_{writer}_writer")()
+        # Whoever trains with Megatron has it imported; to import it for a question takes seconds.
+        global_vars = sys.modules.get("megatron.training.global_vars")
+        if global_vars is not None:
+            return getattr(global_vars, f"get_{writer}_writer")()
+        module = sys.modules.get("wandb") if writer == "wandb" else None
+        return module if getattr(module, "run", None) is not None else None
 
     return ask
 

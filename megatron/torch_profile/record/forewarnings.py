@@ -12,10 +12,12 @@ from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.plan import slurm
 from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
 from megatron.torch_profile.record import python_stacks
 from megatron.torch_profile.spans.modules import count_spans
 
 _NO_MODEL = "this Megatron's train() does not take its model as an argument named model"
+_NOT_GIVEN = "attach() was not given the model; write attach(model)"
 
 
 def of_the_run(capture: CapturePlan, args: Any) -> None:
@@ -32,7 +34,7 @@ def of_the_run(capture: CapturePlan, args: Any) -> None:
     _of_stacks(capture)
 
 
-def of_module_spans(capture: CapturePlan, model: Any) -> None:
+def of_module_spans(capture: CapturePlan, model: Any, loop: TrainingLoop = MEGATRONS_OWN) -> None:
     """How many modules get spans, and a warning where none does; on every rank."""
     rank, depth = capture.topology.rank, capture.config.spans_depth
     count: Any = None
@@ -48,7 +50,7 @@ def of_module_spans(capture: CapturePlan, model: Any) -> None:
             Slug.NO_MODULE_SPANS,
             "rank %d: no module gets a span: %s",
             rank,
-            count.why_none if count else _NO_MODEL,
+            count.why_none if count else _NO_MODEL if loop is MEGATRONS_OWN else _NOT_GIVEN,
         )
 
 

@@ -106,7 +106,19 @@ class IterationTimes:
             window: what was open in the one that ends with this call.
         """
         now = time.perf_counter_ns()
-        ended, self._now = self._now, (iteration, now)
+        self._end(now, window)
+        self._now = (iteration, now)
+
+    def end_step(self, window: OpenWindow | None) -> None:
+        """An iteration has ended, and the next one has not begun.
+
+        Args:
+            window: what is open in it.
+        """
+        self._end(time.perf_counter_ns(), window)
+
+    def _end(self, now: int, window: OpenWindow | None) -> None:
+        ended, self._now = self._now, None
         was_busy, self._was_busy = self._was_busy, self._exporter.at_work
         if ended is None:
             return

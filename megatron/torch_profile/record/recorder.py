@@ -37,7 +37,7 @@ from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.signals import FlushOnSignal, signals_that_ask
 from megatron.torch_profile.record.window_end import WindowEnds
 from megatron.torch_profile.record.windows import RequestedWindow, Windows
-from megatron.torch_trace.wording import iterations, ranks
+from megatron.torch_trace.wording import iterations
 
 _ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
 _GPU_SECONDS = 20.0
@@ -79,9 +79,13 @@ class Recorder:
         """Close what ended with the last iteration, and open what begins with this one."""
         self._undisturbed(self._begin_step, iteration)
 
+    def end_step(self) -> None:
+        """The iteration has ended, and the next one has not begun."""
+        self._undisturbed(self._leave_step, self._times.end_step)
+
     def begin_pause(self) -> None:
         """After the last recorded iteration, close the window before something else runs."""
-        self._undisturbed(self._begin_pause)
+        self._undisturbed(self._leave_step, self._times.pause)
 
     def add(self, requested: RequestedWindow) -> None:
         """Record a window that is no part of the plan, when its iterations come."""
@@ -151,8 +155,8 @@ class Recorder:
         )
         return True
 
-    def _begin_pause(self) -> None:
-        self._times.pause(self._open)
+    def _leave_step(self, note: Callable[[OpenWindow | None], None]) -> None:
+        note(self._open)
         self._end_if_asked()
         self.exporter.free_saved()
         if self._open is not None and self._open.recorded[-1:] == [self._open.window.last]:
@@ -276,14 +280,7 @@ class Recorder:
         lost = self._ends.end(window, self.windows.next, cut=cut)
         if lost:
             return self._lose(window, lost)
-        if cut or not window.whole:
-            self._warn(
-                Slug.WINDOW_SHORT,
-                "has only %s of the window of %s%s",
-                iterations(ranks(tuple(window.recorded))),
-                iterations(window.window),
-                " (the last in part)" if cut else "",
-            )
+        self._ends.say_if_short(window, cut=cut)
         self._times.window_closed(window.window)
 
     def _discard_lost(self) -> None:

@@ -21,6 +21,7 @@ from megatron.torch_profile.log import Slug, exit_with, say, warn
 from megatron.torch_profile.memory.rank_memory import RankMemory
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
 from megatron.torch_profile.record import cupti, forewarnings
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_trace.errors import UsageError
@@ -43,7 +44,11 @@ _ENVIRONMENT = ("SLURM_", "NCCL_", "CUDA_", "PYTORCH_", "TORCH_", "OMP_NUM_THREA
 
 @contextmanager
 def training(
-    args: Any, model: Any, count_flops: Callable[[], int | None], optimizer: Any = None
+    args: Any,
+    model: Any,
+    count_flops: Callable[[], int | None],
+    optimizer: Any = None,
+    loop: TrainingLoop = MEGATRONS_OWN,
 ) -> Iterator[None]:
     """Around one call of `train`: record what the flags in `args` ask for.
 
@@ -52,6 +57,7 @@ def training(
         model: Megatron's list of model chunks.
         count_flops: Megatron's own formula for the FLOPs of one iteration, None if unknown.
         optimizer: Megatron's, None where it cannot be had.
+        loop: what is followed.
     """
     config = arguments.config_of(args)
     if not config.enabled:
@@ -61,8 +67,8 @@ def training(
     capture: CapturePlan | None = None
     try:
         # Flags from YAML or from a program have not passed the parser's check.
-        capture_plan.check(config, args)
-        capture = capture_plan.agree(config, args)
+        capture_plan.check(config, args, loop)
+        capture = capture_plan.agree(config, args, loop)
     except UsageError as error:
         exit_with(error)
     except Exception as error:
@@ -78,7 +84,7 @@ def training(
         return
     followers.plan = capture
     try:
-        followers.steps = _begin(capture, args, model, count_flops, optimizer)
+        followers.steps = _begin(capture, args, model, count_flops, optimizer, loop)
     except Exception as error:
         # All that ranks do together is behind us, so this one may go its own way.
         warn(
@@ -108,19 +114,20 @@ def _begin(
     model: Any,
     count_flops: Callable[[], int | None],
     optimizer: Any,
+    loop: TrainingLoop,
 ) -> StepFollower:
     """Say and write what will be captured, and make what follows the steps on this rank."""
     flops = count_flops()
     if capture.topology.rank == 0:
         say(Slug.PLAN, "%s", capture.describe())
         forewarnings.of_the_run(capture, args)
-        _write_run_file(capture, args, flops)
+        _write_run_file(capture, args, flops, loop)
     if "modules" in capture.config.wanted_spans:
-        forewarnings.of_module_spans(capture, model)
+        forewarnings.of_module_spans(capture, model, loop)
     if not capture.records_here and not capture.config.trigger:
         return Idle()
     _prepare_cupti(args)
-    recorder = Recorder(capture, model, _metadata(capture, args, flops))
+    recorder = Recorder(capture, model, _metadata(capture, args, flops, loop))
     if capture.config.records_history or capture.config.on_oom:
         followers.memory = RankMemory(capture, args, model, optimizer)
         recorder.exporter.join(followers.memory)
@@ -144,7 +151,9 @@ def _prepare_cupti(args: Any) -> None:
         )
 
 
-def _metadata(capture: CapturePlan, args: Any, flops: int | None) -> dict[str, Any]:
+def _metadata(
+    capture: CapturePlan, args: Any, flops: int | None, loop: TrainingLoop
+) -> dict[str, Any]:
     me = capture.topology.me
     return {
         "schema": 1,
@@ -157,8 +166,10 @@ def _metadata(capture: CapturePlan, args: Any, flops: int | None) -> dict[str, A
         "pid": me.pid,
         "device": me.device,
         "argv": sys.argv,
+        "loop": loop.name,
+        **({"flags": list(loop.flags)} if loop.flags else {}),
         "model_flops_per_iteration": flops,
-        **_tokens(args),
+        **({"tokens_per_iteration": loop.tokens} if loop.tokens else _tokens(args)),
         # At 1 and 2 Megatron's timers synchronise, and overlap is not what it was.
         "timing_log_level": getattr(args, "timing_log_level", None),
     }
@@ -173,12 +184,14 @@ def _tokens(args: Any) -> dict[str, int]:
     return {"tokens_per_iteration": batch * length}
 
 
-def _write_run_file(capture: CapturePlan, args: Any, flops: int | None) -> None:
+def _write_run_file(capture: CapturePlan, args: Any, flops: int | None, loop: TrainingLoop) -> None:
+    arguments = vars(args) if loop.arguments is None else loop.arguments
     run = {
         "schema": 1,
         "run": capture.run_folder.name,
         **facts(),
-        "arguments": {name: jsonable(value) for name, value in sorted(vars(args).items())},
+        "loop": loop.name,
+        "arguments": {name: jsonable(value) for name, value in sorted(arguments.items())},
         "world_size": capture.topology.layout.world_size,
         "layout": dict(capture.topology.layout.sizes),
         "ranks": [member.as_json() for member in capture.topology.members],

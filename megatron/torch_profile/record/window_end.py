@@ -9,14 +9,14 @@ from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.ending_thread import Recording
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.hooks import cuda_graphs
-from megatron.torch_profile.log import Slug, say
+from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record import kineto
 from megatron.torch_profile.record.open_window import OpenWindow
 from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.stop_decision import Circumstances, Decision, decide
-from megatron.torch_trace.wording import iterations
+from megatron.torch_trace.wording import iterations, ranks
 
 _WAIT_SECONDS = 0.05
 _GONE = "something else in this process has ended torch's profiler"
@@ -138,6 +138,23 @@ class WindowEnds:
             writers=self._plan.writers_here,
         )
         return None
+
+    def say_if_short(self, window: OpenWindow, *, cut: bool) -> None:
+        """Warn of a window that has ended and lacks iterations.
+
+        Args:
+            window: whose trace is on its way.
+            cut: it ended in the middle of an iteration.
+        """
+        if cut or not window.whole:
+            warn(
+                Slug.WINDOW_SHORT,
+                "rank %d has only %s of the window of %s%s",
+                self._plan.topology.rank,
+                iterations(ranks(tuple(window.recorded))),
+                iterations(window.window),
+                " (the last in part)" if cut else "",
+            )
 
     def _end_beside(
         self, window: OpenWindow, following: Window | None, export: Export, expected: float

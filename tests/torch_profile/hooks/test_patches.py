@@ -14,7 +14,7 @@ import pytest
 
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.hooks import megatron_names
+from megatron.torch_profile.hooks import following, megatron_names
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import Patch, PatchSet, version_in
 from megatron.torch_profile.record import session
@@ -177,7 +177,7 @@ def test_a_train_that_does_not_tell_its_arguments_still_trains(
     )
     monkeypatch.setattr(megatron_names, "_megatron_args", lambda: args)
     monkeypatch.setattr(megatron_names, "_flops_per_iteration", lambda _: None)
-    monkeypatch.setattr(megatron_names, "_follower", {"session": session}.get)
+    monkeypatch.setattr(following, "follower", {"session": session}.get)
     assert megatron_names._train(max, None, (3, 4), {}) == 4, "a builtin has no signature"
     assert len(warned) == 1
     assert warned[0].startswith("training goes on without spans of modules: ValueError")

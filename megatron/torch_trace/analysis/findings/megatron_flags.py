@@ -25,13 +25,13 @@ _SIZES = ("--tensor-model-parallel-size", "--micro-batch-size", "--use-mcore-mod
 
 
 def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
-    """Whether the command line that capture recorded has `flag`."""
-    return any(command_line.has(rank.argv, flag) for rank in ranks)
+    """Whether the recorded run has `flag`, or has set by other means what it sets."""
+    return any(command_line.has(rank.settings, flag) for rank in ranks)
 
 
 def flag_value(ranks: Sequence[RankResult], flag: str) -> str | None:
-    """What the command line that capture recorded gives to `flag`; None if it does not."""
-    values = (command_line.value_of(rank.argv, flag) for rank in ranks)
+    """What the recorded run gives to `flag`; None if it does not."""
+    values = (command_line.value_of(rank.settings, flag) for rank in ranks)
     return next((value for value in values if value is not None), None)
 
 
@@ -41,11 +41,14 @@ def interleaves(ranks: Sequence[RankResult]) -> bool:
 
 
 def is_megatron(ranks: Sequence[RankResult]) -> bool:
-    """Whether the traces, or the command line in them, say that Megatron trains."""
+    """Whether Megatron's own loop trains, so that its flags can be given: capture has written the
+    name of the loop, and of other traces the command line and the groups tell."""
     return any(_is_megatron(rank) for rank in ranks)
 
 
 def _is_megatron(rank: RankResult) -> bool:
+    if rank.loop is not None:
+        return rank.loop == command_line.MEGATRON
     return (
         any("megatron" in word.lower() for word in rank.argv)
         or any(command_line.has(rank.argv, flag) for flag in _SIZES)

@@ -76,6 +76,10 @@ class RankResult:
         duplicates: GPU rows that are in the trace again, and are counted once.
         damage: the reader's account in one sentence; None if the file is whole.
         model_flops, argv: what capture wrote; None and () if it did not.
+        loop: the training loop that was recorded, such as `megatron` or `pytorch`; None of traces
+            that do not tell.
+        settings: what the run has set, in words of Megatron's command line: argv where that is
+            Megatron's, else what capture found in the loop's own configurations.
         compile: what torch.compile did again during the window, and fused kernels that refused
             their inputs: name -> how often, as capture counted; empty if it did not.
         python_functions: Python frames in the trace, which are counted and not kept.
@@ -121,6 +125,8 @@ class RankResult:
     damage: str | None = None
     model_flops: float | None = None
     argv: tuple[str, ...] = ()
+    loop: str | None = None
+    settings: tuple[str, ...] = ()
     compile: Mapping[str, int] = field(default_factory=dict)
     python_functions: int = 0
     wait_ns: int | None = None

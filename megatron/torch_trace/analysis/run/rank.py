@@ -32,6 +32,7 @@ from megatron.torch_trace.analysis.schedule.pipeline import (
     pipeline_steps,
     pipeline_waiting,
 )
+from megatron.torch_trace.analysis.timeline import command_line
 from megatron.torch_trace.analysis.timeline.activity import Activity, read_activity
 from megatron.torch_trace.analysis.timeline.breakdown import break_down
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
@@ -146,7 +147,6 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
     communication = timeline.sets.communication.total
     metadata = activity.metadata
     flops = metadata.own.get("model_flops_per_iteration")
-    argv = metadata.own.get("argv")
     shapes = operator_rows(timeline, by_shape=True) if activity.shapes else ()
     device = _device(activity, timeline.devices.analysed)
     modules = look_at_modules(timeline, dense_peak_tflops(device))
@@ -200,7 +200,9 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
         duplicates=activity.duplicates,
         damage=activity.damage.sentence() or None,
         model_flops=float(flops) if isinstance(flops, (int, float)) else None,
-        argv=tuple(map(str, argv)) if isinstance(argv, list) else (),
+        argv=command_line.words_in(metadata.own, "argv"),
+        loop=command_line.loop_in(metadata.own),
+        settings=command_line.settings(metadata.own),
         compile=_counts(metadata.own.get("compile")),
         python_functions=activity.python_functions,
         base_ns=activity.base_ns,

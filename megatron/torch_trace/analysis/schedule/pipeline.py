@@ -23,7 +23,7 @@ from megatron.torch_trace.analysis.communication.dimensions import dimension_of
 from megatron.torch_trace.analysis.host.data_loader import is_loader
 from megatron.torch_trace.analysis.timeline.activity import NONE, Collective
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
-from megatron.torch_trace.analysis.timeline.command_line import virtual_stages
+from megatron.torch_trace.analysis.timeline.command_line import settings, virtual_stages
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.span_names import FORWARD, microbatch_span
 from megatron.torch_trace.analysis.timeline.steps import Step
@@ -224,8 +224,7 @@ def _schedule(timeline: Timeline, step: Step, stage: int | None, stages: int | N
     if not count or stage is None or stages is None:
         return Schedule(None, None)
     in_between = 0 < stage < stages - 1
-    argv = activity.metadata.own.get("argv")
-    chunks = virtual_stages([str(word) for word in argv] if isinstance(argv, list) else [], stages)
+    chunks = virtual_stages(settings(activity.metadata.own), stages)
     if chunks is not None:
         sends_each = 2 * chunks - (0 if in_between else 1)
         if not count % sends_each:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recorded command line says: flags as words, with a value behind them or behind a `=`."""
+"""What a recorded command line says: flags as words, with a value behind them or behind a `=`.
+
+Capture writes the name of the training loop beside it. Where that is not Megatron's own, the words
+are no flags of Megatron's, and capture has written in such words what the loop has set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _VIRTUAL_STAGES = (
     "--num-virtual-stages-per-pipeline-rank",
@@ -15,6 +20,31 @@ INTERLEAVING = (_VIRTUAL_LAYERS, *_VIRTUAL_STAGES)
 LAYOUT = "--pipeline-model-parallel-layout"
 _ELSEWHERE = (LAYOUT, "--yaml-cfg", "--hybrid-layer-pattern", "--use-checkpoint-args")
 """With one of these the command line does not tell the number of virtual stages."""
+
+
+MEGATRON = "megatron"
+"""The name of a loop whose flags are Megatron's."""
+
+
+def words_in(written: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of words in capture's metadata; empty if it is missing, or something else."""
+    words = written.get(name)
+    return tuple(map(str, words)) if isinstance(words, list) else ()
+
+
+def settings(written: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a run has set, in words of Megatron's command line; empty if nothing tells.
+
+    Args:
+        written: capture's metadata of a trace.
+    """
+    return words_in(written, "argv" if loop_in(written) in (None, MEGATRON) else "flags")
+
+
+def loop_in(written: Mapping[str, Any]) -> str | None:
+    """The training loop that capture's metadata names; None if it names none."""
+    loop = written.get("loop")
+    return loop if isinstance(loop, str) else None
 
 
 def has(argv: Sequence[str], flag: str) -> bool:

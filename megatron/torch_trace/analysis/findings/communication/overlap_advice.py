@@ -93,9 +93,10 @@ def _data(ranks: Sequence[RankResult]) -> str:
     if has_flag(ranks, "--overlap-grad-reduce"):
         distributed = has_flag(ranks, "--use-distributed-optimizer")
         if distributed and not has_flag(ranks, "--overlap-param-gather"):
+            gather = flags(ranks, "`--overlap-param-gather`")
             return (
-                "Gather parameters while the forward pass computes (`--overlap-param-gather`): "
-                "only gradients are overlapped yet."
+                f"Gather parameters while the forward pass computes {gather}: only gradients are "
+                "overlapped yet."
             )
         return _more_to_overlap_with(ranks)
     overlap = flags(

@@ -7,13 +7,14 @@ the mean, so what the slowest takes more than that is what the split costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from megatron.torch_trace.analysis.findings.megatron_flags import flags, is_megatron
 from megatron.torch_trace.analysis.findings.pipeline.stages import most_in_bubble
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
-from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.wording import percent
 
@@ -29,11 +30,10 @@ _CAUSES = {
     "stage) takes",
 }
 
-_SOME_STAGES = (
-    "Move layers to another stage (`--decoder-first-pipeline-num-layers`, "
-    "`--decoder-last-pipeline-num-layers`, `--account-for-embedding-in-pipeline-split`, "
-    "`--account-for-loss-in-pipeline-split`); traces of all stages would tell how many."
-)
+_SOME_STAGES = "Move layers to another stage {flags}; traces of all stages would tell how many."
+_FIRST, _LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
+_EMBEDDING = "--account-for-embedding-in-pipeline-split"
+_LOSS = "--account-for-loss-in-pipeline-split"
 
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         for part in _PARTS
     }
     cause = max(_PARTS, key=lambda part: differences[part])
-    advice, split = _advice(slow, stages, _depth(analysis))
+    advice, split = _advice(slow, analysis)
     yield Finding(
         SLUG,
         severity(share),
@@ -92,15 +92,15 @@ def _depth(analysis: Analysis) -> int:
     return max(told, default=0) or len(analysis.stages)
 
 
-def _advice(
-    slow: StageWork, stages: tuple[StageWork, ...], depth: int
-) -> tuple[str, _Split | None]:
-    if len(stages) != depth:
-        return _SOME_STAGES, None
+def _advice(slow: StageWork, analysis: Analysis) -> tuple[str, _Split | None]:
+    stages, ranks = analysis.stages, analysis.ranks
+    if len(stages) != _depth(analysis):
+        ways = ", ".join(f"`{flag}`" for flag in (_FIRST, _LAST, _EMBEDDING, _LOSS))
+        return _SOME_STAGES.format(flags=flags(ranks, ways)), None
     split = max(_splits(stages, slow), key=lambda one: one.gain_ns, default=None)
     if split is None or split.gain_ns <= 0:
-        return _another_number(slow, stages), None
-    return _move(split, slow, stages), split
+        return _another_number(slow, stages, ranks), None
+    return _move(split, slow, stages, ranks), split
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +135,28 @@ def _layer(stage: StageWork) -> float:
     return stage.layers_ns / len(stage.layers)
 
 
-def _move(split: _Split, slow: StageWork, stages: tuple[StageWork, ...]) -> str:
-    first = f"`--decoder-first-pipeline-num-layers {split.layers[0]}`"
-    last = f"`--decoder-last-pipeline-num-layers {split.layers[-1]}`"
+def _move(
+    split: _Split, slow: StageWork, stages: tuple[StageWork, ...], ranks: Sequence[RankResult]
+) -> str:
+    first, last = f"`{_FIRST} {split.layers[0]}`", f"`{_LAST} {split.layers[-1]}`"
     saved = f"the slowest stage then takes {milliseconds(split.gain_ns)} less in an iteration"
     if slow is stages[-1]:
-        return (
-            f"Move layers to the other stages ({last}): {saved}; "
-            "`--account-for-loss-in-pipeline-split` counts the loss as a layer."
-        )
+        counts = f"; `{_LOSS}` counts the loss as a layer" if is_megatron(ranks) else ""
+        return f"Move layers to the other stages {flags(ranks, last)}: {saved}{counts}."
     if slow is stages[0]:
-        return (
-            f"Move layers to the other stages ({first}): {saved}; "
-            "`--account-for-embedding-in-pipeline-split` counts the embedding as a layer."
-        )
-    return f"Move layers to the first and the last stage ({first} with {last}): {saved}."
+        counts = f"; `{_EMBEDDING}` counts the embedding as a layer" if is_megatron(ranks) else ""
+        return f"Move layers to the other stages {flags(ranks, first)}: {saved}{counts}."
+    both = flags(ranks, f"{first} with {last}")
+    return f"Move layers to the first and the last stage {both}: {saved}."
 
 
-def _another_number(slow: StageWork, stages: tuple[StageWork, ...]) -> str:
-    flag = {
-        stages[-1].stage: "`--account-for-loss-in-pipeline-split`",
-        stages[0].stage: "`--account-for-embedding-in-pipeline-split`",
-    }.get(slow.stage, "`--decoder-first-pipeline-num-layers`")
+def _another_number(
+    slow: StageWork, stages: tuple[StageWork, ...], ranks: Sequence[RankResult]
+) -> str:
+    flag = {stages[-1].stage: _LOSS, stages[0].stage: _EMBEDDING}.get(slow.stage, _FIRST)
+    evenly = f"that `{flag}` splits evenly" if is_megatron(ranks) else "that splits evenly"
     return (
-        f"Choose a number of layers that {flag} splits evenly, or fewer stages: a layer takes "
+        f"Choose a number of layers {evenly}, or fewer stages: a layer takes "
         f"{milliseconds(_layer(slow))} in an iteration, so moving one makes another stage the "
         "slowest."
     )

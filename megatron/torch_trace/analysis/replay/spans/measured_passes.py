@@ -33,7 +33,9 @@ def passes_of(recording: Recording) -> Passes:
     shape = recording.shape
     is_blocking = shape.stages > 1 and (
         shape.chunks == 1
-        or any(has(one.result.argv, "--no-overlap-p2p-communication") for one in recording.ranks)
+        or any(
+            has(one.result.settings, "--no-overlap-p2p-communication") for one in recording.ranks
+        )
     )
     lanes = [(step, copy) for step in recording.steps for copy in recording.copies]
     measured = {

@@ -145,7 +145,7 @@ def _layers(ranks: Sequence[Rank], shape: Shape) -> tuple[int, ...] | None:
     counted = {rank.stage: _layers_in(rank.result) for rank in ranks}
     if all(counted.get(stage) for stage in range(shape.stages)):
         return tuple(counted[stage] for stage in range(shape.stages))
-    argv = next((rank.result.argv for rank in ranks if rank.result.argv), ())
+    argv = next((rank.result.settings for rank in ranks if rank.result.settings), ())
     total = value_of(argv, "--num-layers") or ""
     if any(has(argv, flag) for flag in _UNEVEN) or not total.isdecimal():
         return None

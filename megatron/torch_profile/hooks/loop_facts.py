@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loop's own objects tell: arguments for `run.json`, coordinates, settings that are on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_DIMENSIONS = {
+    **dict.fromkeys(("tp", "tensor"), "tp"),
+    **dict.fromkeys(("pp", "pipeline"), "pp"),
+    **dict.fromkeys(("cp", "context"), "cp"),
+    **dict.fromkeys(("ep", "expert"), "ep"),
+    **dict.fromkeys(("dp", "fsdp", "ddp", "data"), "dp"),
+}
+"""First words of the names of a mesh's dimensions: `dp_shard` and `dp_replicate` are both dp."""
+
+_SWITCHES = (
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "use_distributed_optimizer",
+    "sequence_parallel",
+    "tp_comm_overlap",
+    "overlap_moe_expert_parallel_comm",
+    "delay_wgrad_compute",
+    "enable_cuda_graph",
+)
+"""Fields of megatron-core's configurations that Megatron has a flag of the same name for."""
+_VALUES = (
+    "cuda_graph_impl",
+    "moe_token_dispatcher_type",
+    "cp_comm_type",
+)
+_CONFIGURATIONS = ("config", "ddp_config")
+_MOST_WRAPPERS = 8
+
+
+def mapping_of(arguments: Any) -> dict[str, Any] | None:
+    """Names and values, whatever a loop keeps its arguments in; None if it is nothing of names."""
+    if isinstance(arguments, Mapping):
+        return {str(name): value for name, value in arguments.items()}
+    if dataclasses.is_dataclass(arguments) and not isinstance(arguments, type):
+        return {each.name: getattr(arguments, each.name) for each in dataclasses.fields(arguments)}
+    try:
+        return {name: value for name, value in vars(arguments).items() if name[:1] != "_"}
+    except TypeError:
+        return None
+
+
+def recorded(arguments: Any, depth: int = 4) -> dict[str, Any]:
+    """The same for `run.json`, with configurations inside configurations."""
+    return {name: _recorded(value, depth) for name, value in (mapping_of(arguments) or {}).items()}
+
+
+def _recorded(value: Any, depth: int) -> Any:
+    nested = isinstance(value, Mapping) or dataclasses.is_dataclass(value)
+    if not nested or isinstance(value, type) or not depth:
+        return value
+    return recorded(value, depth - 1)
+
+
+def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """This rank's coordinates in a DeviceMesh, and the sizes of its dimensions.
+
+    Dimensions with names of no parallel dimension are left out; several that mean the same one
+    (replicas and shards of FSDP2) are one, the later the faster.
+    """
+    coordinates: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    if mesh is None or mesh.get_coordinate() is None:
+        return coordinates, sizes
+    places = zip(mesh.mesh_dim_names or (), mesh.get_coordinate(), mesh.mesh.shape, strict=False)
+    for name, index, size in places:
+        dimension = _DIMENSIONS.get(name.lower().split("_")[0])
+        if dimension:
+            coordinates[dimension] = coordinates.get(dimension, 0) * size + index
+            sizes[dimension] = sizes.get(dimension, 1) * size
+    return coordinates, sizes
+
+
+def flags_of(chunks: Iterable[Any]) -> tuple[str, ...]:
+    """What megatron-core's configurations in a model switch on, in words of Megatron's flags."""
+    words: dict[str, None] = {}
+    chunks = list(chunks)
+    if len(chunks) > 1:
+        words[f"--num-virtual-stages-per-pipeline-rank={len(chunks)}"] = None
+    for config in _configurations(chunks):
+        for name in _SWITCHES:
+            if getattr(config, name, None) is True:
+                words[_flag(name)] = None
+        for name in _VALUES:
+            value = getattr(config, name, None)
+            if isinstance(value, str) and value:
+                words[f"{_flag(name)}={value}"] = None
+    return tuple(words)
+
+
+def _configurations(chunks: Iterable[Any]) -> Iterable[Any]:
+    for chunk in chunks:
+        for _ in range(_MOST_WRAPPERS):
+            for name in _CONFIGURATIONS:
+                config = getattr(chunk, name, None)
+                # A model of Hugging Face has a configuration too, whose fields mean other things.
+                if type(config).__module__.startswith("megatron."):
+                    yield config
+            if not hasattr(chunk, "module"):
+                break
+            chunk = chunk.module
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

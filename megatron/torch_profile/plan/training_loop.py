@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which training loop is followed: Megatron's own, or one that has called `attach()`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MEGATRON = "megatron"
+"""The name of a loop whose flags are Megatron's, which advice then names."""
+NO_LAST = sys.maxsize
+"""The last iteration of a loop that does not say how many it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLoop:
+    """What a loop says of itself, and Megatron's arguments do not.
+
+    Args:
+        name: goes into the metadata of every trace.
+        arguments: for `run.json`; None takes Megatron's.
+        flags: what the objects of the run are set to, in words of Megatron's command line, so that
+            no advice recommends what is on.
+        why_last: what ends the loop, for messages; None takes Megatron's flags.
+        tokens: of an iteration over all ranks; None takes Megatron's arguments.
+        coordinates: of this rank in the parallel dimensions; empty asks Megatron's groups.
+        sizes: of these dimensions.
+    """
+
+    name: str = MEGATRON
+    arguments: Mapping[str, Any] | None = None
+    flags: tuple[str, ...] = ()
+    why_last: str | None = None
+    tokens: int | None = None
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+MEGATRONS_OWN = TrainingLoop()

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of docs/other-loops.md, word for word.
+
+Loops of PyTorch alone run as they stand. Of the others only what the example touches is there, in
+ten lines each, under the names that Megatron-Bridge 0.6.2, Lightning, verl and slime have for it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "other-loops.md").read_text()
+
+CALLBACK = "class Callback: pass\n"
+TRAINING = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train_a_step():
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+BRIDGE = f"""{TRAINING}
+from types import SimpleNamespace
+done = SimpleNamespace(step=4)
+state = SimpleNamespace(cfg=SimpleNamespace(train=SimpleNamespace(train_iters=8)), train_state=done)
+context = SimpleNamespace(state=state, model=[model], optimizer=optimizer)
+callback = TorchProfile()
+callback.on_train_start(context)
+while done.step < 8:
+    callback.on_train_step_start(context)
+    train_a_step()
+    callback.on_train_step_end(context)
+    done.step += 1
+callback.on_train_end(context)
+"""
+LIGHTNING = f"""{TRAINING}
+from types import SimpleNamespace
+trainer = SimpleNamespace(max_steps=4, global_step=0, model=model)
+callback = TorchProfile()
+callback.on_train_start(trainer, model)
+for batch in range(8):
+    callback.on_train_batch_start(trainer, model, None, batch)
+    model(torch.ones(2, 4)).square().mean().backward()
+    if batch % 2:
+        optimizer.step()
+        trainer.global_step += 1
+    callback.on_train_batch_end(trainer, model, None, None, batch)
+callback.on_train_end(trainer, model)
+"""
+VERL_BASE = "class BaseEngine:\n    def train_batch(self, *args): self.train_a_step()\n"
+VERL = f"""{TRAINING}
+class Engine(BaseEngine):
+    module, train_a_step = model, staticmethod(train_a_step)
+for _ in range(4):
+    Engine().train_batch("data", "loss")
+"""
+SLIME_MODEL = "def train_one_step(args, rollout_id, step_id, data, *more): data()\n"
+SLIME = f"""{TRAINING}
+follow("args")
+for rollout in range(2):
+    for step in range(2):
+        slime_model.train_one_step(
+            "args", rollout, step, train_a_step, [model], optimizer, None, 1, 1)
+"""
+CORE = """
+import torch
+from megatron.core.transformer import MegatronModule, TransformerConfig
+
+torch.distributed.init_process_group("gloo")
+parallel_state.initialize_model_parallel()
+
+class Model(MegatronModule):
+    def __init__(self):
+        super().__init__(TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=1))
+        self.linear = torch.nn.Linear(4, 4)
+
+    model_type = None
+
+    def set_input_tensor(self, tensor):
+        pass
+
+    def forward(self, x):
+        return self.linear(x)
+
+def forward_step(data, model):
+    def loss(output):
+        value = output.square().mean()
+        return value, {"loss": value.detach()}
+
+    return model(next(data)), loss
+
+def batches():
+    while True:
+        yield torch.ones(2, 4)
+
+model = Model()
+train([model], torch.optim.SGD(model.parameters(), lr=0.1), forward_step, batches(), 4, 2, 2, 2)
+"""
+
+
+def example(heading: str | None) -> str:
+    """The first Python of a section; of the page's own head without one."""
+    section = PAGE.partition(f"\n## {heading}")[2] if heading else PAGE
+    match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert match, heading
+    return match[1]
+
+
+def run(
+    tmp_path: Path,
+    source: str,
+    packages: dict[str, str] | None = None,
+    runner: tuple[str, ...] = (),
+) -> set[str]:
+    """Run it as one rank, recorded, and return the windows that have a trace."""
+    for name, text in (packages or {}).items():
+        module = tmp_path / "packages" / f"{name.replace('.', '/')}.py"
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(text)
+    (tmp_path / "train.py").write_text(source)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "packages")]),
+        "MEGATRON_TORCH_PROFILE": "1",
+        "MEGATRON_TORCH_PROFILE_SPANS": "phases modules",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, *runner, "train.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stdout, done.stdout
+    return {trace.parent.name for trace in tmp_path.rglob("rank-0.pt.trace.json.gz")}
+
+
+@pytest.mark.parametrize("heading", [None, "FSDP2"])
+def test_loops_of_pytorch_alone(heading: str | None, tmp_path: Path) -> None:
+    assert run(tmp_path, example(heading)) == {"iter-0000003"}
+
+
+@pytest.mark.skipif(find_spec("megatron.core") is None, reason="megatron-core is not installed")
+def test_a_loop_on_megatron_cores_schedules(tmp_path: Path) -> None:
+    source = example("megatron-core") + CORE
+    assert run(tmp_path, source, runner=("-m", "megatron.torch_profile", "--cpu")) == {
+        "iter-0000003"
+    }
+    (trace,) = tmp_path.rglob("rank-0.pt.trace.json.gz")
+    text = gzip.decompress(trace.read_bytes()).decode()
+    for direction in ("forward", "backward"):
+        for number in (0, 1):
+            assert text.count(f'"{direction} micro-batch {number}"') == 1
+
+
+@pytest.mark.parametrize(
+    ("heading", "packages", "driver", "window"),
+    [
+        (
+            "Megatron-Bridge",
+            {"megatron.bridge.training.callbacks": CALLBACK},
+            BRIDGE,
+            "iter-0000007",
+        ),
+        ("NeMo", {"lightning.pytorch.callbacks": CALLBACK}, LIGHTNING, "iter-0000003"),
+        ("verl", {"verl.workers.engine.base": VERL_BASE}, VERL, "iter-0000003"),
+        ("slime", {"slime.backends.megatron_utils.model": SLIME_MODEL}, SLIME, "iter-0000003"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
+)
+def test_loops_of_other_packages(
+    heading: str, packages: dict[str, str], driver: str, window: str, tmp_path: Path
+) -> None:
+    assert run(tmp_path, example(heading) + driver, packages) == {window}
