@@ -3,80 +3,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from attached_training import Training, config, read, run_record, traces
 
 from megatron import torch_profile
-from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.followers import Idle, followers
 from megatron.torch_profile.hooks import other_loops
-from megatron.torch_profile.record import session
-from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_trace.format.undisturbed_iterations import METADATA_NAME
-
-recorders: list[Recorder] = []
-"""Of the test that runs."""
-
-
-@pytest.fixture(autouse=True)
-def detached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    class Noted(Recorder):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            recorders.append(self)
-
-    recorders.clear()
-    monkeypatch.setattr(session, "Recorder", Noted)
-    monkeypatch.setattr("sys.argv", ["train.py"])
-    yield
-    if other_loops._current is not None:
-        other_loops._current.detach()
-
-
-class Training:
-    """Two micro-batches an iteration."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.losses: list[str] = []
-
-    def step(self) -> None:
-        for _ in range(2):
-            loss = self.model(torch.ones(2, 4)).square().mean()
-            loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.losses.append(loss.item().hex())
-
-    def run(self, iterations: int, first: int = 1) -> None:
-        for iteration in range(first, first + iterations):
-            with torch_profile.step(iteration):
-                self.step()
-
-
-def config(folder: Path, **more: Any) -> TorchProfileConfig:
-    return TorchProfileConfig(enabled=True, dir=str(folder), **more)
-
-
-def traces(folder: Path) -> list[Path]:
-    for recorder in recorders:
-        recorder.exporter.wait()
-    return sorted(folder.rglob("*.pt.trace.json.gz"))
-
-
-def read(trace: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(gzip.decompress(trace.read_bytes()))
-    return loaded
 
 
 def names(trace: Path) -> list[str]:
@@ -85,12 +22,6 @@ def names(trace: Path) -> list[str]:
     wanted = ("ProfilerStep", "forward", "backward", "optimizer")
     ordered = sorted(events, key=lambda event: float(event["ts"]))
     return [e["name"] for e in ordered if e["name"].startswith(wanted)]
-
-
-def run_record(folder: Path) -> dict[str, Any]:
-    (path,) = folder.rglob("run.json")
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
 
 
 def test_nobody_asks_and_nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,70 +215,6 @@ def test_what_attach_cannot_do_is_one_sentence(
     with pytest.raises(SystemExit):
         torch_profile.attach(None, config=config(tmp_path), **more)
     assert capsys.readouterr().err == f"torch-profile: error: {sentence}\n"
-
-
-def test_coordinates_come_from_a_mesh_and_replicas_and_shards_are_one_dimension(
-    tmp_path: Path,
-) -> None:
-    mesh = SimpleNamespace(
-        mesh_dim_names=("pp", "dp_replicate", "dp_shard", "tp", "loss"),
-        mesh=torch.zeros(2, 2, 4, 2, 1),
-        get_coordinate=lambda: [1, 1, 2, 0, 0],
-    )
-    training = Training()
-    with torch_profile.attach(training.model, config=config(tmp_path), mesh=mesh):
-        training.run(3)
-    record = run_record(tmp_path)
-    assert record["ranks"][0]["coordinates"] == {"pp": 1, "dp": 6, "tp": 0}
-    assert record["layout"] == {"pp": 2, "dp": 8, "tp": 2}
-
-
-@dataclass
-class DistributedDataParallelConfig:
-    """Stands in for megatron-core's, which is known by its module."""
-
-    overlap_grad_reduce: bool = True
-    overlap_param_gather: bool = False
-    cuda_graph_impl: str = "local"
-
-
-DistributedDataParallelConfig.__module__ = "megatron.core.distributed"
-
-
-@dataclass
-class Nested:
-    lr: float = 0.1
-
-
-@dataclass
-class Container:
-    optimizer: Nested = field(default_factory=Nested)
-    rank: int = 0
-
-
-def test_what_megatron_core_has_switched_on_is_in_the_trace(tmp_path: Path) -> None:
-    training = Training()
-    training.model.ddp_config = DistributedDataParallelConfig()
-    with torch_profile.attach(
-        training.model, config=config(tmp_path), arguments=Container(), loop="megatron-bridge"
-    ):
-        training.run(3)
-    (trace,) = traces(tmp_path)
-    own = read(trace)["torch_profile"]
-    assert own["flags"] == ["--overlap-grad-reduce", "--cuda-graph-impl=local"]
-    assert run_record(tmp_path)["arguments"] == {"optimizer": "{'lr': 0.1}", "rank": 0}
-
-
-def test_megatrons_own_arguments_count_where_the_loop_says_that_they_are(tmp_path: Path) -> None:
-    training = Training()
-    args = SimpleNamespace(global_batch_size=8, seq_length=16, lr=0.1)
-    with torch_profile.attach(
-        training.model, config=config(tmp_path), arguments=args, loop="megatron"
-    ):
-        training.run(3)
-    (trace,) = traces(tmp_path)
-    own = read(trace)["torch_profile"]
-    assert (own["loop"], own["tokens_per_iteration"]) == ("megatron", 128)
 
 
 def test_spans_that_have_no_model_say_what_to_give(tmp_path: Path, warned: list[str]) -> None:
