@@ -5,6 +5,9 @@
     backward micro-batch 0 chunk 1 (cooldown)     chunk: virtual pipeline stage, if it has several
     optimizer-inner-step, all-grads-sync, ...     Megatron's timers by name
 
+With `--overlap-moe-expert-parallel-comm` a forward and a backward take turns, node by node; every
+turn leaves a span with the name of its micro-batch, `forward micro-batch 3 (steady), part`.
+
 Megatron's timers below its log level are one nameless dummy, and those at it synchronise the GPU.
 Here every timer leaves a span, whatever the level, and none synchronises on our account. The names
 are wrapped when a window opens and put back when it closes.
@@ -21,10 +24,13 @@ from typing import Any
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
+from megatron.torch_profile.spans.pipeline_schedule import Schedule, schedule_of
 from megatron.torch_profile.spans.ranges import Range, begin, end
 
 _TRAINING = "megatron.training.training"
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+_COMBINED = "megatron.core.pipeline_parallel.combined_1f1b"
+_NODES = "megatron.core.pipeline_parallel.utils"
 # Runs from one log line to the next, across windows.
 _NO_PHASES = ("interval-time",)
 
@@ -36,6 +42,11 @@ class Phases:
         self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of phases")
         self.open: list[str] = []
         """Names of what is open, the outermost first."""
+        self.schedule: Schedule | None = None
+        """Of the forward that ran last; None without a pipeline."""
+        self.forward_piece: str | None = None
+        self.backward_piece: str | None = None
+        """Micro-batches whose pieces take turns now."""
         self._timers: dict[str, list[Any]] = {}
         self._microbatches: dict[int, tuple[int, int | None]] = {}
         self._forwards: dict[int | None, int] = {}
@@ -66,28 +77,39 @@ class Phases:
             while spans:
                 end(spans.pop())
 
-    def forward(self, model: Any, given: int | None, schedule: Schedule | None) -> Any:
+    def forward(self, model: Any, given: int | None) -> tuple[Any, Callable[[Any], None]]:
         """The span of a micro-batch's forward, and the call that remembers its output."""
-        chunk = schedule.chunk_of(model) if schedule else None
+        name, remember = self.forward_name(model, given)
+        return self.span(name), remember
+
+    def backward(self, output: Any) -> Any:
+        """The span of a micro-batch's backward, found by the output its forward returned."""
+        return self.span(self.backward_name(output))
+
+    def span(self, name: str) -> Any:
+        """A span of a micro-batch, or of a piece of it."""
+        return _NotedRange(name, self)
+
+    def forward_name(self, model: Any, given: int | None) -> tuple[str, Callable[[Any], None]]:
+        """The name of the next forward, and the call that remembers its output."""
+        chunk = self.schedule.chunk_of(model) if self.schedule else None
         number = self._forwards.get(chunk, 0) if given is None else given
         self._forwards[chunk] = number + 1
-        phase = self._phase("forward", schedule)
-        span = _NotedRange(_microbatch_name("forward", number, chunk, phase), self)
-        return span, partial(self._remember, number, chunk)
+        name = _microbatch_name("forward", number, chunk, self._phase("forward"))
+        return name, partial(self._remember, number, chunk)
 
-    def backward(self, output: Any, schedule: Schedule | None) -> Any:
-        """The span of a micro-batch's backward, found by the output its forward returned."""
+    def backward_name(self, output: Any) -> str:
+        """The name of the backward of what a forward has returned."""
         number, chunk = self._microbatches.pop(id(_first(output)), (None, None))
-        phase = self._phase("backward", schedule)
-        return _NotedRange(_microbatch_name("backward", number, chunk, phase), self)
+        return _microbatch_name("backward", number, chunk, self._phase("backward"))
 
     def _remember(self, number: int, chunk: int | None, output: Any) -> None:
         self._microbatches[id(_first(output))] = (number, chunk)
 
-    def _phase(self, direction: str, schedule: Schedule | None) -> str | None:
+    def _phase(self, direction: str) -> str | None:
         index = self._count[direction]
         self._count[direction] += 1
-        return schedule.phase(direction, index) if schedule else None
+        return self.schedule.phase(direction, index) if self.schedule else None
 
 
 class _NotedRange(Range):
@@ -107,48 +129,6 @@ class _NotedRange(Range):
         if self._name in self._phases.open:
             self._phases.open.remove(self._name)
         super().__exit__(*error)
-
-
-class Schedule:
-    """Where a rank stands in 1F1B.
-
-    A stage runs `warmup` forwards, then one backward after each forward, then the backwards that
-    are left (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU
-    Clusters", section 2.2). With v virtual stages, p stages and groups of g micro-batches, stage i
-    has 2(p-i-1) + (v-1)g of them, else p-i-1.
-
-    Args:
-        stages, stage: pipeline size and this rank's stage.
-        chunks: virtual stages of a rank.
-        microbatches: of an iteration.
-        group: micro-batches that a virtual stage takes at once; `stages` by default.
-    """
-
-    def __init__(
-        self, stages: int, stage: int, chunks: int, microbatches: int, group: int | None = None
-    ) -> None:
-        self._chunks = chunks
-        self._total = microbatches * chunks
-        left = stages - stage - 1
-        warmup = left if chunks == 1 else 2 * left + (chunks - 1) * (group or stages)
-        self._warmup = min(warmup, self._total)
-
-    def phase(self, direction: str, index: int) -> str:
-        """warmup, steady or cooldown of the rank's index-th forward or backward."""
-        if direction == "forward":
-            return "warmup" if index < self._warmup else "steady"
-        return "steady" if index < self._total - self._warmup else "cooldown"
-
-    def chunk_of(self, model: Any) -> int | None:
-        """The virtual stage of a model chunk, None if there is only one."""
-        if self._chunks == 1:
-            return None
-        while not hasattr(model, "vp_stage") and hasattr(model, "module"):
-            model = model.module
-        stage = getattr(model, "vp_stage", None)
-        if stage is None:  # before core 0.13 the schedule keeps it in a global
-            stage = _parallel_state().get_virtual_pipeline_model_parallel_rank()
-        return int(stage) if stage is not None else None
 
 
 @contextmanager
@@ -182,26 +162,6 @@ def _first(value: Any) -> Any:
     return value
 
 
-def _parallel_state() -> Any:
-    from megatron.core import parallel_state
-
-    return parallel_state
-
-
-def _schedule(microbatches: int, config: Any) -> Schedule | None:
-    state = _parallel_state()
-    stages = state.get_pipeline_model_parallel_world_size()
-    if stages == 1:
-        return None
-    return Schedule(
-        stages,
-        state.get_pipeline_model_parallel_rank(),
-        state.get_virtual_pipeline_model_parallel_world_size() or 1,
-        microbatches,
-        getattr(config, "microbatch_group_size_per_vp_stage", None),
-    )
-
-
 @lru_cache(maxsize=8)
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
@@ -220,8 +180,8 @@ def _forward_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _begin_forward(phases: Phases, wrapped: Any, args: Any, kwargs: Any) -> Any:
     given = _signature(wrapped).bind(*args, **kwargs).arguments
-    schedule = _remembered_schedule(given["num_microbatches"], given.get("config"))
-    return phases.forward(given["model"], given.get("current_microbatch"), schedule)
+    phases.schedule = schedule_of(given["num_microbatches"], given.get("config"))
+    return phases.forward(given["model"], given.get("current_microbatch"))
 
 
 def _backward_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -235,13 +195,43 @@ def _backward_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _begin_backward(phases: Phases, wrapped: Any, args: Any, kwargs: Any) -> Any:
     output = _signature(wrapped).bind(*args, **kwargs).arguments.get("output_tensor")
-    return phases.backward(output, _last_schedule)
+    return phases.backward(output)
 
 
-def _remembered_schedule(microbatches: int, config: Any) -> Schedule | None:
-    global _last_schedule
-    _last_schedule = _schedule(microbatches, config)
-    return _last_schedule
+def _combined_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A forward and a backward of two micro-batches, whose pieces take turns."""
+    phases = _current
+    if phases is None:
+        return wrapped(*args, **kwargs)
+    phases.forward_piece, phases.backward_piece, remember = (
+        phases.guard(_begin_combined, phases, wrapped, args, kwargs) or _NO_PIECES
+    )
+    try:
+        result = wrapped(*args, **kwargs)
+    finally:
+        phases.forward_piece = phases.backward_piece = None
+    phases.guard(remember, result)
+    return result
+
+
+def _begin_combined(phases: Phases, wrapped: Any, args: Any, kwargs: Any) -> Any:
+    given = _signature(wrapped).bind(*args, **kwargs).arguments
+    phases.schedule = schedule_of(given["num_microbatches"], given.get("config"))
+    forward, backward, remember = _NO_PIECES
+    if given.get("f_model") is not None:
+        forward, remember = phases.forward_name(given["f_model"], given.get("current_microbatch"))
+    if given.get("b_model") is not None:
+        backward = phases.backward_name(given.get("b_output_tensor"))
+    return forward, backward, remember
+
+
+def _piece(attribute: str) -> Callable[[Any, Any, Any, Any], Any]:
+    def wrapper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        name = getattr(_current, attribute, None)
+        with _current.span(f"{name}, part") if _current and name else nullcontext():
+            return wrapped(*args, **kwargs)
+
+    return wrapper
 
 
 class _NamedTimer:
@@ -281,8 +271,8 @@ def _span(name: str) -> Callable[[Any, Any, Any, Any], Any]:
 
 
 _current: Phases | None = None
-_last_schedule: Schedule | None = None
 _NO_SPAN: tuple[Any, Any] = (nullcontext(), lambda output: None)
+_NO_PIECES: tuple[Any, Any, Any] = (None, None, lambda output: None)
 
 # A name that some Megatron lacks costs its spans, never the training: hence "since".
 _PATCHES = PatchSet(
@@ -290,6 +280,10 @@ _PATCHES = PatchSet(
         Patch("megatron.core.timers", "Timers.__call__", _timer, OLDEST_CORE),
         Patch(_SCHEDULES, "forward_step", _forward_step, OLDEST_CORE),
         Patch(_SCHEDULES, "backward_step", _backward_step, OLDEST_CORE),
+        # --overlap-moe-expert-parallel-comm calls neither of the two.
+        Patch(_COMBINED, "combined_forward_backward_step", _combined_step, OLDEST_CORE),
+        Patch(_NODES, "ScheduleNode.forward", _piece("forward_piece"), OLDEST_CORE),
+        Patch(_NODES, "ScheduleNode.backward", _piece("backward_piece"), OLDEST_CORE),
         Patch(_TRAINING, "training_log", _span("logging"), OLDEST_CORE),
         Patch(_TRAINING, "evaluate_and_print_results", _span("evaluation"), OLDEST_CORE),
         Patch(_TRAINING, "save_checkpoint_and_time", _span("checkpoint"), OLDEST_CORE),

@@ -14,6 +14,7 @@ from megatron.torch_trace.analysis.schedule.microbatches import (
     microbatch_rows,
 )
 from megatron.torch_trace.analysis.schedule.phases import PhaseRow, phase_rows
+from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.span_names import (
     MicrobatchSpan,
     ModuleSpan,
@@ -28,6 +29,7 @@ from megatron.torch_trace.analysis.timeline.span_names import (
     [
         ("forward micro-batch", MicrobatchSpan("forward", None, None, None)),
         ("forward micro-batch 3 (steady)", MicrobatchSpan("forward", 3, None, "steady")),
+        ("forward micro-batch 3, part", MicrobatchSpan("forward", 3, None, None, is_part=True)),
         ("backward micro-batch 0 chunk 1 (cooldown)", MicrobatchSpan("backward", 0, 1, "cooldown")),
         ("backward micro-batch (warmup)", MicrobatchSpan("backward", None, None, "warmup")),
         ("backward micro-batch 10 chunk 2", MicrobatchSpan("backward", 10, 2, None)),
@@ -177,3 +179,27 @@ def test_a_recorded_stage_has_all_its_micro_batches(rank: int, places: list[str]
     assert found.module_account.microbatch_ns == (
         phases["forward micro-batch"].gpu_ns + phases["backward micro-batch"].gpu_ns
     )
+
+
+def test_micro_batches_that_take_turns_are_one_row_each(tmp_path: Path) -> None:
+    """--overlap-moe-expert-parallel-comm runs one forward and another backward node by node."""
+    trace = TraceBuilder().step(1, 0, 500).step(2, 500, 1000)
+    for base in (0, 500):
+        for start in (0, 40):
+            trace.annotation("forward micro-batch 1, part", base + start, base + start + 10)
+            trace.gpu(GEMM, base + start + 100, base + start + 120, launch=base + start + 5)
+            begin = base + start + 20
+            trace.annotation("backward micro-batch 0, part", begin, begin + 10)
+            trace.gpu(GEMM, begin + 200, begin + 230, launch=begin + 5)
+    rank = analyse_rank(trace.write(tmp_path / "rank-0.json")).result
+    forward, backward = Moment(100, 60), Moment(220, 70)
+    assert rank.microbatches == tuple(
+        row
+        for step in (1, 2)
+        for row in (
+            MicrobatchRow(step, 1, None, forward_ns=20, forward_gpu_ns=40),
+            MicrobatchRow(step, 0, None, backward_ns=20, backward_gpu_ns=60),
+        )
+    )
+    assert rank.microbatches[0].forward_on_gpu == forward
+    assert rank.microbatches[1].backward_on_gpu == backward

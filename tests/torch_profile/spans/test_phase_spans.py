@@ -15,8 +15,9 @@ from recorded_spans import recorded
 
 from megatron.torch_profile.config import PRESETS, TorchProfileConfig
 from megatron.torch_profile.spans import phases as phase_spans
-from megatron.torch_profile.spans import sections
-from megatron.torch_profile.spans.phases import Phases, Schedule, _NamedTimer
+from megatron.torch_profile.spans import pipeline_schedule, sections
+from megatron.torch_profile.spans.phases import Phases, _NamedTimer
+from megatron.torch_profile.spans.pipeline_schedule import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
@@ -42,19 +43,20 @@ def test_the_place_in_1f1b(schedule: Schedule, forwards: str, backwards: str) ->
 
 def test_a_backward_has_the_number_of_the_forward_whose_output_it_gets(tmp_path: Path) -> None:
     phases = Phases()
-    schedule = Schedule(2, 0, 2, 2)
+    phases.schedule = Schedule(2, 0, 2, 2)
     chunks = [SimpleNamespace(vp_stage=0), SimpleNamespace(module=SimpleNamespace(vp_stage=1))]
     outputs = []
     with recorded(tmp_path / "trace.json") as found:
         for chunk in (0, 0, 1, 1):
-            span, remember = phases.forward(chunks[chunk], None, schedule)
+            span, remember = phases.forward(chunks[chunk], None)
             with span:
                 outputs.append([torch.ones(1)])
             remember((outputs[-1], "tokens"))
         for output in (outputs[2], outputs[3], outputs[0]):
-            with phases.backward(output, schedule):
+            with phases.backward(output):
                 pass
-        with phases.backward([torch.ones(1)], None):
+        phases.schedule = None
+        with phases.backward([torch.ones(1)]):
             pass
     assert [name for name, _ in found] == [
         "forward micro-batch 0 chunk 0 (warmup)",
@@ -157,7 +159,7 @@ def test_a_schedule_without_megatrons_process_groups_costs_its_spans_only(
         raise AssertionError("pipeline_model parallel group is not initialized")
 
     state = SimpleNamespace(get_pipeline_model_parallel_world_size=not_initialized)
-    monkeypatch.setattr(phase_spans, "_parallel_state", lambda: state)
+    monkeypatch.setattr(pipeline_schedule, "_parallel_state", lambda: state)
 
     def forward_step(model: Any, num_microbatches: int) -> int:
         return num_microbatches

@@ -94,7 +94,9 @@ class MicrobatchMeans:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    row: int
+    """One direction of a micro-batch; several rows where it took turns with another one."""
+
+    rows: list[int]
     name: MicrobatchSpan
     step: int | None
 
@@ -124,10 +126,19 @@ def microbatch_rows(timeline: Timeline) -> tuple[MicrobatchRow, ...]:
         if direction == FORWARD and name.number is not None:
             waiting[span.step, name.number, name.chunk] = entry
         entry[f"{direction}_place"] = name.place
-        entry[f"{direction}_ns"] = int(ops.end[span.row] - ops.start[span.row])
-        entry[f"{direction}_gpu_ns"] = work.get(span.row, 0)
-        entry[f"{direction}_on_gpu"] = computed.get(span.row)
+        entry[f"{direction}_ns"] = sum(int(ops.end[row] - ops.start[row]) for row in span.rows)
+        entry[f"{direction}_gpu_ns"] = sum(work.get(row, 0) for row in span.rows)
+        entry[f"{direction}_on_gpu"] = _first_to_last(
+            [moment for row in span.rows if (moment := computed.get(row))]
+        )
     return tuple(MicrobatchRow(**entry) for entry in found)
+
+
+def _first_to_last(moments: list[Moment]) -> Moment | None:
+    if not moments:
+        return None
+    start = min(one.start_ns for one in moments)
+    return Moment(start, max(one.start_ns + one.duration_ns for one in moments) - start)
 
 
 def by_place(rows: Iterable[MicrobatchRow]) -> list[MicrobatchMeans]:
@@ -187,9 +198,9 @@ def bubble_rows(
     found = {place: [0, 0] for place in _PLACES_IN_1F1B}
     for start, end in bounds:
         ends = sorted(
-            (end_of[span.row], span.name.place or "unknown")
+            (last, span.name.place or "unknown")
             for span in spans
-            if start < end_of.get(span.row, NONE) <= end
+            if start < (last := max(end_of.get(row, NONE) for row in span.rows)) <= end
         )
         edges = np.clip(ints([start, *(one for one, _ in ends[:-1]), end]), start, end)
         parts = waiting.covered(edges[:-1], edges[1:]).tolist()
@@ -204,10 +215,18 @@ def _spans(timeline: Timeline) -> list[_Span]:
     ops, rows = activity.ops, timeline.phase_spans
     rows = rows[timeline.begin_inside(rows)]
     steps = window.step_index(ops.start[rows]).tolist() if window.steps else [NONE] * len(rows)
-    found = []
+    found: list[_Span] = []
+    parts: dict[tuple[MicrobatchSpan, int | None], list[int]] = {}
     for row, step in zip(rows.tolist(), steps, strict=True):
         name = microbatch_span(activity.names[int(ops.name[row])])
-        if name is not None:
-            number = window.steps[step].number if step != NONE else None
-            found.append(_Span(row, name, number))
+        if name is None:
+            continue
+        number = window.steps[step].number if step != NONE else None
+        if not name.is_part:
+            found.append(_Span([row], name, number))
+        elif (name, number) in parts:
+            parts[name, number].append(row)
+        else:
+            found.append(_Span([row], name, number))
+            parts[name, number] = found[-1].rows
     return found

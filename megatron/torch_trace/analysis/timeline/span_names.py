@@ -3,6 +3,7 @@
 
 decoder.layers.3.mlp: MLP (recompute)       module, class, pass
 backward micro-batch 3 chunk 1 (steady)     direction, number, virtual stage, place in 1F1B
+backward micro-batch 3 (steady), part       one of its turns with another micro-batch
 optimizer-inner-step                        a timer of Megatron's
 """
 
@@ -22,7 +23,7 @@ _MODULE = re.compile(
 )
 _MICROBATCH = re.compile(
     r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: chunk (?P<chunk>\d+))?"
-    r"(?: \((?P<place>warmup|steady|cooldown)\))?"
+    r"(?: \((?P<place>warmup|steady|cooldown)\))?(?P<part>, part)?"
 )
 # Megatron names its timers in words joined by hyphens, and a few in one word.
 _TIMER = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)+|optimizer|logging|evaluation|checkpoint")
@@ -46,12 +47,14 @@ class MicrobatchSpan:
         number: within the iteration, from 0.
         chunk: virtual pipeline stage.
         place: in 1F1B: `warmup`, `steady` or `cooldown`.
+        is_part: it took turns with another micro-batch, and this is one of its turns.
     """
 
     direction: str
     number: int | None
     chunk: int | None
     place: str | None
+    is_part: bool = False
 
 
 def module_span(name: str) -> ModuleSpan | None:
@@ -66,7 +69,9 @@ def microbatch_span(name: str) -> MicrobatchSpan | None:
     if not match:
         return None
     number, chunk = (int(text) if text else None for text in match.group("number", "chunk"))
-    return MicrobatchSpan(match["direction"], number, chunk, match["place"])
+    return MicrobatchSpan(
+        match["direction"], number, chunk, match["place"], match["part"] is not None
+    )
 
 
 def phase_of(name: str) -> str | None:
