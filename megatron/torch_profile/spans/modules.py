@@ -33,6 +33,11 @@ except ImportError:  # before torch 2.2
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.spans.backward import BackwardSpans
+from megatron.torch_profile.spans.graph_captures import (
+    call_before_capture,
+    is_graphed,
+    is_to_come,
+)
 from megatron.torch_profile.spans.ranges import begin, end
 from megatron.torch_trace import wording
 
@@ -44,10 +49,6 @@ _ROOT = "model"
 _NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
 # Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
 _RECEIVED = "input_tensor"
-# Megatron captures such a module into CUDA graphs, by a manager, or as Transformer Engine's in a
-# list that is there before the graphs are, and asserts that nobody else's hooks are on it or on
-# what is in it. In core 0.8 to 0.11 every block of layers has a dictionary, empty without graphs.
-_GRAPH_MANAGER, _GRAPH_LIST = "CudaGraphManager", "cuda_graphs"
 # torch.compile's mark on a function, and on a module that it was called on.
 _COMPILED_FORWARD, _COMPILED_IN_PLACE = "_torchdynamo_orig_callable", "_compiled_call_impl"
 # Why a module can have no spans.
@@ -73,12 +74,32 @@ class ModuleSpans:
         # (shared or recomputed).
         self._forward: list[tuple[str, Any]] = []
         self._removed = False
+        self._until_capture: list[Any] = []
         for part in _parts(chunks, depth):
             if part.closed_by is None:
-                self._hook(part.module, part.name, part.is_model)
+                self._handles += self._hook(part.module, part.name)
+                if self._backward is not None:
+                    watching = self._watching(part, self._backward)
+                    self._handles.append(
+                        part.module.register_forward_hook(watching, with_kwargs=True)
+                    )
+            elif part.capture_to_come:
+                # Not the backward pass: nodes that are captured would keep what watches them.
+                self._until_capture += self._hook(part.module, part.name)
+        self._forget_captures = (
+            call_before_capture(self._leave_to_graphs) if self._until_capture else lambda: None
+        )
+
+    def _leave_to_graphs(self) -> None:
+        """What is about to be captured must have no hook."""
+        for handle in self._until_capture:
+            handle.remove()
+        self._until_capture.clear()
 
     def remove(self) -> None:
         """Take the hooks off, and close what a gradient that never came left open."""
+        self._forget_captures()
+        self._leave_to_graphs()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -98,7 +119,7 @@ class ModuleSpans:
         if self._backward:
             self._backward.close()
 
-    def _hook(self, module: Any, name: str, is_model: bool) -> None:
+    def _hook(self, module: Any, name: str) -> list[Any]:
         """Have a module call two functions, for which all that can be is made here, once."""
         forward, guard = self._forward, self._guard
         again = f"{name} (recompute)"
@@ -130,20 +151,15 @@ class ModuleSpans:
             except Exception as error:
                 guard.fail(error)
 
-        self._handles += [
+        return [
             module.register_forward_pre_hook(enter, prepend=True),
             module.register_forward_hook(leave, always_call=True),
         ]
-        if self._backward is not None:
-            watching = self._watching(module, name, self._backward, is_model=is_model)
-            self._handles.append(module.register_forward_hook(watching, with_kwargs=True))
 
-    def _watching(
-        self, module: Any, name: str, spans: BackwardSpans, *, is_model: bool
-    ) -> Callable[..., None]:
+    def _watching(self, part: _Part, spans: BackwardSpans) -> Callable[..., None]:
         """A function to call after a module's forward, which has its backward leave a span."""
-        guard, backward = self._guard, f"{name} (backward)"
-        until = None if is_model else module.parameters
+        module, guard, backward = part.module, self._guard, f"{part.name} (backward)"
+        until = None if part.is_model else module.parameters
         grad_enabled, watch = torch.is_grad_enabled, spans.watch
         # torch looks for an attribute that a module lacks in four places, which takes microseconds.
         attributes = vars(module)
@@ -219,19 +235,24 @@ def count_spans(chunks: Any, depth: int | None = None) -> SpanCount:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A module that a trace may speak of, and why it can have no hooks; None where it can."""
+    """A module that a trace may speak of, and why it can have no hooks; None where it can.
+
+    Args:
+        capture_to_come: it can until its graph is captured.
+    """
 
     name: str
     module: Any
     is_model: bool
     closed_by: str | None
+    capture_to_come: bool = False
 
 
 def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
     chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
     for index, chunk in enumerate(chunks):
         prefix = f"chunk{index}." if len(chunks) > 1 else ""
-        closed: dict[int, str] = {}
+        closed: dict[int, tuple[str, bool]] = {}
         for path, module in _unwrapped(chunk).named_modules():
             why = closed.get(id(module)) or _closed_by(module)
             if why:
@@ -239,7 +260,8 @@ def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
                 closed.update((id(child), why) for child in module.children())
             kind = type(module).__name__
             if _is_called(module) and (depth is None or path.count(".") < depth):
-                yield _Part(f"{prefix}{path or _ROOT}: {kind}", module, not path, why)
+                name = f"{prefix}{path or _ROOT}: {kind}"
+                yield _Part(name, module, not path, *(why or (None,)))
 
 
 def _is_called(module: Any) -> bool:
@@ -248,22 +270,11 @@ def _is_called(module: Any) -> bool:
     return has_forward and type(module).__name__ not in _NOTHING
 
 
-def _closed_by(module: Any) -> str | None:
-    if _is_graphed(module):
-        return _IN_GRAPHS
-    return _COMPILED if _is_compiled(module) else None
-
-
-def _is_graphed(module: Any) -> bool:
-    graphs = getattr(module, _GRAPH_LIST, None)
-    return (
-        isinstance(graphs, list)
-        or bool(graphs)
-        or any(
-            type(part).__name__ == _GRAPH_MANAGER
-            for part in (*module.children(), *vars(module).values())
-        )
-    )
+def _closed_by(module: Any) -> tuple[str, bool] | None:
+    """Why a module and what is inside can have no hooks, and whether only a capture to come is."""
+    if is_graphed(module):
+        return _IN_GRAPHS, is_to_come(module)
+    return (_COMPILED, False) if _is_compiled(module) else None
 
 
 def _is_compiled(module: Any) -> bool:

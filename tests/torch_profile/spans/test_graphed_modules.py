@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from layered_models import Layer, Model, step
 from recorded_spans import recorded
 
+from megatron.torch_profile.spans import graph_captures
 from megatron.torch_profile.spans.modules import SpanCount, count_spans, module_spans
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
@@ -51,6 +54,79 @@ def test_what_is_inside_cuda_graphs_is_not_touched(tmp_path: Path) -> None:
         "decoder: Block (backward)",
         "embedding: Embedding (backward)",
     ]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Megatron's module of graphs, of which none is captured yet."""
+    module: Any = ModuleType(graph_captures._MODULE)
+
+    class Record:
+        cudagraph_created = False
+
+        @classmethod
+        def create_cudagraphs(cls) -> str:
+            cls.cudagraph_created = True
+            return "captured"
+
+    class Helper:
+        def create_cudagraphs(self) -> str:
+            return "captured"
+
+    module._CudagraphGlobalRecord, module.TECudaGraphHelper = Record, Helper
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+class LaterGraphedLayer(Layer):
+    """Checks its hooks from the capture on, as Megatron's does."""
+
+    graphs: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cudagraph_manager = CudaGraphManager()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.graphs._CudagraphGlobalRecord.cudagraph_created:
+            self.cudagraph_manager.check(self)
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["local", "transformer_engine"])
+def test_what_will_be_captured_has_spans_until_it_is(
+    kind: str, tmp_path: Path, graphs: Any
+) -> None:
+    LaterGraphedLayer.graphs = graphs
+    model = Model()
+    if kind == "local":
+        model.decoder.layers[0] = LaterGraphedLayer()
+    else:
+        model.decoder.layers[0].cuda_graphs = []
+    capture = graphs._CudagraphGlobalRecord.create_cudagraphs
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        step(model)
+        if kind == "local":
+            assert graphs._CudagraphGlobalRecord.create_cudagraphs() == "captured"
+        else:
+            assert graphs.TECudaGraphHelper().create_cudagraphs() == "captured"
+        assert not any(part._forward_hooks for part in model.decoder.layers[0].modules())
+        step(model)
+    names = [name for name, _ in found]
+    assert [name for name in names if name.startswith("decoder.layers.0.mlp")] == [
+        "decoder.layers.0.mlp: Linear"
+    ]
+    assert sum(name == "decoder.layers.1.mlp: Linear" for name in names) == 2
+    assert graphs._CudagraphGlobalRecord.create_cudagraphs == capture
+    assert count_spans([model]).in_graphs == 3
+
+
+def test_what_was_captured_before_the_window_is_not_touched(graphs: Any) -> None:
+    graphs._CudagraphGlobalRecord.cudagraph_created = True
+    model = Model()
+    model.decoder.layers[0] = GraphedLayer()
+    with module_spans([model]):
+        step(model)
 
 
 @pytest.mark.parametrize("core", ["0.8", "0.10", "0.11"])
