@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megatron.torch_trace.analysis.modules.graph_replays import NamingLaunches, naming_launches
 from megatron.torch_trace.analysis.modules.ranges import ModuleRanges
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.autograd import accumulates, runs_backward
@@ -36,21 +37,24 @@ class Attribution:
         module: position in `ModuleRanges.paths`, NONE if in no module.
         direction: position in `PASSES`; means nothing without a module.
         by_sequence: the answer came from autograd's sequence numbers.
+        replayed, found: rows that a CUDA graph launched; those of them that are known by name.
     """
 
     module: Ints
     direction: Ints
     by_sequence: npt.NDArray[np.bool_]
+    replayed: npt.NDArray[np.bool_]
+    found: npt.NDArray[np.bool_]
 
 
 def attribute_work(timeline: Timeline, ranges: ModuleRanges) -> Attribution:
     """The module and the pass of each row of `timeline.activity.gpu`."""
-    ops, launches = timeline.activity.ops, timeline.launches
+    ops, launches = timeline.activity.ops, naming_launches(timeline)
     around = ranges.nesting.innermost(launches.track, launches.time)
     nodes = nesting_of(ops, runs_backward(timeline.activity)).innermost(
         launches.track, launches.time
     )
-    made, direction = _makers(timeline, ranges, nodes)
+    made, direction = _makers(timeline, ranges, nodes, launches)
     here, there = _of(ranges.module, around), _of(ranges.module, made)
     # A range inside the node is a module that the node runs again, and knows better.
     inside = _of(ranges.rows.start, around) > _of(ops.start, nodes)
@@ -59,12 +63,16 @@ def attribute_work(timeline: Timeline, ranges: ModuleRanges) -> Attribution:
         module=ints(np.where(finer, there, here)),
         direction=ints(np.where(finer, direction, _of(ranges.direction, around))),
         by_sequence=finer,
+        replayed=launches.replayed,
+        found=launches.found,
     )
 
 
-def _makers(timeline: Timeline, ranges: ModuleRanges, nodes: Ints) -> tuple[Ints, Ints]:
+def _makers(
+    timeline: Timeline, ranges: ModuleRanges, nodes: Ints, launches: NamingLaunches
+) -> tuple[Ints, Ints]:
     """For each row of gpu the range in which its node was made, or NONE, and the pass."""
-    activity, launches = timeline.activity, timeline.launches
+    activity = timeline.activity
     ops = activity.ops
     # What makes nodes while a node runs is the forward pass again. That is a checkpoint's own; any
     # other node only needs something that is made again, and says nothing of where that belongs.

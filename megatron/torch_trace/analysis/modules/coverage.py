@@ -48,6 +48,8 @@ class ModuleAccount:
         communication_ns: of all work in modules, communication.
         source: what told of modules: `spans` or `stacks`.
         by_sequence_ns: in modules that only autograd's sequence numbers led to.
+        replayed, replayed_found: pieces of work that CUDA graphs launched in the window; those of
+            them that the trace also has launched one by one, where their module is looked for.
         flops: of all that begins in the window; None if the FLOPs of anything are unknown.
         unattributed_flops: of that, in no module.
     """
@@ -61,6 +63,8 @@ class ModuleAccount:
     by_sequence_ns: int = 0
     communication_ns: int = 0
     microbatch_loose_compute_ns: int = 0
+    replayed: int = 0
+    replayed_found: int = 0
     flops: int | None = None
     unattributed_flops: int | None = None
 
@@ -100,6 +104,8 @@ def module_account(
         microbatch_loose_compute_ns=int(
             clipped[microbatches & loose & ~timeline.is_communication].sum()
         ),
+        replayed=int((inside & attribution.replayed).sum()),
+        replayed_found=int((inside & attribution.found).sum()),
         flops=every,
         unattributed_flops=others,
     )

@@ -184,6 +184,16 @@ def _outside(account: ModuleAccount | None, most: int, has_shapes: bool) -> str:
     if account.microbatch_ns and account.microbatch_unattributed_ns:
         lost = percent(account.microbatch_unattributed_ns / account.microbatch_ns)
         said.append(f"Within micro-batches {lost} is in no module.")
+    if account.replayed:
+        found = percent(account.replayed_found / account.replayed)
+        said.append(
+            f"CUDA graphs launched {counted(account.replayed, 'kernel')}: {found} of them are "
+            "known by a step without graphs in this trace."
+            if account.replayed_found
+            else f"CUDA graphs launched {counted(account.replayed, 'kernel')}, whose modules only "
+            "a window that begins before the graphs are captured would tell "
+            "(--torch-profile-iterations 1-4)."
+        )
     if not has_shapes:
         said.append("\nTFLOP/s are unknown without shapes (--torch-profile-record-shapes).")
     return " ".join(said)

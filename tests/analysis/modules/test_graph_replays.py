@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels inside of CUDA graphs have the modules that an eager step of the same trace has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trace_builder import TraceBuilder
+
+from megatron.torch_trace.analysis.modules.graph_replays import _Sequence, naming_launches
+from megatron.torch_trace.analysis.modules.rows import look_at_modules
+
+LAYERS = 4
+KERNELS = ("norm", "gemm_qkv", "softmax", "gemm_proj", "norm", "gemm_fc1", "gelu", "gemm_fc2")
+MODULES = ("norm", "attention", "attention", "attention", "norm", "mlp", "mlp", "mlp")
+STEP = 10_000
+
+
+def eager(trace: TraceBuilder, step: int, layers: int = LAYERS) -> None:
+    """A step whose kernels are launched one by one, each in its module."""
+    now = step * STEP
+    trace.step(step, now, now + STEP)
+    for layer in range(layers):
+        begin = now
+        for kernel, module in zip(KERNELS, MODULES, strict=True):
+            name = f"decoder.layers.{layer}.{module}: {module.title()}"
+            trace.annotation(name, now, now + 10)
+            trace.gpu(kernel, now + 12, now + 20, launch=now + 5)
+            now += 20
+        trace.annotation(f"decoder.layers.{layer}: Layer", begin, now)
+
+
+def replaying(
+    trace: TraceBuilder, step: int, blocks: Sequence[Sequence[str]], correlation: int = 1000
+) -> None:
+    """A step that launches each block of kernels by one call."""
+    now = step * STEP
+    trace.step(step, now, now + STEP)
+    trace.annotation("decoder: Block", now, now + 5_000)
+    for block in blocks:
+        correlation += 1
+        trace.call("cudaGraphLaunch", now, now + 5, args={"correlation": correlation})
+        for kernel in block:
+            trace.gpu(kernel, now + 10, now + 17, args={"correlation": correlation})
+            now += 20
+
+
+def own_times(trace: TraceBuilder, folder: Path) -> dict[str, int]:
+    """Of each module, of steps 1 and later."""
+    found = look_at_modules(trace.timeline(folder))
+    return {row.module: row.self_ns for row in found.rows if row.self_ns}
+
+
+def expected(steps: int) -> dict[str, int]:
+    """8 ns for each kernel of the eager step, 7 for each one of a graph."""
+    times: dict[str, int] = {}
+    for layer in range(LAYERS):
+        for module in MODULES:
+            path = f"decoder.layers.{layer}.{module}"
+            times[path] = times.get(path, 0) + 8 + 7 * steps
+    return times
+
+
+def test_a_graph_for_each_layer_has_the_modules_of_its_own_layer(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    eager(trace, 0)
+    for step in (1, 2):
+        replaying(trace, step, [KERNELS] * LAYERS, correlation=1000 * step)
+    assert own_times(trace, tmp_path) == expected(steps=2)
+
+
+def test_one_graph_for_the_whole_step_has_all_of_them(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    eager(trace, 0)
+    replaying(trace, 1, [KERNELS * LAYERS])
+    found = look_at_modules(trace.timeline(tmp_path))
+    assert found.account is not None
+    assert (found.account.replayed, found.account.replayed_found) == (32, 32)
+    assert own_times(trace, tmp_path) == expected(steps=1)
+
+
+def test_what_only_the_graph_has_stays_without_a_name_and_is_counted(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    eager(trace, 0)
+    replaying(trace, 1, [("copy_input", *KERNELS[:3], "copy_rng", *KERNELS[3:])] * LAYERS)
+    found = look_at_modules(trace.timeline(tmp_path))
+    assert found.account is not None
+    assert (found.account.replayed, found.account.replayed_found) == (40, 32)
+    times = {row.module: row.self_ns for row in found.rows if row.self_ns}
+    assert times == {**expected(steps=1), "decoder": 7 * 8}, "the block launched them"
+
+
+def test_what_a_graph_leaves_out_does_not_shift_what_follows(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    eager(trace, 0)
+    replaying(trace, 1, [[k for k in KERNELS if k != "gelu"]] * LAYERS)
+    times = own_times(trace, tmp_path)
+    mlp = f"decoder.layers.{LAYERS - 1}.mlp"
+    assert times[mlp] == 3 * 8 + 2 * 7
+    assert times["decoder.layers.0.norm"] == 2 * 8 + 2 * 7
+
+
+def test_a_trace_of_replays_alone_names_nothing(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for step in (0, 1):
+        replaying(trace, step, [KERNELS] * 2, correlation=1000 * (step + 1))
+    found = look_at_modules(trace.timeline(tmp_path))
+    assert found.account is not None
+    assert (found.account.replayed, found.account.replayed_found) == (32, 0)
+
+
+def test_a_trace_without_graphs_is_looked_at_as_before(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    eager(trace, 0)
+    timeline = trace.timeline(tmp_path)
+    naming = naming_launches(timeline)
+    assert naming.time is timeline.launches.time
+    assert not naming.replayed.any()
+
+
+def test_the_step_with_most_eager_kernels_is_the_one_that_names(tmp_path: Path) -> None:
+    """A step in which the graphs are captured runs a part of it eagerly."""
+    trace = TraceBuilder()
+    eager(trace, 0, layers=1)
+    eager(trace, 1)
+    replaying(trace, 2, [KERNELS] * LAYERS)
+    times = own_times(trace, tmp_path)
+    assert times["decoder.layers.3.mlp"] == 3 * (8 + 7)
+    assert times["decoder.layers.0.mlp"] == 3 * (8 + 8 + 7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nearly_all_of_a_step_with_odd_kernels_finds_its_very_own(seed: int) -> None:
+    """A thousand kernels of 24 equal layers, of which a graph adds or loses one in fifty."""
+    chance = random.Random(seed)
+    layer = [chance.randrange(12) for _ in range(40)]
+    names = np.array(layer * 24, dtype=np.int64)
+    block, truth = [], []
+    for place, name in enumerate(names.tolist()):
+        if chance.random() < 0.01:
+            block.append(99)
+            truth.append(-1)
+        if chance.random() < 0.01:
+            continue
+        block.append(name)
+        truth.append(place)
+    places, _ = _Sequence(names).align(np.array(block, dtype=np.int64), 0)
+    right = sum(a == b for a, b in zip(places.tolist(), truth, strict=True))
+    assert right / len(truth) > 0.98
+    assert not any(a != -1 for a, b in zip(places.tolist(), truth, strict=True) if b == -1)
