@@ -38,8 +38,9 @@ from megatron.torch_profile.record import cupti, kineto
 from megatron.torch_trace.format.file_names import TraceName
 
 MODES = ("torch", "sync", "fork", "thread")
-UNDISTURBED = 5
 FOLLOWING = 6
+_TRIED = 8
+"""Micro-batches of the step that tells how many events one makes."""
 COUNTED = {
     "kernels": rb'"cat": "kernel"',
     "operators": rb'"cat": "cpu_op"',
@@ -87,9 +88,11 @@ def recorded(loop: Loop, stacks: bool, beside: bool, ours: bool) -> tuple[Any, f
     return made, seconds
 
 
-def window(mode: str, loop: Loop, stacks: bool, folder: Path) -> dict[str, Any]:
+def window(
+    mode: str, loop: Loop, stacks: bool, folder: Path, undisturbed: int
+) -> dict[str, Any]:
     """One window, its end, and what follows."""
-    before = [loop.step() for _ in range(UNDISTURBED)]
+    before = [loop.step() for _ in range(undisturbed)]
     resident = resident_bytes()
     made, step = recorded(loop, stacks, mode == "thread", mode != "torch")
     exporter = Exporter(600)
@@ -168,7 +171,9 @@ def one_mode(options: argparse.Namespace) -> None:
         loop.step()
     for number in range(options.windows):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
-        row = window(options.mode, loop, options.stacks == "yes", folder)
+        row = window(
+            options.mode, loop, options.stacks == "yes", folder, options.undisturbed
+        )
         row = {"window": number + 1, **row, "micro_batches": options.micro_batches}
         shutil.rmtree(folder)
         print("ROW " + json.dumps(row), flush=True)
@@ -176,15 +181,17 @@ def one_mode(options: argparse.Namespace) -> None:
 
 def micro_batches_for(events: int, options: argparse.Namespace) -> int:
     """How many micro-batches make a step of so many events; tried in a process of its own."""
-    trial = argparse.Namespace(**{**vars(options), "micro_batches": 1, "windows": 1})
+    trial = argparse.Namespace(**{**vars(options), "micro_batches": _TRIED, "windows": 1})
     (row,) = run("sync", "no", trial)
-    return max(1, round(events / row["events"]))
+    return max(1, round(events / row["events"] * _TRIED))
 
 
 def run(mode: str, stacks: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One mode in a process of its own."""
     command = [sys.executable, __file__, "--mode", mode, "--stacks", stacks]
-    for name in ("layers", "hidden", "sequence", "micro_batches", "windows", "folder"):
+    for name in (
+        "layers", "hidden", "sequence", "micro_batches", "windows", "undisturbed", "folder"
+    ):  # fmt: skip
         if (value := getattr(options, name)) is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -227,6 +234,7 @@ def main() -> None:
     parser.add_argument("--stacks", choices=("no", "yes"), default="no", help=argparse.SUPPRESS)
     parser.add_argument("--windows", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help="where traces are written and removed again")
+    parser.add_argument("--undisturbed", type=int, default=5, help="iterations before a window")
     parser.add_argument("--json", help="a line for each window is added here")
     options = parser.parse_args()
     (one_mode if options.mode else compare)(options)
