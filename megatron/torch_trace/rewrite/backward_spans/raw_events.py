@@ -12,15 +12,16 @@ from array import array
 
 _BETWEEN = b"\n  },\n"
 _SLICE, _CATEGORY = b'  {\n    "ph": "X",', b'"cat": "'
-_NUMBERED = b'"Sequence number": '
 ENGINE = b"autograd::engine::evaluate_function: "
+# From the end of the category on.
 _HEAD = re.compile(
-    rb'"name": "((?:[^"\\]|\\.)*)",\s+"pid": ([^,]+),\s+"tid": ([^,]+),\s+'
+    rb'",\s+"name": "([^"\\]*(?:\\.[^"\\]*)*)",\s+"pid": ([^,]+),\s+"tid": ([^,]+),\s+'
     rb'"ts": (\d+)(?:\.(\d+))?,\s+"dur": (\d+)(?:\.(\d+))?'
 )
-_SEQUENCE = re.compile(rb'"Sequence number": (\d+)')
-_THREAD = re.compile(rb'"Fwd thread id": (\d+)')
-_CORRELATION = re.compile(rb'"correlation": (\d+)')
+_SEQUENCE, _THREAD = b'"Sequence number": ', b'"Fwd thread id": '
+_CORRELATION = b'"correlation": '
+_DIGITS = re.compile(rb"\d+")
+_LAUNCH, _MEMORY = b"aunch", b"Mem"
 _NONE = -1
 
 
@@ -31,7 +32,7 @@ class RawEvents:
         operators: start, end, name, track, sequence, forward thread; those with a number, and what
             autograd's engine runs.
         annotations: start, end, name, track.
-        calls: start, track, correlation; runtime and driver calls.
+        calls: start, track, correlation; runtime and driver calls that may launch something.
         gpu: start, end, track, correlation; kernels, copies and memsets.
         names: as written, by code.
         tracks: process and thread, or device and stream, as written, by code.
@@ -62,36 +63,33 @@ class RawEvents:
                     continue
                 event = event[at:]
             begin = event.find(_CATEGORY) + len(_CATEGORY)
-            taker = takers.get(event[begin : event.find(b'"', begin)])
+            end = event.find(b'"', begin)
+            taker = takers.get(event[begin:end])
             if taker is not None:
-                taker(event)
+                taker(event, end)
 
-    def _operator(self, event: bytes) -> None:
-        sequence = thread = _NONE
-        if _NUMBERED in event:
-            if found := _SEQUENCE.search(event):
-                sequence = int(found[1])
-            if found := _THREAD.search(event):
-                thread = int(found[1])
-        elif ENGINE not in event:
-            return
-        if head := _HEAD.search(event):
-            self.operators.extend((*self._slice(head), sequence, thread))
+    def _operator(self, event: bytes, begin: int) -> None:
+        sequence = _number(event, _SEQUENCE)
+        if (sequence != _NONE or ENGINE in event) and (head := _HEAD.match(event, begin)):
+            self.operators.extend((*self._slice(head), sequence, _number(event, _THREAD)))
 
-    def _annotation(self, event: bytes) -> None:
-        if head := _HEAD.search(event):
+    def _annotation(self, event: bytes, begin: int) -> None:
+        if head := _HEAD.match(event, begin):
             self.annotations.extend(self._slice(head))
 
-    def _call(self, event: bytes) -> None:
-        if (head := _HEAD.search(event)) and (number := _CORRELATION.search(event, head.end())):
-            start = _ns(head[4], head[5])
-            self.calls.extend((start, self._track(head), int(number[1])))
+    def _call(self, event: bytes, begin: int) -> None:
+        if not (_LAUNCH in event or _MEMORY in event):
+            return
+        correlation = _number(event, _CORRELATION)
+        if correlation != _NONE and (head := _HEAD.match(event, begin)):
+            self.calls.extend((_ns(head[4], head[5]), self._track(head), correlation))
 
-    def _gpu_row(self, event: bytes) -> None:
-        if (head := _HEAD.search(event)) and (number := _CORRELATION.search(event, head.end())):
+    def _gpu_row(self, event: bytes, begin: int) -> None:
+        correlation = _number(event, _CORRELATION)
+        if correlation != _NONE and (head := _HEAD.match(event, begin)):
             start = _ns(head[4], head[5])
             end = start + _ns(head[6], head[7])
-            self.gpu.extend((start, end, self._track(head), int(number[1])))
+            self.gpu.extend((start, end, self._track(head), correlation))
 
     def _slice(self, head: re.Match[bytes]) -> tuple[int, int, int, int]:
         start = _ns(head[4], head[5])
@@ -100,6 +98,13 @@ class RawEvents:
 
     def _track(self, head: re.Match[bytes]) -> int:
         return self.tracks.setdefault((head[2], head[3]), len(self.tracks))
+
+
+def _number(event: bytes, key: bytes) -> int:
+    # A pattern would look at every character of the shapes before it.
+    at = event.find(key)
+    digits = _DIGITS.match(event, at + len(key)) if at >= 0 else None
+    return int(digits[0]) if digits else _NONE
 
 
 def _ns(whole: bytes, fraction: bytes | None) -> int:
