@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from megatron.torch_trace.report.comparison.document import comparison_document
 from megatron.torch_trace.report.comparison.text import render_comparison
 from megatron.torch_trace.report.text import render
 
+DATA = Path(__file__).parents[2] / "data"
+
 
 def test_idle_that_the_slowdown_explains_is_no_finding(tmp_path: Path) -> None:
     without = findings(analyze(written(tmp_path / "a", trace())))
@@ -28,6 +31,21 @@ def test_idle_that_the_slowdown_explains_is_no_finding(tmp_path: Path) -> None:
         "Idle 22 % of the iteration: 22 % waiting for the CPU to launch work. Of that, the "
         "profiler's slowdown explains 16 % of the iteration."
     ) in " ".join(render(told).split())
+
+
+def test_a_run_that_only_the_profiler_makes_launch_bound_is_not_called_so(tmp_path: Path) -> None:
+    recorded = gzip.decompress((DATA / "dp4-slowed" / "rank-1.pt.trace.json.gz").read_bytes())
+    path = tmp_path / "rank-1.pt.trace.json"
+    path.write_bytes(recorded.replace(b'"undisturbed_iterations"', b'"something_else"'))
+    first = analyze(path).findings[0]
+    assert first.title.startswith(
+        "The GPU is idle for 15 % of the window because the CPU has not launched the next kernel"
+    )
+    path.write_bytes(recorded)
+    assert [finding.code for finding in analyze(path).findings][:2] == [
+        "memory_copies",
+        "exposed_communication_dp",
+    ]
 
 
 def test_idle_that_the_slowdown_explains_in_part_says_what_remains(tmp_path: Path) -> None:
