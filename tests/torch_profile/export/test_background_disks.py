@@ -229,3 +229,32 @@ def test_progress_is_not_asked_of_the_file_system(
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert "rank 0 is still writing the trace of iterations 3-4: 3 MB on disk after 1 s" in said
+
+
+class CutShort:
+    """What a stopped profiler holds, on a disk that takes three pages of it."""
+
+    recorded = True
+
+    def save(self, path: str) -> None:
+        with suppress(OSError):  # as Kineto, which does not notice
+            raw_trace(Path(path), LAUNCH + " " * (12_200 - len(LAUNCH)))
+
+    def free(self) -> None:
+        pass
+
+
+def test_a_disk_that_is_full_while_a_thread_saves_is_one_line_too(
+    tiny_disk: Path, said: list[str]
+) -> None:
+    (tiny_disk / "ballast").write_bytes(bytes(56 << 10))
+    exporter = Exporter(60)
+    exporter.end_beside(
+        CutShort, export_to(tiny_disk), waited_seconds=0.0, expected_mb=0.0, writers=1
+    )
+    exporter.wait()
+    assert said[-1].startswith(
+        "rank 0 could not write the trace of iterations 3-4: the trace is cut short"
+    )
+    (kept,) = (name for name in files_below(tiny_disk) if name != "ballast")
+    assert kept.endswith(".json.tmp")
