@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -30,7 +29,7 @@ pytestmark = [
 def held(recorder: Recorder) -> tuple[int, int, int]:
     """Threads, open files and bytes of this process, with no trace on its way."""
     recorder.exporter.wait()
-    return threading.active_count(), len(os.listdir("/proc/self/fd")), resident_bytes()
+    return threading.active_count(), len([*Path("/proc/self/fd").iterdir()]), resident_bytes()
 
 
 def test_fifty_windows_in_one_process_leave_nothing_behind(tmp_path: Path) -> None:
