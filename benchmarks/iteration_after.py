@@ -88,9 +88,7 @@ def recorded(loop: Loop, stacks: bool, beside: bool, ours: bool) -> tuple[Any, f
     return made, seconds
 
 
-def window(
-    mode: str, loop: Loop, stacks: bool, folder: Path, undisturbed: int
-) -> dict[str, Any]:
+def window(mode: str, loop: Loop, stacks: bool, folder: Path, undisturbed: int) -> dict[str, Any]:
     """One window, its end, and what follows."""
     before = [loop.step() for _ in range(undisturbed)]
     resident = resident_bytes()
@@ -171,9 +169,7 @@ def one_mode(options: argparse.Namespace) -> None:
         loop.step()
     for number in range(options.windows):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
-        row = window(
-            options.mode, loop, options.stacks == "yes", folder, options.undisturbed
-        )
+        row = window(options.mode, loop, options.stacks == "yes", folder, options.undisturbed)
         row = {"window": number + 1, **row, "micro_batches": options.micro_batches}
         shutil.rmtree(folder)
         print("ROW " + json.dumps(row), flush=True)

@@ -14,6 +14,10 @@ import torch
 from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spans
 
 
+def _fail(error: Exception) -> None:
+    raise error
+
+
 @contextmanager
 def recorded(path: Path, *, draw: bool = False) -> Iterator[list[tuple[str, int]]]:
     """Filled, at the end, with every annotation and how deep it lies, in order of time.
@@ -27,7 +31,7 @@ def recorded(path: Path, *, draw: bool = False) -> Iterator[list[tuple[str, int]
         yield found
     profiler.export_chrome_trace(str(path))
     if draw:
-        path.write_bytes(b"".join(with_backward_spans([path.read_bytes()])))
+        path.write_bytes(b"".join(with_backward_spans([path.read_bytes()], _fail)))
     events = [
         (float(e["ts"]), -float(e["dur"]), e["name"])
         for e in json.loads(path.read_text())["traceEvents"]

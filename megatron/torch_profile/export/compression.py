@@ -54,6 +54,7 @@ class Written:
         events: slices, marks and arrows in it.
         kernels: GPU kernels.
         launches: calls that launched a kernel, by name.
+        undrawn: why backward spans of modules could not be drawn; None where they were.
         ended: when it was finished, by the clock of `time.monotonic()`, which all processes of a
             host share; training learns of it later, when it looks.
     """
@@ -64,6 +65,7 @@ class Written:
     events: int
     kernels: int
     launches: int
+    undrawn: str | None = None
     ended: float = field(default_factory=time.monotonic)
 
 
@@ -131,13 +133,14 @@ def compress(
     as_it_is = compression == "none" and late is None and not draw_backward
     grown = raw if as_it_is else raw.with_name(unfinished)
     arriving = target.with_name(unfinished)
+    failures: list[Exception] = []
     try:
         with raw.open("rb") as source, _writer(compression, grown, raw) as sink:
             blocks: Iterable[bytes] = _blocks(source)
             if late:
                 blocks = without_late(blocks, late)
             if draw_backward:
-                blocks = with_backward_spans(blocks)
+                blocks = with_backward_spans(blocks, failures.append)
             counts = _copy_and_count(blocks, sink)
         if grown.parent == target.parent:
             arriving = grown
@@ -165,7 +168,8 @@ def compress(
         with suppress(OSError):
             (raw.parent / DESTINATION_FILE).unlink(missing_ok=True)
             raw.parent.rmdir()
-    return Written(path=str(target), file_bytes=target.stat().st_size, **counts)
+    undrawn = f"{type(failures[0]).__name__}: {failures[0]}" if failures else None
+    return Written(path=str(target), file_bytes=target.stat().st_size, undrawn=undrawn, **counts)
 
 
 def _exists(target: Path, raw: Path) -> TorchTraceError:

@@ -68,7 +68,7 @@ def progress(export: Export, started: float, written_bytes: int) -> None:
 
 
 def done(export: Export, written: Written, started: float, held_seconds: float) -> None:
-    """One line about a finished trace, and one if it says nothing about the GPU."""
+    """One line about a finished trace, and one for each thing that it lacks."""
     say(
         Slug.EXPORT_DONE,
         "rank %d wrote %s: %s (%s raw, %s) in %s; training was held for %s",
@@ -89,6 +89,13 @@ def done(export: Export, written: Written, started: float, held_seconds: float) 
             "events",
             export.rank,
             f"{launches} and " if written.launches else "",
+        )
+    if written.undrawn:
+        warn(
+            Slug.SPANS_FAILED,
+            "rank %d: the trace has no backward spans of modules: %s",
+            export.rank,
+            written.undrawn,
         )
 
 

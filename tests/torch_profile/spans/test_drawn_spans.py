@@ -13,8 +13,13 @@ import torch
 from layered_models import LastStage, Model, Tied, send, step
 from recorded_spans import events_of, recorded
 
+from megatron.torch_profile.export import messages
 from megatron.torch_profile.export.compression import DRAW_BACKWARD, compress, main
+from megatron.torch_profile.export.trace_export import Export
+from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.spans.modules import module_spans
+from megatron.torch_trace.format.file_names import TraceName
+from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
@@ -130,3 +135,21 @@ def test_the_program_that_compresses_draws_them(
     written = json.loads(capsys.readouterr().out)
     assert written["events"] == compress(plain, tmp_path / "other", "none").events + 9
     assert not raw.exists()
+
+
+def test_where_they_cannot_be_drawn_the_trace_is_whole_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    raw, model = tmp_path / "raw.json", Model()
+    with recorded(raw), module_spans([model], backward=False):
+        step(model)
+    whole = raw.read_bytes()
+    monkeypatch.setattr(RawEvents, "add", fails)
+    written = compress(raw, tmp_path / "trace.json", "none", draw_backward=True)
+    assert (tmp_path / "trace.json").read_bytes() == whole
+    export = Export(3, Window(1, 1, 1), (1,), tmp_path, TraceName(3, 4))
+    messages.done(export, written, 0.0, 0.0)
+    assert warned == ["rank 3: the trace has no backward spans of modules: MemoryError: no room"]

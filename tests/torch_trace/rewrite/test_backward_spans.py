@@ -42,10 +42,14 @@ def blocks(data: bytes, size: int = 1 << 20) -> Iterator[bytes]:
         yield data[begin : begin + size]
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 def drawn(*events: str, category: str = "user_annotation") -> list[Slice]:
     """Name, thread, begin and end in ns of each span that is new."""
     before = text(*events, LAST)
-    after = json.loads(b"".join(with_backward_spans(blocks(before))))["traceEvents"]
+    after = json.loads(b"".join(with_backward_spans(blocks(before), fail)))["traceEvents"]
     assert after[: len(events) - 1] == json.loads(before)["traceEvents"][:-2]
     assert after[-1]["name"] == "Record Window End"
     return [
@@ -134,19 +138,19 @@ def test_work_of_the_gpu_is_of_the_smallest_span_around_its_launch() -> None:
 )
 def test_where_there_is_nothing_to_draw_the_text_is_as_it_was(events: list[str]) -> None:
     before = text(*events, LAST)
-    assert b"".join(with_backward_spans(blocks(before))) == before
+    assert b"".join(with_backward_spans(blocks(before), fail)) == before
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", text(), text(LAST), b'{"traceEvents":[]}' * 9])
 def test_what_kineto_did_not_write_so_is_as_it_was(data: bytes) -> None:
-    assert b"".join(with_backward_spans(blocks(data, 5))) == data
+    assert b"".join(with_backward_spans(blocks(data, 5), fail)) == data
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 def test_blocks_of_any_size_give_the_same(size: int) -> None:
     data = text(*FORWARD, *PASS, LAST)
-    whole = b"".join(with_backward_spans([data]))
-    assert b"".join(with_backward_spans(blocks(data, size))) == whole
+    whole = b"".join(with_backward_spans([data], fail))
+    assert b"".join(with_backward_spans(blocks(data, size), fail)) == whole
     assert whole != data
 
 
@@ -154,7 +158,7 @@ def test_the_layout_of_newer_torches_is_read_too() -> None:
     data = text(*FORWARD, *PASS, LAST).decode()
     lines = re.sub(r', "(cat|name|pid|tid|dur)"', r',\n    "\1"', data)
     found = [
-        json.loads(b"".join(with_backward_spans([one.encode()])))["traceEvents"]
+        json.loads(b"".join(with_backward_spans([one.encode()], fail)))["traceEvents"]
         for one in (data, lines)
     ]
     assert found[0] == found[1]
@@ -181,7 +185,7 @@ def spans(data: bytes, category: str) -> dict[tuple[str, int], list[tuple[float,
 def test_on_h200s_hooks_had_seen_the_same_spans(name: str) -> None:
     data = gzip.decompress((DATA / name / "rank-0.pt.trace.json.gz").read_bytes())
     bare = _SPAN.sub(b"", data)
-    after = b"".join(with_backward_spans(blocks(bare)))
+    after = b"".join(with_backward_spans(blocks(bare), fail))
     hooked, found = spans(data, "user_annotation"), spans(after, "user_annotation")
     # Where the first stage's hooks never came to an end, the window ended before.
     assert set(hooked) <= set(found)

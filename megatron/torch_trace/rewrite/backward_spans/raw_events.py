@@ -2,7 +2,7 @@
 """What drawing needs of a raw trace, taken out of the text as it streams by.
 
 The text is Kineto's own, so an event is found by its lines and a number by its words, in the order
-that Kineto has written for years: nothing is parsed, which takes a third of the time.
+that Kineto has written for years; nothing is parsed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ times as much as these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from megatron.torch_trace.analysis.timeline.span_names import RECOMPUTE
 from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
@@ -26,11 +26,14 @@ _EVENT = """  {
 """
 
 
-def with_backward_spans(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def with_backward_spans(
+    blocks: Iterable[bytes], failed: Callable[[Exception], None]
+) -> Iterator[bytes]:
     """The text of a raw trace of Kineto's, with backward spans before its last event.
 
     Args:
         blocks: of the text.
+        failed: called where they cannot be drawn; the text is as it was then.
     """
     events: RawEvents | None = RawEvents()
     rest = b""
@@ -45,12 +48,19 @@ def with_backward_spans(blocks: Iterable[bytes]) -> Iterator[bytes]:
         if whole < len(_END):
             rest = text
             continue
-        events.add(text[:whole])
+        try:
+            events.add(text[:whole])
+        except Exception as error:  # a trace is worth more than what is drawn into it
+            events = None
+            failed(error)
         begun = True
         yield text[:whole]
         rest = text[whole:]
     if events is not None and begun:
-        yield from _drawn(events)
+        try:
+            yield b"".join(_drawn(events))
+        except Exception as error:
+            failed(error)
     yield rest
 
 
