@@ -45,11 +45,12 @@ SUBCOMMANDS: dict[str, str] = {
     "stacks": "Stacks of Python functions for flame graphs, from a trace.",
     "export": "Write events, kernels and steps as Parquet, for SQL.",
     "sql": "Answer a question in SQL, from traces or from an export.",
+    "mcp": "Serve the answers about one window to an agent.",
     "merge": "Write the traces of several ranks as one trace.",
 }
 """Name -> the one-line help that `torch-trace --help` shows."""
 
-_ROOMS = {"trigger": "running", "status": "running", "sql": "asking"}
+_ROOMS = {"trigger": "running", "status": "running", "sql": "asking", "mcp": "asking"}
 """Where a command's module lies, if not in this folder."""
 _SMALL_COLUMNS = ("analyze", "compare", "report", "whatif")
 """They read a small file of columns for each rank: the threads that polars would start, one for

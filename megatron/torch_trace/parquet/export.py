@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from megatron.torch_trace.allocator.ranks.analysed import memory_beside, with_memory_findings
 from megatron.torch_trace.analysis.communication.common_timebase import Timebase, common_timebase
 from megatron.torch_trace.analysis.communication.matching import match
 from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
@@ -156,7 +157,8 @@ def _over_ranks(table: str, parts: Sequence[Part], timebase: Timebase) -> pl.Dat
         return module_table(results)
     if not results:
         return pl.DataFrame(schema=dict(FINDINGS))
-    return finding_table(together(Recorded(by_rank, [], complete=True)))
+    analysis = together(Recorded(by_rank, [], complete=True))
+    return finding_table(with_memory_findings(analysis, memory_beside(analysis)))
 
 
 def _ranked(paths: list[Path]) -> list[RankedTrace]:

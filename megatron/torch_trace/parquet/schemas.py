@@ -68,8 +68,8 @@ MODULES: Schema = {
 FINDINGS: Schema = {
     "number": pl.Int64, "code": pl.String, "severity": pl.String, "title": pl.String,
     "advice": pl.String, "share": pl.Float64, "gain_ns": pl.Int64, "gain_error_ns": pl.Int64,
-    "undisturbed_gain_ns": pl.Int64, "change": pl.String, "rank": pl.Int32, "step": pl.Int64,
-    "start_ns": pl.Int64, "duration_ns": pl.Int64, "evidence": pl.String,
+    "undisturbed_gain_ns": pl.Int64, "change": pl.String, "cause": pl.String, "rank": pl.Int32,
+    "step": pl.Int64, "start_ns": pl.Int64, "duration_ns": pl.Int64, "evidence": pl.String,
 }  # fmt: skip
 SCHEMAS = {
     "ranks": RANKS,

@@ -87,7 +87,7 @@ def answer(
     if not is_file(source) and not is_folder(source):
         raise UsageError(f"{source}: {absence(source)}.")
     wanted = [table for table in SCHEMAS if table in asked.tables]
-    with _folder() as folder:
+    with own_folder() as folder:
         if is_exported(source):
             tables = exported(source, wanted)
         else:
@@ -136,8 +136,8 @@ def _run(frames: Mapping[str, pl.LazyFrame], asked: words.Query, file: Path | No
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """For tables and the answer; nobody else may read what is in traces."""
+def own_folder() -> Iterator[Path]:
+    """For tables and answers, removed again; nobody else may read what is in traces."""
     name = f"torch-trace-sql.{os.getpid()}.{secrets.token_hex(8)}"
     with leftovers.temporary(Path(tempfile.gettempdir()) / name) as folder:
         folder.mkdir(mode=0o700)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
+from megatron.torch_trace.allocator.ranks.analysed import analyze
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.files.sources import is_file, is_folder, skipped_lines

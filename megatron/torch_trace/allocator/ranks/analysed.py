@@ -101,7 +101,7 @@ def analysed_with_memory(
     """
     analysis = analyse.analyze(path, step=step, **options)
     ranks = memory_beside(analysis) if step is None else ()
-    return _with_findings(analysis, ranks), ranks
+    return with_memory_findings(analysis, ranks), ranks
 
 
 def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
@@ -141,7 +141,8 @@ def _has_memory_events(trace: Path) -> bool:
     return False
 
 
-def _with_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Analysis:
+def with_memory_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Analysis:
+    """The analysis with what `memory_beside` tells, by severity."""
     if not ranks:
         return analysis
     own = (
