@@ -52,7 +52,5 @@ def test_a_page_that_is_not_there_is_a_sentence(page: int) -> None:
 
 
 def test_a_row_longer_than_a_page_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"a row has 39,791 characters, and a page has room for 7,878;"
-    ):
+    with pytest.raises(UsageError, match=r"a row has 39,791 characters, and a page has room"):
         answer({}, [{str(n): "a" * 390 for n in range(100)}])

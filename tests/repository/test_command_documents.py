@@ -17,7 +17,7 @@ from megatron.torch_trace.commands import SUBCOMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = {"trigger": "monitoring", "status": "monitoring"}
+PAGES = {"trigger": "monitoring", "status": "monitoring", "mcp": "agents"}
 """Of commands that share one."""
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "tests").rglob("*.md")])
 SAMPLES = ROOT / "tests" / "data"
