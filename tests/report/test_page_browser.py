@@ -150,7 +150,7 @@ def test_a_search_counts_marks_and_walks_its_matches_and_escape_returns(page: An
     assert page.locator("#match-count").inner_text() == told
     page.keyboard.press("Escape")
     assert not page.locator("#matches").is_visible()
-    assert page.evaluate("scrollY") == 300
+    page.wait_for_function("scrollY === 300")
 
 
 def test_a_number_finds_its_rank_and_no_other_number(page: Any) -> None:

@@ -63,6 +63,7 @@ def command(
             model_flops=model_flops,
             jobs=jobs,
             strict=strict,
+            gains=None,
         )
         render = (
             render_markdown if output_names.ending(output) in (".md", ".markdown") else render_html

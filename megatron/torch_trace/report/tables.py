@@ -68,6 +68,8 @@ class Column:
         hint: explains the heading.
         brief: the heading on a terminal; None to leave the column out there.
         cut: a terminal that is too narrow cuts its cells.
+        sums: `ms`, `count` or `bytes` if its cells add up over the window, so that they can be
+            told for an iteration.
         spare: a terminal of less than 96 columns leaves it out; so does a wider one that the table
             would not fit, unless its cells can be cut.
     """
@@ -78,6 +80,7 @@ class Column:
     brief: str | None = ""
     cut: bool = False
     spare: bool = False
+    sums: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class Preparation:
             )
 
         try:
-            analysis, memory = analysed_with_memory(self.traces, on_done=on_done)
+            analysis, memory = analysed_with_memory(self.traces, gains=None, on_done=on_done)
             self.report = render_html(analysis, view=self._links, memory=memory)
         except TorchTraceError as error:
             self.reporting = Progress(FAILED, str(error))

@@ -109,9 +109,9 @@ def test_the_terminal_answers_in_time_of_the_cpu_and_never_with_unknown(
     ]
     for part in (
         "WHERE THE TIME OF THE CPU WENT (ms)",
-        "OPERATORS by their own time on the CPU (ms)",
-        "MODULES (ms of the CPU): rank 0",
-        "PHASES (ms; they nest): rank 0",
+        "OPERATORS by their own time on the CPU (ms an iteration)",
+        "MODULES (ms an iteration of the CPU): rank 0",
+        "PHASES (ms an iteration; they nest): rank 0",
         "MICRO-BATCHES (ms, means; the longest on the CPU)",
     ):
         assert part in said
@@ -172,7 +172,7 @@ def test_of_several_ranks_operators_are_means(tmp_path: Path) -> None:
             trace.op("aten::relu", 920_000, 960_000)
         trace.write(tmp_path / f"rank-{rank}.json")
     said = render(analyze(tmp_path), top=10)
-    assert "OPERATORS by their own time on the CPU (ms, mean of 2 ranks)" in said
+    assert "OPERATORS by their own time on the CPU (ms an iteration, mean of 2 ranks)" in said
     assert "aten::relu" in said
     line = next(line for line in said.splitlines() if "aten::relu" in line)
     assert line.split()[1:3] == ["0.5", "0.020"]

@@ -87,3 +87,34 @@ def _group(label: str, entries: Sequence[_Entry]) -> GroupShares:
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found)
+
+
+_ALIKE = 0.005
+"""Of the window: parts of coordinates that differ by less are the same."""
+
+
+def by_difference(groups: Sequence[GroupShares]) -> tuple[list[GroupShares], list[str]]:
+    """Coordinates by how much the shares of their dimension differ.
+
+    Args:
+        groups: as `by_coordinate` gives them.
+
+    Returns:
+        The groups of dimensions that differ most first, and the names of dimensions at whose
+        coordinates everything is the same.
+    """
+    dimensions: dict[str, list[GroupShares]] = {}
+    for group in groups:
+        dimensions.setdefault(group.label.rstrip("0123456789"), []).append(group)
+    spreads = {name: _spread(of) for name, of in dimensions.items()}
+    ordered = sorted(dimensions, key=lambda name: -spreads[name])
+    alike = [name for name in ordered if spreads[name] < _ALIKE]
+    return [one for name in ordered if name not in alike for one in dimensions[name]], alike
+
+
+def _spread(groups: Sequence[GroupShares]) -> float:
+    """The most by which a part's share differs; what nobody knows may differ."""
+    known = [group.shares for group in groups if group.shares]
+    if len(known) < len(groups):
+        return 1.0
+    return max(max(part) - min(part) for part in zip(*known, strict=True))

@@ -46,7 +46,7 @@ def render_html(
     subject = Subject(analysis, record or find_run(analysis), memory)
     found = sections(subject, Medium.PAGE)
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
-    scripts = [asset("report.js") + asset("search.js") + asset("ranks.js")]
+    scripts = [asset("report.js") + asset("search.js") + asset("ranks.js") + asset("heat.js")]
     if view:
         scripts.append(asset("perfetto.js") + asset("timeline.js"))
     template = _environment().get_template("page.html")

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.analysis.results.rank_groups import GroupShares, by_coordinate, by_step
+from megatron.torch_trace.analysis.results.rank_groups import (
+    GroupShares,
+    by_coordinate,
+    by_difference,
+    by_step,
+)
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.format.breakdown_parts import (
     BREAKDOWN_HEADS,
@@ -89,7 +94,7 @@ def _ranks(analysis: Analysis) -> Table:
     columns = (
         Column("rank"),
         *((Column("at", number=False),) if used else ()),
-        *_columns("window ms", "window"),
+        *_columns("window ms", "window", sums="ms"),
         Column("overlapped comm", hint="communication while the GPU computes", brief=None),
     )
     extremes = analysis.summary.extremes
@@ -99,7 +104,7 @@ def _ranks(analysis: Analysis) -> Table:
         cells = (
             rank_cell(rank),
             *((text(where(rank, used), where(rank, frozenset(rank.coordinates))),) if used else ()),
-            *_cells(rank.breakdown, length),
+            *_cells(rank.breakdown, length, len(analysis.summary.steps)),
             _part(rank.overlapped_communication_ns, length),
         )
         rows.append(Row(cells, whole(rank), spare=rank.rank not in extremes))
@@ -115,32 +120,33 @@ def _ranks(analysis: Analysis) -> Table:
     ).without_empty(len(columns) - 1)
 
 
-def _columns(title: str, brief: str) -> tuple[Column, ...]:
+def _columns(title: str, brief: str, sums: str = "") -> tuple[Column, ...]:
     """A length of time and its parts: shares on a page, ms on a terminal."""
     return (
         Column("breakdown", number=False, brief=None),
-        Column(title, brief=brief),
+        Column(title, brief=brief, sums=sums),
         *map(Column, _TITLES),
         Column("", brief="busy"),
     )
 
 
-def _cells(parts: Breakdown | None, length: int) -> tuple[Cell, ...]:
+def _cells(parts: Breakdown | None, length: int, steps: int = 1) -> tuple[Cell, ...]:
     busy = UNKNOWN
     if parts is not None:
         busy = percent(1 - parts.idle / length if length else 0.0)
     return (
         stacked(parts, length),
         ms(length),
-        *(_part(getattr(parts, name, None), length) for name in BREAKDOWN_PARTS),
+        *(_part(getattr(parts, name, None), length, steps) for name in BREAKDOWN_PARTS),
         Cell(busy),
     )
 
 
-def _part(ns: int | None, length: int) -> Cell:
+def _part(ns: int | None, length: int, steps: int = 1) -> Cell:
+    """A share on a page; ms of an iteration on a terminal."""
     if ns is None or not length:
         return Cell(UNKNOWN)
-    return Cell(percent(ns / length), sort=ns / length, brief=milliseconds(ns))
+    return Cell(percent(ns / length), sort=ns / length, brief=milliseconds(ns / max(1, steps)))
 
 
 def _slim(rank: RankResult) -> Slim:
@@ -163,18 +169,23 @@ def _slim(rank: RankResult) -> Slim:
 def _coordinates(groups: Sequence[GroupShares]) -> Table | None:
     if not groups:
         return None
-    caption = "By coordinate in the parallel dimensions"
-    return replace(_groups("coordinates", "ranks", caption, groups), media=Medium.WRITTEN, limit=16)
+    caption = "By coordinate in the parallel dimensions, those that differ most first"
+    shown, alike = by_difference(groups)
+    note = f"The same at every coordinate: {', '.join(alike)}." if alike else ""
+    table = _groups("coordinates", "ranks", caption, shown, sums="ms")
+    return replace(table, media=Medium.WRITTEN, limit=16, note=note)
 
 
-def _groups(name: str, what: str, caption: str, groups: Sequence[GroupShares]) -> Table:
+def _groups(
+    name: str, what: str, caption: str, groups: Sequence[GroupShares], sums: str = ""
+) -> Table:
     columns = (
         Column(what, number=False),
         Column("count", brief=None),
         Column("breakdown", number=False, brief=None),
-        Column("mean ms", brief="mean"),
-        Column("shortest ms (rank)", brief="shortest (rank)"),
-        Column("longest ms (rank)", brief="longest (rank)"),
+        Column("mean ms", brief="mean", sums=sums),
+        Column("shortest ms (rank)", brief="shortest (rank)", sums=sums),
+        Column("longest ms (rank)", brief="longest (rank)", sums=sums),
         *map(Column, _TITLES),
     )
     rows = tuple(Row(_group_cells(group)) for group in groups[:_MOST_STEPS])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results.summary import CommunicationSummary
+from megatron.torch_trace.report.figures.message_sizes import message_figure
 from megatron.torch_trace.report.means import of_ranks, over_ranks
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
@@ -33,16 +34,17 @@ def section(subject: Subject) -> Section:
         Column("dimension", number=False, brief="dim"),
         Column("collective", number=False),
         Column("group", number=False, cut=True, spare=True),
-        Column("calls"),
-        Column("ms"),
+        Column("calls", sums="count"),
+        Column("ms", sums="ms"),
         Column("of window", brief="share"),
-        Column("exposed ms", brief="exposed", hint="the GPU computes nothing meanwhile"),
+        Column("exposed ms", brief="exposed", hint="the GPU computes nothing meanwhile", sums="ms"),
         Column(
             "wait ms",
             brief="wait",
             hint="time beyond the shortest duration of the same call over the ranks",
+            sums="ms",
         ),
-        Column("bytes", hint="of one rank, as nccl-tests counts them"),
+        Column("bytes", hint="of one rank, as nccl-tests counts them", sums="bytes"),
         Column(
             "busbw GB/s",
             brief="busbw",
@@ -62,7 +64,14 @@ def section(subject: Subject) -> Section:
         limit=40,
         note=_NOTE,
     )
-    return Section("communication", "Communication", tables=[table], legend=_LEGEND)
+    figure = message_figure(analysis)
+    return Section(
+        "communication",
+        "Communication",
+        tables=[table],
+        legend=_LEGEND,
+        data={"messages": figure} if figure else {},
+    )
 
 
 def _row(row: CommunicationSummary, window: float, *, known: bool) -> Row:

@@ -116,10 +116,10 @@ def _operators(analysis: Analysis, top: int) -> Table:
     )
     columns = (
         Column("operator", number=False, cut=True),
-        Column("calls"),
-        Column("own ms", brief="own", hint="in it and in no operator that it calls"),
+        Column("calls", sums="count"),
+        Column("own ms", brief="own", hint="in it and in no operator that it calls", sums="ms"),
         Column("share", hint="of the own time of all operators"),
-        Column("with calls ms", brief="with calls", hint="what it calls included"),
+        Column("with calls ms", brief="with calls", hint="what it calls included", sums="ms"),
     )
     many = len(analysis.ranks) > 1
     means = f", mean of {len(analysis.ranks)} ranks" if many else ""
@@ -146,12 +146,12 @@ def _modules(rank: RankResult, name: str, most: int) -> Table:
     columns = (
         Column("module", number=False, cut=True),
         Column("class", number=False, spare=True),
-        Column("calls"),
-        Column("forward ms", brief="forward"),
-        Column("recompute ms", brief="recompute"),
-        Column("backward ms", brief="backward"),
-        Column("total ms", brief="total"),
-        Column("own ms", brief="own", hint="in no module below"),
+        Column("calls", sums="count"),
+        Column("forward ms", brief="forward", sums="ms"),
+        Column("recompute ms", brief="recompute", sums="ms"),
+        Column("backward ms", brief="backward", sums="ms"),
+        Column("total ms", brief="total", sums="ms"),
+        Column("own ms", brief="own", hint="in no module below", sums="ms"),
         Column("share", hint="of the time in modules"),
     )
     empty = [n for n in (4, 5) if not any(row.cells[n].sort for row in rows)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report import sentences
+from megatron.torch_trace.report.figures.time_budget import anchor_of, time_budget
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import duration, number, percent
@@ -35,7 +36,9 @@ class Shown:
 def section(subject: Subject) -> Section:
     """The most severe first; that there is none is an answer too."""
     analysis = subject.analysis
-    return Section("findings", "Findings", data={"findings": cards(analysis)})
+    return Section(
+        "findings", "Findings", data={"findings": cards(analysis), "budget": time_budget(analysis)}
+    )
 
 
 def cards(analysis: Analysis) -> list[Shown]:
@@ -67,7 +70,7 @@ def _shown(one: Finding) -> Shown:
         tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
         at(*one.example) if one.example else None,
         sentences.gain(one).strip(),
-        f"finding-{one.name}".replace(" ", "-"),
+        anchor_of(one),
     )
 
 

@@ -47,8 +47,8 @@ def _syncs(analysis: Analysis) -> Table | None:
         Column("call", number=False, cut=True),
         Column("called by", number=False, cut=True),
         Column("rank"),
-        Column("times"),
-        Column("ms"),
+        Column("times", sums="count"),
+        Column("ms", sums="ms"),
         Column("longest ms", brief="longest"),
     )
     rows = tuple(
@@ -120,8 +120,8 @@ def _python(analysis: Analysis) -> Table | None:
         return None
     columns = (
         Column("function", number=False, cut=True),
-        Column("calls"),
-        Column("own ms", brief="own"),
+        Column("calls", sums="count"),
+        Column("own ms", brief="own", sums="ms"),
     )
     rows = tuple(
         Row(

@@ -68,9 +68,9 @@ def _idle(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Table:
     columns = (
         Column("rank"),
         Column("why idle", number=False, brief=None),
-        Column("idle ms", brief="idle"),
+        Column("idle ms", brief="idle", sums="ms"),
         *(
-            Column(f"{words.title} ms", hint=words.sentence, brief=words.brief)
+            Column(f"{words.title} ms", hint=words.sentence, brief=words.brief, sums="ms")
             for words in IDLE_CAUSES
         ),
     )
@@ -97,8 +97,13 @@ def _causes(rank: RankResult) -> tuple[Cell, ...]:
 def _launches(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Table:
     columns = (
         Column("rank"),
-        Column("launches"),
-        Column("without kernel", brief=None, hint="launches whose kernel is not in the trace"),
+        Column("launches", sums="count"),
+        Column(
+            "without kernel",
+            brief=None,
+            hint="launches whose kernel is not in the trace",
+            sums="count",
+        ),
         Column(
             "delay us",
             hint="median, from the call to the start of the work",
@@ -107,18 +112,30 @@ def _launches(analysis: Analysis, shown: Sequence[RankResult], more: int) -> Tab
         Column("longest us", brief=None),
         Column("queue", hint="work that is launched and not finished, mean over time"),
         Column("longest queue", brief=None),
-        Column("in launches ms", brief=None, hint="time in launch calls of all threads"),
+        Column("in launches ms", brief=None, hint="time in launch calls of all threads", sums="ms"),
         Column(
             "operators ms",
             brief="operators",
             hint="time of the training loop's thread in operators",
+            sums="ms",
         ),
-        Column("waiting ms", brief="waiting", hint="time in which this thread waits for the GPU"),
-        Column("backward ms", brief=None, hint="time in which only other threads run operators"),
+        Column(
+            "waiting ms",
+            brief="waiting",
+            hint="time in which this thread waits for the GPU",
+            sums="ms",
+        ),
+        Column(
+            "backward ms",
+            brief=None,
+            hint="time in which only other threads run operators",
+            sums="ms",
+        ),
         Column(
             "Python ms",
             brief="Python",
             hint="the rest of this thread's time",
+            sums="ms",
         ),
     )
     table = Table(

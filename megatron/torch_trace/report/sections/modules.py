@@ -109,17 +109,17 @@ def _columns(*, stacks: bool) -> tuple[Column, ...]:
     return (
         Column("module", number=False, cut=True),
         Column("class", number=False, spare=True, brief=None if stacks else ""),
-        Column("calls"),
-        Column("forward ms", brief="forward"),
-        Column("recompute ms", brief="recompute"),
-        Column("backward ms", brief="backward"),
-        Column("total ms", brief=None, hint="GPU work, modules below included"),
+        Column("calls", sums="count"),
+        Column("forward ms", brief="forward", sums="ms"),
+        Column("recompute ms", brief="recompute", sums="ms"),
+        Column("backward ms", brief="backward", sums="ms"),
+        Column("total ms", brief=None, hint="GPU work, modules below included", sums="ms"),
         Column("share", hint="of all GPU work in the window"),
         Column(
             "TFLOP/s",
             hint="FLOPs of matrix products and attention / time without communication",
         ),
-        Column("exposed comm ms", brief="exposed comm"),
+        Column("exposed comm ms", brief="exposed comm", sums="ms"),
     )
 
 

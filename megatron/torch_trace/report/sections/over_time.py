@@ -12,8 +12,10 @@ from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BUSY_PARTS
 from megatron.torch_trace.report.coordinates import used_dimensions, where
+from megatron.torch_trace.report.figures.heat_map import heat_figure
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At
+from megatron.torch_trace.report.timebase import shifts_of
 from megatron.torch_trace.wording import duration
 
 WIDTH, HEIGHT = 1000, 24
@@ -69,7 +71,7 @@ def section(subject: Subject) -> Section:
     shown = _shown(analysis)
     if not shown:
         return Section("over_time", title, "The traces do not say what the GPUs did.")
-    shifts = _shifts(analysis)
+    shifts = shifts_of(analysis)
     starts = [rank.course.edges_ns[0] + shifts[rank.rank] for rank in shown if rank.course]
     ends = [rank.course.edges_ns[-1] + shifts[rank.rank] for rank in shown if rank.course]
     span = Span(min(starts), max(ends))
@@ -81,6 +83,7 @@ def section(subject: Subject) -> Section:
     chosen = "the lowest rank of each stage" if stages else "the least and the most idle"
     data = {
         "lanes": lanes,
+        "heat": heat_figure(analysis),
         "blocks": any(lane.blocks for lane in lanes),
         "marks": _marks(shown[0], shifts[shown[0].rank], span),
         "ticks": _ticks(span),
@@ -119,13 +122,6 @@ def _shown(analysis: Analysis) -> list[RankResult]:
         # Of very many stages every second, third, ... and always the last one.
         return chosen[::step] + ([chosen[-1]] if (len(chosen) - 1) % step else [])
     return [rank for rank in known if rank.rank in analysis.summary.extremes]
-
-
-def _shifts(analysis: Analysis) -> dict[int, int]:
-    """What is added to a rank's times to have them on the common clock, from the first base."""
-    offsets = {clock.rank: clock.offset_ns or 0 for clock in analysis.clocks}
-    first = min(rank.base_ns for rank in analysis.ranks)
-    return {rank.rank: rank.base_ns - first + offsets.get(rank.rank, 0) for rank in analysis.ranks}
 
 
 def _steps_drawn(shown: Sequence[RankResult]) -> frozenset[int | None]:

@@ -65,14 +65,22 @@ def _phases(shown: Ranks, of: str, most: int) -> Table:
     columns = (
         Column("phase", number=False, cut=True),
         Column("rank", brief="rank" if len(shown) > 1 else None),
-        Column("calls"),
-        Column("CPU ms", brief="CPU", hint="time in its spans on the training loop's thread"),
+        Column("calls", sums="count"),
+        Column(
+            "CPU ms",
+            brief="CPU",
+            hint="time in its spans on the training loop's thread",
+            sums="ms",
+        ),
         Column("of window", brief=None),
         Column(
-            "GPU work ms", brief="GPU work", hint="work that the phase launches; it may run later"
+            "GPU work ms",
+            brief="GPU work",
+            hint="work that the phase launches; it may run later",
+            sums="ms",
         ),
-        Column("kernels", brief=None),
-        Column("exposed comm ms", brief="exposed comm", hint="of the GPU work"),
+        Column("kernels", brief=None, sums="count"),
+        Column("exposed comm ms", brief="exposed comm", hint="of the GPU work", sums="ms"),
     )
     longest: dict[str, int] = {}
     for rank in shown:

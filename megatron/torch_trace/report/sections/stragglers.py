@@ -64,10 +64,18 @@ def section(subject: Subject) -> Section:
         Column("arrives last"),
         Column("of calls", brief=None),
         Column(
-            "imposed ms", brief="imposed", hint="sum of the waits of all other ranks for this rank"
+            "imposed ms",
+            brief="imposed",
+            hint="sum of the waits of all other ranks for this rank",
+            sums="ms",
         ),
-        Column("delay ms", brief=None, hint="how much later the other ranks go on, mean over them"),
-        Column("own waiting ms", brief="own waiting"),
+        Column(
+            "delay ms",
+            brief=None,
+            hint="how much later the other ranks go on, mean over them",
+            sums="ms",
+        ),
+        Column("own waiting ms", brief="own waiting", sums="ms"),
         Column("mostly in", number=False),
     )
     rows = tuple(_row(one) for one in found[:_MOST_LINES])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
+from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
 from megatron.torch_trace.report.means import of_ranks, over_ranks
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.shapes import shape_in_words
@@ -62,7 +63,8 @@ def section(subject: Subject) -> Section:
         for table, heading, rows in zip(tables, headings, most, strict=True)
         if table is not None
     ]
-    return Section("work", "GPU work", tables=shown)
+    ladder = peak_ladder(analysis)
+    return Section("work", "GPU work", tables=shown, data={"ladder": ladder} if ladder else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ def _table(kind: _Kind, rows: Sequence[WorkSummary]) -> Table | None:
     may_be_cut = len(titles) > 1
     columns = (
         *(Column(title, number=False, cut=may_be_cut and not n) for n, title in enumerate(titles)),
-        Column("calls" if first in ("kernel", "family") else "kernels"),
-        Column("ms"),
+        Column("calls" if first in ("kernel", "family") else "kernels", sums="count"),
+        Column("ms", sums="ms"),
         Column("of window", brief="share"),
         Column("mean us", brief=None if first == "family" else ""),
         *((Column("longest us", brief=None),) if first != "family" else ()),

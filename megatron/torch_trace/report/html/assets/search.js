@@ -38,8 +38,12 @@
   const end = () => {
     opened.forEach((part) => { part.open = false; });
     opened = [];
-    if (before) { scrollTo({ left: before.x, top: before.y, behavior: "instant" }); one("#report").scrollTop = before.report; }
+    const at = before;
     before = null;
+    if (at) requestAnimationFrame(() => {
+      scrollTo({ left: at.x, top: at.y, behavior: "instant" });
+      one("#report").scrollTop = at.report;
+    });
   };
   const told = () => {
     count.textContent = found.length ? `${current + 1 || "-"} of ${found.length.toLocaleString("en")}` : "none";
