@@ -180,3 +180,18 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     near = get_close_matches(word.lower(), known, n=1)
     near = near or [one for one in known if word and word.lower() in one.split("_")][:1]
     return f"did you mean {near[0]}?" if near else f"there are {listed(known, most=30)}."
+
+
+def cut_in_the_middle(text: str, width: int, mark: str = "…") -> str:
+    """At most `width` characters: names of kernels and files differ at their ends.
+
+    Args:
+        text: what may be too long.
+        width: characters that there is room for.
+        mark: what stands for the rest.
+    """
+    if len(text) <= width:
+        return text
+    kept = max(0, width - len(mark))
+    head = (kept + 1) // 2
+    return text[:head] + mark + text[len(text) - (kept - head) :]

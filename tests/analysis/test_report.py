@@ -231,6 +231,6 @@ def test_a_table_is_cut_where_it_may_be_and_aligned(tmp_path: Path) -> None:
     rows = [["a" * 40, "x", "1"], ["b", "yy", "1,000"]]
     assert table(("<~name", "<of", "calls"), rows, 30) == [
         "  name               of  calls",
-        "  aaaaaaaaaaaaaa...  x       1",
+        "  aaaaaaa...aaaaaaa  x       1",
         "  b                  yy  1,000",
     ]

@@ -74,7 +74,7 @@ def test_every_rank_has_a_row_of_the_heat_map_and_every_slice_its_largest_part(
 ) -> None:
     figure = heat_figure(tp2pp2)
     assert figure is not None
-    rows = [line.split("\t") for line in figure.rows.splitlines()]
+    rows = [row.split("|") for row in figure.rows.split(";")]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"]
     for row, rank in zip(rows, tp2pp2.ranks, strict=True):
         course = rank.course

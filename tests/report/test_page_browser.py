@@ -184,6 +184,19 @@ def test_ranks_are_sorted_and_filtered(page: Any) -> None:
     assert ranks.all_inner_texts() == ["0"]
 
 
+def test_the_heat_map_tells_a_rank_and_a_time_by_keys_and_adds_up_a_range(page: Any) -> None:
+    canvas, told = page.locator("#heat-map canvas"), page.locator("#heat-told")
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    assert told.inner_text().startswith("Rank 1 (")
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 3)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 3, steps=4)
+    page.mouse.up()
+    assert "slices of all ranks that are mostly compute: " in told.inner_text()
+
+
 def test_the_switch_goes_from_automatic_to_light_to_dark(page: Any) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     page.emulate_media(color_scheme="dark")
@@ -205,3 +218,30 @@ def test_the_table_is_copied_with_full_names(page: Any) -> None:
 
 def test_the_console_is_silent_and_no_request_leaves(noise: list[str]) -> None:
     assert noise == []
+
+
+def test_what_one_looks_at_is_in_the_address(page: Any, browser: Any, file: Path) -> None:
+    page.locator("#kernels th", has_text="calls").locator("button").click()
+    page.locator("#search").fill("gemm")
+    page.wait_for_function("location.hash.includes('q=gemm')")
+    address = page.evaluate("location.href")
+    again = browser.new_page()
+    again.goto(address)
+    assert again.locator("#search").input_value() == "gemm"
+    assert again.locator("#kernels th", has_text="calls").get_attribute("aria-sort") == "descending"
+    again.goto(f"{file.as_uri()}#kernels-40")
+    assert again.locator("#kernels-40").is_visible()
+    again.close()
+
+
+def test_the_answer_and_a_table_are_copied_as_markdown(page: Any) -> None:
+    page.evaluate("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    page.locator("#copy-answer").click()
+    answer = page.evaluate("window.copied")
+    assert answer.startswith("# ")
+    assert "\n- **" in answer
+    page.locator("#block-kernels .copy-markdown").click()
+    lines = page.evaluate("window.copied").splitlines()
+    assert lines[2].startswith("| kernel | family | calls |")
+    assert lines[3].startswith("| --- | --- | ---: |")
+    assert len(lines) == 4 + page.locator("#kernels tbody tr:not(.gone)").count()

@@ -85,8 +85,9 @@ def command(
     PATH is a trace, or the folder of a window. The timeline is kept in the folder's artifacts/, and
     is made again when a trace has changed. Ctrl-C ends the server.
     """
+    from megatron.torch_trace.analysis.run import rank_sources
     from megatron.torch_trace.files.selection import one_window
-    from megatron.torch_trace.files.sources import find_traces, skipped_lines
+    from megatron.torch_trace.files.sources import skipped_lines
     from megatron.torch_trace.report.html import ViewLinks
     from megatron.torch_trace.viewing import native, perfetto_ui, site
     from megatron.torch_trace.viewing.addresses import PUBLIC_PORT, TUNNEL_PORT, url_of
@@ -102,7 +103,7 @@ def command(
         _refuse_beside_a_socket(host, trace_processor)
     binary = native.find_binary(trace_processor) if trace_processor else None
     _refuse_strangers([Path(path) for path in paths if Path(path).is_file()])
-    sources = find_traces(paths)
+    sources = rank_sources.find(paths)
     for line in skipped_lines(sources.skipped):
         terminal.say(line)
     traces = _of_ranks(one_window(sources.traces), set(ranks))
@@ -115,6 +116,7 @@ def command(
         whole_folder=len(paths) == 1 and not ranks and Path(paths[0]).is_dir(),
         links=ViewLinks(site.UI, site.TIMELINE, site.ALONE, site.OFFSETS) if embedded else None,
         timeline_first=perfetto or not embedded,
+        chooses=not ranks and binary is None,
         on_event=terminal.say,
     )
     shown = site.Site(
@@ -192,8 +194,12 @@ def _refuse_what_cannot_be(
 def _warn_of_size(traces: Sequence[Path], native: bool) -> None:
     from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
     from megatron.torch_trace.viewing.native import too_large
+    from megatron.torch_trace.viewing.timeline_ranks import MOST_RANKS
 
-    warning = None if native else too_large(sum(map(estimated_raw_bytes, traces)))
+    there = [trace for trace in traces if trace.exists()]
+    # Of many ranks the timeline shows some.
+    is_small = native or len(there) > MOST_RANKS
+    warning = None if is_small else too_large(sum(map(estimated_raw_bytes, there)))
     if warning:
         terminal.say(warning)
 

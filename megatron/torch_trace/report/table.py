@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from megatron.torch_trace.report.section import Section
 from megatron.torch_trace.report.tables import Column, Medium, Row, Table
-from megatron.torch_trace.wording import counted, visible
+from megatron.torch_trace.wording import counted, cut_in_the_middle, visible
 
 _GAP, _NARROW_GAP = "  ", " "
 _INDENT = "  "
@@ -117,7 +117,7 @@ def _narrow(widths: list[int], columns: Sequence[int], over: int) -> None:
 
 
 def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 3] + "..."
+    return cut_in_the_middle(cell, width, "...")
 
 
 def paragraph(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

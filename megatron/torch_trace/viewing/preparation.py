@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.viewing import cache
+from megatron.torch_trace.viewing import cache, timeline_ranks
 from megatron.torch_trace.viewing.served_file import ServedFile
 
 if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.results.analysis import Analysis
     from megatron.torch_trace.report.html import ViewLinks
 
 _TIMELINES = (".pftrace", ".pftrace.gz", ".perfetto-trace")
 
+_GONE = "The traces are gone, so there is no timeline; the report is of their kept analyses."
 WORKING, READY, FAILED = "converting", "ready", "failed"
 
 
@@ -54,6 +56,7 @@ class Preparation:
         whole_folder: see `cache.timeline_file`.
         links: for the report's page; None for a report without a timeline in it.
         timeline_first: convert before analysing.
+        chooses: of very many ranks, which ones the timeline shows; see `timeline_ranks`.
         on_event: told in a sentence what is done.
     """
 
@@ -64,10 +67,15 @@ class Preparation:
         whole_folder: bool,
         links: ViewLinks | None,
         timeline_first: bool = False,
+        chooses: bool = False,
         on_event: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.traces = list(traces)
-        self.file = cache.timeline_file(self.traces, whole_folder=whole_folder)
+        there = [trace for trace in self.traces if trace.exists()]
+        self._converted = there
+        self._chooses = chooses and len(there) > timeline_ranks.MOST_RANKS
+        self.file = cache.timeline_file(there or self.traces, whole_folder=whole_folder)
+        self._analysis: Analysis | None = None
         self.report = ""
         self.reporting = Progress(WORKING, "Waiting for the timeline to be made.")
         self.timeline = Progress(WORKING, "The report is made first.")
@@ -82,7 +90,9 @@ class Preparation:
 
     def start(self) -> None:
         """Begin; a timeline that is in the cache is ready at once."""
-        offsets = cache.cached_offsets(self.file, self.traces)
+        offsets = None
+        if not self._chooses:
+            offsets = cache.cached_offsets(self.file, self._converted)
         if is_timeline(self.traces):
             self.reporting = Progress(
                 FAILED, f"{self.traces[0]}: is a timeline, and a report needs traces."
@@ -141,6 +151,7 @@ class Preparation:
 
         try:
             analysis, memory = analysed_with_memory(self.traces, gains=None, on_done=on_done)
+            self._analysis = analysis
             self.report = render_html(analysis, view=self._links, memory=memory)
         except TorchTraceError as error:
             self.reporting = Progress(FAILED, str(error))
@@ -155,6 +166,17 @@ class Preparation:
             return
         from megatron.torch_trace.perfetto.convert import convert
 
+        if not self._converted:
+            self._finished(Progress(FAILED, _GONE))
+            return
+        if self._chooses:
+            self._converted = timeline_ranks.chosen(self._converted, self._analysis)
+            self.file = cache.timeline_file(self._converted, whole_folder=False)
+            offsets = cache.cached_offsets(self.file, self._converted)
+            if offsets is not None:
+                self._say_which(offsets)
+                self._finished(Progress(READY, "The timeline is in the cache.", offsets))
+                return
         self.timeline = Progress(WORKING, "Converting the traces into a timeline.")
 
         def on_progress(done: float) -> None:
@@ -166,8 +188,10 @@ class Preparation:
 
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            found = convert(self.traces, self.file, force=True, on_progress=on_progress)
-            cache.remember(self.file, self.traces, found.offset_ns)
+            found = convert(self._converted, self.file, force=True, on_progress=on_progress)
+            cache.remember(self.file, self._converted, found.offset_ns)
+            if self._chooses:
+                self._say_which(found.offset_ns)
         except _StoppedError:
             return
         except TorchTraceError as error:
@@ -180,6 +204,9 @@ class Preparation:
         else:
             size = wording.size(self.file.stat().st_size)
             self._finished(Progress(READY, f"The timeline is ready: {size}.", found.offset_ns))
+
+    def _say_which(self, offset_ns: Mapping[int, int]) -> None:
+        self._on_event(timeline_ranks.sentence(sorted(offset_ns), len(self.traces)))
 
     def _show_as_it_is(self, why: str) -> None:
         """The only trace was made for Perfetto, which tells by the content what it is."""

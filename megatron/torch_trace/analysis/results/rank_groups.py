@@ -117,4 +117,5 @@ def _spread(groups: Sequence[GroupShares]) -> float:
     known = [group.shares for group in groups if group.shares]
     if len(known) < len(groups):
         return 1.0
-    return max(max(part) - min(part) for part in zip(*known, strict=True))
+    parts: list[tuple[float, ...]] = list(zip(*known, strict=True))
+    return max(max(part) - min(part) for part in parts)

@@ -56,7 +56,7 @@ def render_comparison_page(
     with_prose = environment((_PACKAGE, "templates"))
     with_prose.filters["prose"] = prose
     page = with_prose.get_template("compare.html")
-    script = asset("report.js") + asset("search.js")
+    script = "".join(map(asset, ("report.js", "search.js", "markdown.js", "state.js")))
     tables = [
         configuration(comparison, top=_ROWS),
         *sections(comparison, top=_ROWS, ranks=_RANKS),

@@ -12,6 +12,9 @@ from megatron.torch_trace.report.timebase import shifts_of
 
 PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 LEVELS = 6
+ROWS, CELLS = ";", "|"
+"""What stands between rows and between cells: the page would show a tab or a new line as text."""
+_WITHOUT_MARKS = str.maketrans(dict.fromkeys(ROWS + CELLS, " "))
 _FIRST = ord("A")
 _FEW_SLICES, _MANY_RANKS = 120, 256
 
@@ -23,7 +26,7 @@ class HeatFigure:
     Args:
         ranks: how many rows there are.
         orders: how rows can be ordered: `rank`, a dimension, `host`, `idle`.
-        rows: a line a rank, with tabs between its number, coordinates, host, where its slices begin
+        rows: a part a rank, and in it its number, coordinates, host, where its slices begin
             and end on the common clock and begin in its own trace (ns), the share of idle time, and
             a character for each slice: its largest part and how much of the slice that is.
     """
@@ -44,7 +47,7 @@ def heat_figure(analysis: Analysis) -> HeatFigure | None:
     rows = [_row(rank, shifts[rank.rank] - first, step) for rank in known]
     used = sorted(used_dimensions(analysis))
     hosts = ["host"] if len({rank.host_name for rank in known} - {None}) > 1 else []
-    return HeatFigure(len(known), ("rank", *used, *hosts, "idle"), "\n".join(rows))
+    return HeatFigure(len(known), ("rank", *used, *hosts, "idle"), ROWS.join(rows))
 
 
 def _row(rank: RankResult, shift: int, step: int) -> str:
@@ -53,9 +56,9 @@ def _row(rank: RankResult, shift: int, step: int) -> str:
     start, end = course.edges_ns[0], course.edges_ns[-1]
     idle = rank.breakdown.idle / rank.window_ns if rank.breakdown and rank.window_ns else 0.0
     coordinates = " ".join(f"{name}{at}" for name, at in rank.coordinates.items())
-    host = " ".join((rank.host_name or "").split())
+    host = (rank.host_name or "").translate(_WITHOUT_MARKS)
     cells = (rank.rank, coordinates, host, start + shift, end + shift, start, round(idle, 3))
-    return "\t".join((*map(str, cells), _letters(course, step)))
+    return CELLS.join((*map(str, cells), _letters(course, step)))
 
 
 def _letters(course: Course, step: int) -> str:

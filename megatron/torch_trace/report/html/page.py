@@ -24,6 +24,7 @@ from megatron.torch_trace.report.html.prose import prose
 from megatron.torch_trace.report.section import Subject
 from megatron.torch_trace.report.tables import Medium
 
+_SCRIPTS = ("report.js", "search.js", "ranks.js", "heat.js", "markdown.js", "state.js")
 _SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
 
 
@@ -46,7 +47,7 @@ def render_html(
     subject = Subject(analysis, record or find_run(analysis), memory)
     found = sections(subject, Medium.PAGE)
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
-    scripts = [asset("report.js") + asset("search.js") + asset("ranks.js") + asset("heat.js")]
+    scripts = ["".join(map(asset, _SCRIPTS))]
     if view:
         scripts.append(asset("perfetto.js") + asset("timeline.js"))
     template = _environment().get_template("page.html")

@@ -25,7 +25,7 @@ from megatron.torch_trace.report.tables import (
     share,
     text,
 )
-from megatron.torch_trace.wording import duration, microseconds
+from megatron.torch_trace.wording import cut_in_the_middle, duration, microseconds
 
 _LEAST, _MOST = 50, 400
 _MOST_CHARACTERS = 150_000
@@ -136,4 +136,4 @@ def _microseconds(ns: float | None) -> Cell:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return cut_in_the_middle(name, _LONGEST)

@@ -6,8 +6,8 @@
   const figure = one("#heat-map"), source = one("#heat-rows");
   if (!figure || !source) return;
   const canvas = one("canvas", figure), told = one("#heat-told"), order = one("#heat-order"), labels = one(".heat-labels", figure);
-  const rows = source.content.textContent.split("\n").map((line) => {
-    const [rank, where, host, start, end, own, idle, letters] = line.split("\t");
+  const rows = source.content.textContent.split(";").map((line) => {
+    const [rank, where, host, start, end, own, idle, letters] = line.split("|");
     const at = Object.fromEntries(where.split(" ").filter(Boolean).map((one) => /^(.*?)(\d+)$/.exec(one)).filter(Boolean).map((one) => [one[1], Number(one[2])]));
     return { rank: Number(rank), at, where, host, start: Number(start), end: Number(end), own: BigInt(own), idle: Number(idle), letters };
   });

@@ -83,9 +83,8 @@
     refresh(table);
   };
   const cellText = (cell) => (one(".name", cell)?.title || one(".bar:not(.thin)", cell)?.title || cell.textContent).trim().replace(/\s+/g, " ");
-  const copyTable = async (table, button) => {
-    const lines = all("tr", table).map((row) => [...row.cells].map(cellText).join("\t"));
-    const text = lines.join("\n") + "\n";
+  const copyText = async (text, button) => {
+    const before = button.textContent;
     try {
       await navigator.clipboard.writeText(text);
     } catch {
@@ -99,14 +98,15 @@
       button.focus();
     }
     button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => { button.textContent = before; }, 1500);
   };
 
   for (const table of all("table.data")) {
     const block = table.closest(".block");
     const copy = one(".copy", block);
     copy.hidden = false;
-    copy.addEventListener("click", () => copyTable(table, copy));
+    copy.addEventListener("click", () => copyText(
+      all("tr", table).map((row) => [...row.cells].map(cellText).join("\t") + "\n").join(""), copy));
     if (table.classList.contains("tree")) continue;
     all("th", table).forEach((head, column) => one("button", head).addEventListener("click", () => {
       const now = head.getAttribute("aria-sort");
@@ -199,7 +199,7 @@
 
   // What the other scripts of the page work with.
   globalThis.report = {
-    all, one, refresh, sortBy, words, textOf, matches, redraw, visible,
+    all, one, refresh, sortBy, cellText, copyText, words, textOf, matches, redraw, visible,
     search: (words) => { wanted = words; },
   };
 })();

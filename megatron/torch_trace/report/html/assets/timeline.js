@@ -6,7 +6,7 @@
   const state = document.querySelector("#timeline-state");
   const toggle = document.querySelector("#toggle-timeline");
   const { ui, timeline, offsets } = body.dataset;
-  let frame = null, shift = null, pending = null, ready = false;
+  let frame = null, shift = null, pending = null, heard = false, ready = false;
 
   toggle.addEventListener("click", () => {
     const alone = body.classList.toggle("alone");
@@ -29,17 +29,28 @@
 
   // PONG says that the UI listens; it goes on listening while and after it loads the trace.
   const ping = () => {
-    if (ready) return;
+    if (heard) return;
     frame.contentWindow?.postMessage("PING", location.origin);
     setTimeout(ping, 250);
   };
   addEventListener("message", (event) => {
-    if (event.origin !== location.origin || event.source !== frame?.contentWindow || event.data !== "PONG" || ready) return;
+    if (event.origin !== location.origin || event.source !== frame?.contentWindow || event.data !== "PONG" || heard) return;
+    heard = true;
+    begun();
+  });
+
+  // It is ready when the first track is there; a UI that cannot be asked is ready when it listens.
+  const hasTracks = () => {
+    const { app } = frame.contentWindow;
+    return app === undefined || Boolean(app.trace?.workspace?.flatTracks?.some((one) => one.uri));
+  };
+  const begun = () => {
+    if (!hasTracks()) { setTimeout(begun, 250); return; }
     ready = true;
     arrangeTracks(frame);
     state.textContent = "A click on a row shows it here.";
     if (pending) show(pending);
-  });
+  };
 
   const ask = async () => {
     let answer;
@@ -92,7 +103,7 @@
   const show = ({ rank, start, duration }) => {
     const offset = shift?.get(rank);
     if (offset === undefined) {
-      state.textContent = `Rank ${rank} is not in the timeline.`;
+      state.textContent = `Rank ${rank} is not among the ${shift?.size ?? 0} ranks of the timeline; torch-trace view --rank ${rank} shows it.`;
       return;
     }
     const from = start + offset, to = from + duration;
