@@ -23,6 +23,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,8 +93,10 @@ class Files:
         work = sorted(self.events(0, *WORK), key=lambda e: e["ts"])
         at = [begun.get(e.get("args", {}).get("correlation")) for e in work]
         delays = [e["ts"] - t for e, t in zip(work, at, strict=True) if t is not None]
-        pairs = [(b["ts"] - a["ts"] - a["dur"], a["ts"] + a["dur"]) for a, b in
-                 zip(work, work[1:], strict=False)]  # fmt: skip
+        pairs = [
+            (after["ts"] - one["ts"] - one["dur"], one["ts"] + one["dur"])
+            for one, after in pairwise(work)
+        ]
         gap, start = max(pairs, default=(0.0, 0.0))
         inside = [
             (e["name"][:60], e["dur"])
