@@ -150,3 +150,58 @@ def test_a_snapshot_cut_short_is_answered_as_far_as_it_goes(tmp_path: Path) -> N
     packed = tmp_path / "cut.pickle.gz"
     packed.write_bytes(gzip.compress(whole)[:-20])
     assert memory(packed)[0].cut_short
+
+
+def doubled(times: int = 64) -> Any:
+    """A tuple of itself twice, so many times over: a few bytes in a file, and nobody prints it."""
+    value: Any = (1,)
+    for _ in range(times):
+        value = (value, value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [("entry", "action"), ("frame", "name"), ("frame", "filename"), ("frame", "line"),
+     ("annotation", "name"), ("segment", "segment_pool_id"), ("block", "state")],
+)  # fmt: skip
+def test_a_value_that_would_take_for_ever_to_look_up_is_never_looked_up(
+    tmp_path: Path, entry: str, field: str
+) -> None:
+    built = SnapshotBuilder()
+    built.alloc(MIB, FORWARD)
+    built.annotation("ProfilerStep#1", 1, 2)
+    built.segment(block(2 * MIB))
+    snapshot = built.snapshot()
+    first = snapshot["device_traces"][0][0]
+    segment = snapshot["segments"][0]
+    within = {
+        "entry": first,
+        "frame": first["frames"][0],
+        "annotation": snapshot["external_annotations"][0],
+        "segment": segment,
+        "block": segment["blocks"][0],
+    }
+    within[entry][field] = doubled()
+    answers = memory(written(tmp_path / "snapshot.pickle", snapshot))
+    assert len(answers) == 1
+
+
+def test_a_key_that_would_take_for_ever_to_look_up_is_refused(tmp_path: Path) -> None:
+    # Python itself cannot make it: each q remembers a tuple, of which h and \x86 make a pair.
+    text = b"\x80\x02}K\x01\x85" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(64)) + b"K\x01s."
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match="has tuples in tuples as keys of a dictionary"):
+        memory(path)
+
+
+def test_a_number_that_no_column_holds_leaves_no_half_of_an_entry(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.alloc(MIB, FORWARD)
+    built.entry("alloc", addr=1, size=1 << 70)
+    built.alloc(MIB, FORWARD, time_us=1 << 62)
+    built.alloc(2 * MIB, FORWARD, time_us=1_000_009)
+    (answer,) = memory(built.write(tmp_path / "snapshot.pickle"))
+    assert answer.odd == 3  # two entries, and the segment of the first one
+    assert answer.peak_bytes == 4 * MIB

@@ -82,7 +82,7 @@ def _snapshot(path: Path, root: dict[str, Any], reading: _Reading, *, cut_short:
         segments=segments,
         blocks=blocks,
         history=reading.history(root.get("device_traces")),
-        annotations=tuple(_annotations(_dicts(root.get("external_annotations")))),
+        annotations=tuple(_annotations(reading, _dicts(root.get("external_annotations")))),
         stacks=reading.stacks,
         settings=_settings(root.get("allocator_settings")),
         cut_short=cut_short,
@@ -98,7 +98,8 @@ class _Columns:
         self._count = count
 
     def add(self, *row: int) -> None:
-        self._values.extend(row)
+        # As an array first: a number too large for it leaves no half of a row behind.
+        self._values.extend(array("q", row))
 
     def arrays(self) -> list[Ints]:
         table = np.array(self._values, dtype=np.int64).reshape(-1, self._count)
@@ -126,14 +127,14 @@ class _Reading:
 
     def _entry(self, columns: _Columns, one: Any) -> None:
         try:
-            action = _ACTIONS.get(one["action"], int(Action.OTHER))
+            action = _ACTIONS.get(_text(one["action"]), int(Action.OTHER))
             address = one.get("device_free", one.get("addr", 0))
             columns.add(
                 action,
                 _int(address),
                 _int(one.get("size", 0)),
                 _int(one.get("stream", 0)),
-                1000 * _int(one.get("time_us", 0)),
+                _time(one),
                 self.stacks.number(one.get("frames")),
             )
         except (TypeError, KeyError, AttributeError, OverflowError):
@@ -159,7 +160,7 @@ class _Reading:
         row = 0
         for one in found:
             try:
-                pool = tuple(one.get("segment_pool_id", (0, 0)))
+                pool = tuple(map(_int, one.get("segment_pool_id", (0, 0))))
                 segments.add(
                     _int(one.get("device", 0)),
                     _int(one.get("address", 0)),
@@ -185,7 +186,7 @@ class _Reading:
                 for past in _dicts(one.get("history"))[:1]:
                     frames = frames or past.get("frames")
                     requested = past.get("real_size", requested)
-                state = _STATES.get(one.get("state", ""), State.ALLOCATED)
+                state = _STATES.get(_text(one.get("state", "")), State.ALLOCATED)
                 start = _int(one.get("address", at))
                 into.add(row, start, size, _int(requested), state, self.stacks.number(frames))
                 at = start + size
@@ -193,13 +194,17 @@ class _Reading:
                 self.odd += 1
 
 
-def _annotations(found: list[dict[str, Any]]) -> Iterator[Annotation]:
+def _annotations(reading: _Reading, found: list[dict[str, Any]]) -> Iterator[Annotation]:
     """Ranges from their begins and ends, which nest by name."""
     open_at: dict[tuple[str, int], list[int]] = {}
     ranges = []
     for one in found:
-        name, device = str(one.get("name", "")), one.get("device", 0)
-        time = 1000 * _int(one.get("time_us", 0))
+        try:
+            name, device = _text(one.get("name", "")), _int(one.get("device", 0))
+            time = _time(one)
+        except (TypeError, OverflowError):
+            reading.odd += 1
+            continue
         if one.get("stage") == "START":
             open_at.setdefault((name, device), []).append(time)
         elif open_at.get((name, device)):
@@ -216,6 +221,21 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _settings(value: Any) -> dict[str, Any]:
     return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    # Nothing but a text is ever looked up or printed: of a stranger's value both may take for ever.
+    if type(value) is not str:
+        raise TypeError
+    return value
+
+
+def _time(one: dict[str, Any]) -> int:
+    """ns since 1970, as long as 64 bits hold them."""
+    time = 1000 * _int(one.get("time_us", 0))
+    if abs(time) >= 1 << 63:
+        raise OverflowError
+    return time
 
 
 def _int(value: Any) -> int:

@@ -10,6 +10,10 @@ UNKNOWN_STACK = 0
 """The number of the stack that was not recorded."""
 
 Stack = tuple[str, ...]
+_PLAIN = (str, int, type(None))
+_ODD = "??"
+"""In the place of a frame that torch does not write: a stranger's value may take for ever to print.
+"""
 
 
 class StackTable:
@@ -48,10 +52,11 @@ class StackTable:
         return number
 
     def _text(self, frame: dict[str, Any]) -> str:
-        key = (frame.get("filename"), frame.get("line"), frame.get("name"))
+        key = file, line, name = (frame.get("filename"), frame.get("line"), frame.get("name"))
+        if not (isinstance(line, _PLAIN) and isinstance(file, _PLAIN) and isinstance(name, _PLAIN)):
+            return _ODD
         text = self._texts.get(key)
         if text is None:
-            file, line, name = key
             known = file and file != "??"
             text = f"{file}:{line} {name}" if known and line else str(name)
             self._texts[key] = text

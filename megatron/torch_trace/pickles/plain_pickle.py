@@ -149,6 +149,7 @@ class PlainPickle:
             self._append([stack.pop()], len(self._memo) - 1)
         elif op == code.SETITEM:
             value, key = stack.pop(), stack.pop()
+            _refuse_deep([key])
             stack[-1][key] = value
         elif op == code.BINFLOAT:
             stack.append(struct.unpack(">d", self._bytes.take(8))[0])
@@ -202,7 +203,9 @@ class PlainPickle:
         if op == code.APPENDS:
             self._append(items, memorised)
         else:
-            self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            keys = items[::2]
+            _refuse_deep(keys)
+            self._stack[-1].update(zip(keys, items[1::2], strict=True))
 
     def _append(self, items: list[Any], memorised: int) -> None:
         into = self._stack[-1]
@@ -251,7 +254,21 @@ class PlainPickle:
 
 
 def _is_key(value: Any) -> bool:
-    return isinstance(value, (str, int, tuple))
+    return isinstance(value, (str, int)) or (type(value) is tuple and _is_flat(value))
+
+
+def _refuse_deep(keys: list[Any]) -> None:
+    """Refuse keys of tuples in tuples: twice itself, sixty times over, such a key is never hashed.
+
+    Raises:
+        NotPlainError: there is one.
+    """
+    if tuple in map(type, keys) and not all(_is_flat(one) for one in keys if type(one) is tuple):
+        raise NotPlainError("has tuples in tuples as keys of a dictionary, which nobody writes")
+
+
+def _is_flat(value: tuple[Any, ...]) -> bool:
+    return tuple not in map(type, value)
 
 
 _TEXTS = {code.SHORT_BINUNICODE: 1, code.BINUNICODE: 4, code.BINUNICODE8: 8}

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from types import SimpleNamespace
 
+import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from megatron.torch_profile.memory import owners
 
@@ -50,3 +55,53 @@ def test_owners_are_told_by_megatrons_own_objects() -> None:
     for tensor, owner in expected.items():
         assert found.pop(tensor.untyped_storage().data_ptr()) == owner
     assert set(found.values()) <= {("optimizer_state", "optimizer state")}
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_shards_of_torchs_fsdp_have_owners_and_weights_their_whole_size() -> None:
+    mesh = init_device_mesh("cpu", (1,))
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 32))
+    for layer in (*model, model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(4, 32)).sum().backward()
+    optimizer.step()
+    found = Counter[str]()
+    for one in owners.owned_ranges([model], optimizer, device="cpu"):
+        found[one.category] += one.bytes
+    weights = 4 * sum(one.numel() for one in model.parameters())
+    assert found["parameters"] == weights
+    assert found["gradients"] == weights
+    assert found["optimizer_state"] == pytest.approx(2 * weights, rel=0.01)
+    assert owners.weight_bytes([model]) == (4 * 32 * 64,)
+
+
+def test_buffers_of_megatrons_fsdp_have_owners() -> None:
+    class Group:
+        model_weight_buffer = SimpleNamespace(data=torch.zeros(8))
+        main_weight_buffer = SimpleNamespace(data=torch.zeros(16))
+        main_grad_buffer = SimpleNamespace(data=torch.zeros(32))
+        hsdp_comm_gbuf = SimpleNamespace(data=torch.zeros(64))
+
+    chunk = torch.nn.Module()
+    vars(chunk)["param_and_grad_buffer"] = SimpleNamespace(parameter_groups=[Group()])
+    assert [
+        (one.bytes, one.category)
+        for one in sorted(
+            owners.owned_ranges([chunk], None, device="cpu"), key=lambda one: one.bytes
+        )
+    ] == [
+        (32, "parameters"),
+        (64, "optimizer_state"),
+        (128, "gradients"),
+        (256, "communication_buffers"),
+    ]
