@@ -102,8 +102,12 @@ class _Columns:
         self._values.extend(array("q", row))
 
     def arrays(self) -> list[Ints]:
-        table = np.array(self._values, dtype=np.int64).reshape(-1, self._count)
-        return [np.ascontiguousarray(table[:, n]) for n in range(self._count)]
+        """The columns; the rows are let go, which would be as large again."""
+        table = np.frombuffer(self._values, dtype=np.int64).reshape(-1, self._count)
+        found = [np.ascontiguousarray(table[:, n]) for n in range(self._count)]
+        del table
+        self._values = array("q")
+        return found
 
 
 class _Reading:
@@ -151,6 +155,8 @@ class _Reading:
             parts.append([device, *arrays])
         if not parts:
             return History(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
+        if len(parts) == 1:
+            return History(*parts[0])
         return History(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def segments(self, found: list[dict[str, Any]]) -> tuple[Segments, Blocks]:
