@@ -147,6 +147,34 @@ def test_more_stages_halve_the_layers_state(tmp_path: Path) -> None:
     assert found["--pipeline-model-parallel-size"] == (round((160 + 320 + 960) / 2 * layers), 0)
 
 
+def test_the_optimizer_state_goes_to_the_cpu_with_the_flags_that_this_needs(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tmp_path / "run", process(), optimizer_cpu_offload=False)
+    (found,) = [one for one in fit(run)["effects"] if "offload" in one["change"]]
+    assert found["change"] == (
+        "--optimizer-cpu-offload --use-precision-aware-optimizer --use-distributed-optimizer"
+    )
+    assert (found["frees_bytes"], found["error_bytes"]) == (960 * MIB, round(0.02 * 960 * MIB))
+    for given in ({"optimizer_cpu_offload": True}, {}):  # on already; a Megatron without the flag
+        other = run_of(tmp_path / f"other-{len(given)}", process(), **given)
+        assert not [one for one in fit(other)["effects"] if "offload" in one["change"]]
+
+
+def test_a_layer_less_on_the_fullest_stage_frees_its_state_and_its_activations(
+    tmp_path: Path,
+) -> None:
+    stages = [process(in_flight=2, layers=2, marks=True), process(layers=2, marks=True)]
+    run = run_of(tmp_path / "run", *stages, pipeline_model_parallel_size=2, padded_vocab_size=57344)
+    (found,) = [one for one in fit(run)["effects"] if "layout" in one["change"]]
+    assert found["change"].endswith("with a layer less on stage 0")
+    # 160 MiB of parameters: two layers of 24 MiB, the rest is the embedding.
+    of_state = (160 + 320 + 960) * 24 / 160
+    assert found["frees_bytes"] // MIB == of_state + 2 * 114
+    assert found["error_bytes"] // MIB == 114
+    assert found["how"].endswith(" for each of 2 micro-batches; another stage takes them")
+
+
 def test_the_fuller_stage_decides_and_fewer_micro_batches_are_kept(tmp_path: Path) -> None:
     stages = [
         process(in_flight=2, layers=2, marks=True),

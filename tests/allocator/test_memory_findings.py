@@ -150,3 +150,32 @@ def test_a_healthy_process_has_no_finding(tmp_path: Path) -> None:
     built = SnapshotBuilder()
     built.free(built.alloc(10 * MIB, FORWARD))
     assert memory_findings(answered(built, tmp_path)) == ()
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_free_pieces_between_blocks_in_use_are_a_finding(tmp_path: Path, expandable: bool) -> None:
+    built = SnapshotBuilder()
+    built.settings["expandable_segments"] = expandable
+    for _ in range(4):
+        built.segment(block(GIB), block(200 * MIB, state="inactive"), address=built.alloc(0) + 512)
+    built.traces = [[]]
+    (found,) = memory_findings(answered(built, tmp_path))
+    assert (found.code, found.severity, found.sentence) == (
+        "memory_fragmentation",
+        "medium",
+        "839 MB of 5.13 GB reserved (16 %) lie between blocks in use; the largest free piece has "
+        "210 MB.",
+    )
+    assert found.evidence == {
+        "scattered_bytes": 800 * MIB,
+        "reserved_bytes": 4 * GIB + 800 * MIB,
+        "largest_free_bytes": 200 * MIB,
+    }
+    assert ("expandable_segments:True" in found.advice) != expandable
+
+
+def test_free_pieces_that_the_allocator_can_give_back_are_no_finding(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.segment(block(GIB))
+    built.segment(block(GIB, state="inactive"), address=1)
+    assert memory_findings(answered(built, tmp_path)) == ()

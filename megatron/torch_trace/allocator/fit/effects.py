@@ -6,19 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from megatron.torch_trace.allocator.fit.formulas import (
-    ACTIVATIONS,
-    OPTIMIZER,
-    LayerFormula,
-    layer_formula,
-    layer_parameters,
+from megatron.torch_trace.allocator.fit.formulas import ACTIVATIONS, OPTIMIZER
+from megatron.torch_trace.allocator.fit.layers import (
+    WORST_FORMULA,
+    Layers,
+    layer_state,
+    layers_of,
 )
 from megatron.torch_trace.allocator.fit.moments import Moments
 from megatron.torch_trace.allocator.ranks.shape import Shape
 from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.wording import percent, size
+from megatron.torch_trace.wording import number, percent, size
 
-_WORST_FORMULA = 0.30
 _PADDING = 0.02
 """Of a shard: buckets are padded to equal shares."""
 
@@ -38,56 +37,6 @@ class Effect:
     frees: int | None
     error: int | None
     how: str
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """A rank's transformer layers at the moment with most of their activations.
-
-    Args:
-        count: layers times micro-batches whose activations are kept.
-        marked: whether marks of micro-batches told it; else 1F1B's formula.
-        each: bytes of one.
-        core: of these, core attention's.
-        formula: of this model as it runs.
-    """
-
-    count: int
-    marked: bool
-    each: float
-    core: float
-    formula: LayerFormula
-
-    @property
-    def mismatch(self) -> float:
-        """By how much the formula is off, as a share."""
-        return abs(self.each / self.formula.whole - 1) if self.formula.whole else 1.0
-
-
-def layers_of(moments: Moments, shape: Shape) -> Layers | str:
-    """The layers, or why nothing is known of them."""
-    here = shape.layers_here
-    if here is None:
-        return "how many layers the stage has is unknown"
-    at = moments.deepest
-    total = int(moments.layers[at])
-    if not total:
-        return "no stack of a transformer layer is in the history"
-    begun = 1 if shape.pipeline == 1 else int(moments.begun[at])
-    if begun > 0:
-        count, marked = max(1, here * begun // shape.virtual), shape.pipeline > 1
-    elif (kept := shape.in_flight()) is not None:
-        count, marked = here * kept, False
-    else:
-        return "how many micro-batches are kept is unknown: no marks tell it"
-    each, core = total / max(1, count), int(moments.core[at]) / max(1, count)
-    formula = layer_formula(shape, fused=False)
-    if formula is None:
-        return "the formula is of dense layers whose sizes are known"
-    if core < formula.core / 2:
-        formula = layer_formula(shape, fused=True)
-        assert formula is not None
-    return Layers(count, marked, each, core, formula)
 
 
 def effects_of(moments: Moments, shape: Shape) -> tuple[Effect, ...]:
@@ -153,7 +102,7 @@ def _sequence_parallel(moments: Moments, shape: Shape, layers: Layers | str) -> 
         return None
     if shape.sequence_parallel is None or isinstance(layers, str) or shape.recompute == "full":
         return Effect(change, None, None, _unsaid(layers))
-    if layers.mismatch > _WORST_FORMULA:
+    if layers.mismatch > WORST_FORMULA:
         return Effect(
             change,
             None,
@@ -190,37 +139,61 @@ def _distributed_optimizer(moments: Moments, shape: Shape, layers: Layers | str)
     )
 
 
+def _offloaded(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
+    if shape.offloads or shape.offloads is None:
+        return None
+    change = "--optimizer-cpu-offload --use-precision-aware-optimizer"
+    change += "" if shape.distributed_optimizer else " --use-distributed-optimizer"
+    held = int(moments.optimizer[moments.peak])
+    if not held:
+        return Effect(
+            change, None, None, "how large the optimizer state is, is not in the snapshot"
+        )
+    return Effect(
+        change,
+        _at_peak(moments, held, moments.optimizer),
+        round(_PADDING * held),
+        f"measured: optimizer state has {size(held)}, all of which goes to the CPU "
+        "(`--optimizer-offload-fraction` is 1)",
+    )
+
+
 def _more_stages(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
     stages = 2 * shape.pipeline
     change = f"--pipeline-model-parallel-size {stages}"
     if not shape.layers or shape.layers % stages or (shape.data or 1) // shape.context < 2:
         return None
-    each, here = layer_parameters(shape), shape.layers_here
-    held, at = int(moments.parameters[moments.peak]), moments.peak
-    if each is None or here is None or not shape.vocabulary or not shape.hidden or not held:
-        return Effect(change, None, None, "how large the parameters are, is not in the snapshot")
-    embedded = shape.stage in (0, shape.pipeline - 1)
-    embedding = shape.vocabulary * shape.hidden / shape.tensor if embedded else 0.0
-    expected = 2 * (each * here + embedding)
-    mismatch = abs(held / expected - 1)
-    if mismatch > _WORST_FORMULA:
-        return Effect(
-            change,
-            None,
-            None,
-            f"by the formula (12h^2 a layer and the embedding) the parameters are "
-            f"{size(expected)}, but {size(held)} are measured",
-        )
-    halved = held + int(moments.gradients[at])
+    state = layer_state(moments, shape)
+    if isinstance(state, str):
+        return Effect(change, None, None, state)
     # Half as many replicas: a shard of the distributed optimizer is of half as many layers.
-    halved += 0 if shape.distributed_optimizer else int(moments.optimizer[at])
-    freed = halved / 2 * (each * here) / (each * here + embedding)
+    halved = state.model + (0 if shape.distributed_optimizer else state.optimizer)
     return Effect(
         change,
-        round(freed),
-        round(freed * mismatch),
+        round(halved / 2),
+        round(halved / 2 * state.mismatch),
         "measured: half of the layers' parameters and gradients go; the first stage of 1F1B keeps "
         f"the activations of as many layers as before ({ACTIVATIONS})",
+    )
+
+
+def _one_layer_less(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
+    here = shape.layers_here
+    change = f"--pipeline-model-parallel-layout with a layer less on stage {shape.stage}"
+    if shape.pipeline == 1 or shape.virtual > 1 or here is None or here < 2:
+        return None
+    state = layer_state(moments, shape)
+    if isinstance(state, str) or isinstance(layers, str):
+        return Effect(change, None, None, state if isinstance(state, str) else _unsaid(layers))
+    kept = layers.count / here
+    of_state = (state.model + state.optimizer) / here
+    return Effect(
+        change,
+        round(of_state) + _at_peak(moments, layers.each * kept, moments.layers),
+        round(of_state * state.mismatch + layers.each),
+        f"measured: a layer has {size(of_state)} of parameters, gradients and optimizer state, and "
+        f"{size(layers.each)} of activations for each of {number(kept)} micro-batches; another "
+        "stage takes them",
     )
 
 
@@ -233,5 +206,7 @@ _RULES: tuple[Callable[[Moments, Shape, Layers | str], Effect | None], ...] = (
     _full,
     _sequence_parallel,
     _distributed_optimizer,
+    _offloaded,
     _more_stages,
+    _one_layer_less,
 )

@@ -64,6 +64,7 @@ class Shape:
         recompute: `full`, `selective`, or empty.
         dense: no experts.
         even: every stage has as many layers as any other.
+        offloads: the optimizer state is on the CPU; None where this Megatron cannot do that.
     """
 
     micro_batch: int
@@ -86,6 +87,7 @@ class Shape:
     recompute: str | None
     dense: bool
     even: bool
+    offloads: bool | None
 
     @property
     def microbatches(self) -> int | None:
@@ -155,6 +157,7 @@ def shape_of(
         if "recompute_granularity" in arguments
         else None,
         dense=not _number(arguments, "num_experts"),
+        offloads=_switch(arguments, "optimizer_cpu_offload"),
         even=not any(arguments.get(one) for one in (*moved, "pipeline_model_parallel_layout")),
     )
 
