@@ -28,6 +28,7 @@ class Component:
         module: whose parameters a backward pass computes gradients of.
         whole_step: `call` is a `step()`, which does all of its step itself.
         around: a context in which each call runs.
+        causal: whether its attention has a causal mask; None if it has none, or nothing tells.
     """
 
     call: Callable[..., Any]
@@ -36,6 +37,7 @@ class Component:
     module: torch.nn.Module | None = None
     whole_step: bool = False
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    causal: bool | None = None
 
     def parameters(self) -> list[torch.Tensor]:
         """Parameters of the module, each once."""

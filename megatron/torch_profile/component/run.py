@@ -18,13 +18,19 @@ from megatron.torch_profile.component import ready
 from megatron.torch_profile.component.building import LeftOutError, built_step
 from megatron.torch_profile.component.config import Config
 from megatron.torch_profile.component.findings import of_result
-from megatron.torch_profile.component.measure.ceilings import Ceilings, CeilingsCache, device_name
+from megatron.torch_profile.component.measure.ceilings import (
+    EIGHT_BIT,
+    Ceilings,
+    CeilingsCache,
+    device_name,
+)
 from megatron.torch_profile.component.measure.clocks import Clock, clock_of
 from megatron.torch_profile.component.measure.finding import Finding
 from megatron.torch_profile.component.measure.samples import ratio
+from megatron.torch_profile.component.measure.traced_flops import traced_flops
 from megatron.torch_profile.component.measure.watch import Watch
 from megatron.torch_profile.component.measure.wide_products import wide_products
-from megatron.torch_profile.component.measure.work import Work, work_of
+from megatron.torch_profile.component.measure.work import Work, with_flops, work_of
 from megatron.torch_profile.component.ranks import Ranks
 from megatron.torch_profile.component.recording import record
 from megatron.torch_profile.component.results import Answer, Measured, Result, compared
@@ -117,7 +123,9 @@ class Measurer:
             window = WindowName(self.iteration + 1, self.iteration + config.record)
             self.iteration += config.record
             trace = self._recorded(case, step, window, work, times, measured_from)
-            waterfall = waterfall_of(trace, config.record) if trace else None
+            if trace is not None:
+                waterfall = waterfall_of(trace, config.record)
+                work = with_flops(work, traced_flops(trace, config.record))
             self.files.write_summary(window, case, mine, work, self.device)
         result = Result(
             case,
@@ -145,7 +153,9 @@ class Measurer:
                 step.prepare()
                 step()
             return None
-        metadata = self.files.metadata(case, work.flops if work else None, self.device)
+        metadata = self.files.metadata(
+            case, work.flops if work else None, self.device, causal=step.component.causal
+        )
         undisturbed = [[measured_from + n, ns] for n, ns in enumerate(times)][-20:]
         return record(
             step,
@@ -159,6 +169,8 @@ class Measurer:
         if self.ceilings is None or work is None:
             return None
         dtype = case.autocast or case.cast or case.dtype
+        if case.arguments.get("fp8"):
+            dtype = EIGHT_BIT
         found = self.ceilings.get(self.device, dtype)
         if found.least_ns(work) > median_ns:
             # Others were at work when the ceilings were measured.

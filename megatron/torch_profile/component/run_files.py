@@ -58,7 +58,9 @@ class RunFiles:
         with suppress(OSError):
             self.folder.rmdir()
 
-    def metadata(self, case: Case, flops: int | None, device: str) -> dict[str, Any]:
+    def metadata(
+        self, case: Case, flops: int | None, device: str, *, causal: bool | None
+    ) -> dict[str, Any]:
         """What a trace of this rank says of itself."""
         return {
             "schema": 1,
@@ -72,6 +74,7 @@ class RunFiles:
             "device": device_name(device) if device == "cuda" else CPU,
             "argv": sys.argv,
             "model_flops_per_iteration": flops or None,
+            "causal_attention": causal,
             "component": {"target": case.target, "variant": case.name},
         }
 

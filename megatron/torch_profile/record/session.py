@@ -23,6 +23,7 @@ from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
 from megatron.torch_profile.record import cupti, forewarnings
+from megatron.torch_profile.record.attention_mask import is_causal
 from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
@@ -127,7 +128,8 @@ def _begin(
     if not capture.records_here and not capture.config.trigger:
         return Idle()
     _prepare_cupti(args)
-    recorder = Recorder(capture, model, _metadata(capture, args, flops, loop))
+    metadata = _metadata(capture, args, flops, loop) | {"causal_attention": is_causal(model)}
+    recorder = Recorder(capture, model, metadata)
     if capture.config.records_history or capture.config.on_oom:
         followers.memory = RankMemory(capture, args, model, optimizer)
         recorder.exporter.join(followers.memory)

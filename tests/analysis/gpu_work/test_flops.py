@@ -90,6 +90,12 @@ LINEAR = 2 * S * B * 1024 * 4096
          ATTENTION // 2, ATTENTION * 5 // 4),
         ("FusedAttnFunc", [[], [], [], [3], [3], [S, B, H, D], [T, B, H, D], [T, B, H, D]],
          ["True", str(S), str(T)], ATTENTION, ATTENTION * 5 // 2),
+        # Newer: Q, K and V come first, and by their sizes alone the longer dimension is the sequence.
+        ("FusedAttnFunc", [[S, B, H, D], [T, B, H, D], [T, B, H, D], [], []], [],
+         ATTENTION, ATTENTION * 5 // 2),
+        ("FusedAttnFunc", [BSHD, BTHD, BTHD], [], ATTENTION, ATTENTION * 5 // 2),
+        ("FusedAttnFunc", [[S, B, H, D]] * 3, [], ATTENTION * 2, ATTENTION * 5),
+        ("FusedAttnFunc", [BSHD] * 3, ["causal"], ATTENTION, ATTENTION * 5 // 2),
     ],
 )  # fmt: skip
 def test_flops_of_functions_that_launch_products_themselves(
@@ -199,3 +205,48 @@ def test_shapes_that_are_no_json_are_unknown(tmp_path: Path) -> None:
     found = work_flops(builder.gpu(GEMM, 200, 210, launch=25).timeline(tmp_path))
     assert found is not None
     assert (found.flops.tolist(), found.unknown.tolist()) == ([0], [True])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "eight_bit"),
+    [
+        ("nvjet_qqtst_128x256_128x4_2x1_v_bz_TNT", 2 * 3 * 5 * 7),
+        ("nvjet_sm90_rqtst_128x256_128x4_2x1_v_bz_TNT", 2 * 3 * 5 * 7),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128", 2 * 3 * 5 * 7),
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_TNT", 0),
+    ],
+)
+def test_flops_in_eight_bits_are_told_by_the_name_of_the_product(
+    tmp_path: Path, kernel: str, eight_bit: int
+) -> None:
+    builder = TraceBuilder().step(1, 0, 1000)
+    builder.op("_Linear", 0, 100, args=shaped([[7, 5], [3, 5], []]))
+    builder.gpu("cast_transpose_optimized_kernel", 150, 160, launch=10)
+    builder.gpu(kernel, 200, 210, launch=20)
+    found = work_flops(builder.timeline(tmp_path))
+    assert found is not None
+    assert (found.flops.tolist(), found.eight_bit.tolist()) == ([210, 0], [eight_bit, 0])
+    assert not found.unknown.any()
+
+
+def test_a_causal_mask_that_the_trace_tells_halves_attention_of_transformer_engine(
+    tmp_path: Path,
+) -> None:
+    builder = TraceBuilder(own={"causal_attention": True}).step(1, 0, 1000)
+    builder.op("FusedAttnFunc", 0, 100, args=shaped([[S, B, H, D]] * 3))
+    builder.gpu("cudnn_generated_fort_native_sdpa_sm90_flash_fprop", 200, 210, launch=20)
+    found = work_flops(builder.timeline(tmp_path))
+    assert found is not None
+    assert found.flops.tolist() == [4 * B * H * S * S * D // 2]
+
+
+def test_the_peak_of_a_module_in_eight_bits_is_twice_as_high(tmp_path: Path) -> None:
+    shares = []
+    for kernel in ("nvjet_tst_64x64", "nvjet_qqtst_64x64"):
+        builder = TraceBuilder().step(1, 0, 1000)
+        builder.annotation("mlp: MLP", 0, 100)
+        builder.op("aten::mm", 20, 30, args=shaped([[3, 5], [5, 7]]))
+        builder.gpu(kernel, 200, 210, launch=25)
+        (row,) = look_at_modules(builder.timeline(tmp_path), peak_tflops=0.084).rows
+        shares.append(row.peak_share)
+    assert shares == [pytest.approx(0.25), pytest.approx(0.125)]

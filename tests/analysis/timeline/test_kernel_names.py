@@ -63,3 +63,64 @@ def test_a_convolution_of_the_same_library_is_convolution() -> None:
 )
 def test_different_kernels_never_have_one_name(names: list[str], told: list[str]) -> None:
     assert distinct_names(names) == told
+
+
+ENGINE = "void transformer_engine::"
+UNARY = (
+    ENGINE + "unary_kernel<16, true, float, transformer_engine::Empty, {}, __nv_bfloat16, "
+    "__nv_fp8_e4m3>(__nv_bfloat16 const*, float const*, __nv_fp8_e4m3*, float*, unsigned long)"
+)
+IDENTITY = "&transformer_engine::dispatch::fp8::detail::identity"
+GELU = (
+    "&(float transformer_engine::gelu<float, float>(float, transformer_engine::Empty const&))"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (f"{ENGINE}detail::cast_transpose_general_kernel<8, 8, true, float>(int)", "quantisation"),
+        ("cast_transpose_optimized_kernel", "quantisation"),
+        (f"{ENGINE}dispatch::fp8::cast_fp8_2D_kernel<false, __nv_bfloat16>(CUtensorMap)",
+         "quantisation"),
+        (f"{ENGINE}dgated_act_cast_transpose_kernel<8, 8>(int)", "quantisation"),
+        (f"{ENGINE}dispatch::mxfp8::quantize_mxfp8_kernel<true>(int)", "quantisation"),
+        (UNARY.format(IDENTITY), "quantisation"),
+        (UNARY.format(GELU), "elementwise"),
+        (f"{ENGINE}gated_act_kernel<8, float>(int)", "elementwise"),
+        (f"{ENGINE}(anonymous namespace)::amax_kernel<8, true, __nv_bfloat16>(int)",
+         "amax and scales"),
+        (f"{ENGINE}(anonymous namespace)::zero_amax_kernel(float*, float const*)",
+         "amax and scales"),
+        ("transformer_engine::delayed_scaling_recipe::(anonymous namespace)::"
+         "amax_and_scale_update_impl::kernel_bulk(float*, int)", "amax and scales"),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<3>, transformer_engine::"
+         "multi_tensor_compute_scale::ComputeScaleAndScaleInvFunctor, float>(long)",
+         "amax and scales"),
+        (f"{ENGINE}(anonymous namespace)::swizzle_row_scaling_kernel<int4, 128, 4>(int)",
+         "amax and scales"),
+        (f"{ENGINE}normalization::rmsnorm_fwd_tuned_kernel<Kernel_traits>(int)", "normalisation"),
+        (f"{ENGINE}normalization::ln_bwd_finalize_tuned_kernel<Kernel_traits>(int)",
+         "normalisation"),
+        (f"{ENGINE}fused_rope_forward_kernel<__nv_bfloat16>(int)", "rotary embedding"),
+        (f"{ENGINE}fused_rope_thd_linear_grid_forward_kernel<__half>(int)", "rotary embedding"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1",
+         "attention"),
+        ("nvjet_qqtst_128x256_128x4_2x1_v_bz_TNT", "gemm"),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4, false>, transformer_engine::"
+         "multi_tensor_adam::AdamFunctorMaster<__nv_bfloat16, float>, float>(long)", "optimizer"),
+        (f"{ENGINE}moe_permute_kernel<__nv_bfloat16, 8>(int)", "mixture of experts"),
+        (f"{ENGINE}multi_padding_kernel<16, int>(int)", "mixture of experts"),
+        ("_row_id_map_pass_1_kernel", "mixture of experts"),
+        ("_sort_chunks_by_map_kernel", "mixture of experts"),
+        # A softmax that inductor wrote has an amax of its own, and is no quantisation.
+        ("triton_per_fused_amax_exp_sub_sum_3", "fused (inductor)"),
+    ],
+)  # fmt: skip
+def test_kernels_of_transformer_engine_have_their_families(name: str, family: str) -> None:
+    assert family_of(name) == family
+
+
+def test_a_conversion_and_an_activation_by_one_kernel_have_different_names() -> None:
+    assert short_name(UNARY.format(IDENTITY)) == "unary_kernel [identity]"
+    assert short_name(UNARY.format(GELU)) == "unary_kernel [gelu]"

@@ -27,6 +27,8 @@ from megatron.torch_trace.wording import counted
 _COPIED_BYTES = {"cuda": 1 << 30, "cpu": 64 << 20}
 _SIDE = {"cuda": 8192, "cpu": 768}
 _WARMUP, _MEASURED = 3, 10
+EIGHT_BIT = "float8_e4m3fn"
+"""The dtype of products in FP8, whichever of the two formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,9 @@ def device_name(device: str) -> str:
 
 def measured(device: str, dtype: str) -> Ceilings:
     """Copy and multiply."""
-    kind: torch.dtype = getattr(torch, dtype)
     copied, side = _COPIED_BYTES[device], _SIDE[device]
     copy_ns = _least_ns(device, _copy(copied, device))
-    product_ns = _least_ns(device, _product(side, kind, device))
+    product_ns = _least_ns(device, _product(side, dtype, device))
     return Ceilings(
         device=device_name(device),
         dtype=dtype,
@@ -141,8 +142,13 @@ def _copy(size: int, device: str) -> Callable[[], Any]:
     return lambda: target.copy_(source)
 
 
-def _product(side: int, dtype: torch.dtype, device: str) -> Callable[[], Any]:
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+def _product(side: int, dtype: str, device: str) -> Callable[[], Any]:
+    kind: torch.dtype = getattr(torch, dtype)
+    a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
+    if dtype == EIGHT_BIT:
+        one = torch.ones((), device=device)
+        # The second matrix has to lie by columns.
+        return lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
     return lambda: a @ b
 
 

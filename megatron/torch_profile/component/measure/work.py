@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ class Work:
     """What one step does.
 
     Args:
-        flops: of matrix products, convolutions and attention, as torch counts them.
+        flops: of matrix products, convolutions and attention, as torch counts them; of a fused
+            attention with a causal mask half of it, as Megatron counts.
         bytes: what must be read and written if everything else stays on the chip: inputs,
             parameters and outputs once; with a backward pass inputs, parameters and the outputs'
             gradients once more, and the gradients of inputs and parameters.
@@ -34,24 +35,51 @@ def _grouped(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
     return 2 * int(a[0]) * int(a[1]) * int(b[-1])
 
 
-def _attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
-    return int(flop_counter.sdpa_flop_count(q, k, v))
+def _attention(causal_at: int) -> Callable[..., int]:
+    """Of a fused kernel, which leaves out the half that a causal mask hides.
+
+    Args:
+        causal_at: position of the flag behind query, key and value.
+    """
+
+    def count(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
+        whole = int(flop_counter.sdpa_flop_count(q, k, v))
+        return whole // 2 if _is_causal(args, kwargs, causal_at) else whole
+
+    return count
 
 
-def _attention_backward(gradient: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
-    return int(flop_counter.sdpa_backward_flop_count(gradient, q, k, v))
+def _attention_backward(causal_at: int) -> Callable[..., int]:
+    """The same of its backward pass, where the output's gradient comes first."""
+
+    def count(gradient: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
+        whole = int(flop_counter.sdpa_backward_flop_count(gradient, q, k, v))
+        return whole // 2 if _is_causal(args, kwargs, causal_at) else whole
+
+    return count
+
+
+def _is_causal(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> bool:
+    told = args[position] if position < len(args) else kwargs.get("is_causal", False)
+    return told is True
 
 
 _UNKNOWN_TO_TORCH = {
     getattr(torch.ops.aten, name): count
     for name, count in (
         ("_grouped_mm", _grouped),
-        ("_scaled_dot_product_flash_attention_for_cpu", _attention),
-        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
+        ("_scaled_dot_product_flash_attention", _attention(1)),
+        ("_scaled_dot_product_efficient_attention", _attention(3)),
+        ("_scaled_dot_product_cudnn_attention", _attention(3)),
+        ("_scaled_dot_product_flash_attention_for_cpu", _attention(1)),
+        ("_scaled_dot_product_flash_attention_backward", _attention_backward(7)),
+        ("_scaled_dot_product_efficient_attention_backward", _attention_backward(7)),
+        ("_scaled_dot_product_cudnn_attention_backward", _attention_backward(10)),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward(3)),
     )
     if hasattr(torch.ops.aten, name)
 }
-"""Operators that torch's counter leaves out."""
+"""Operators that torch's counter leaves out, or counts the masked half of."""
 
 
 def work_of(step: Step) -> Work | None:
@@ -79,6 +107,11 @@ def work_of(step: Step) -> Work | None:
     )
     again = read + written + gradients if step.goes_backward else 0
     return Work(int(counter.get_total_flops()), read + written + again)
+
+
+def with_flops(work: Work | None, flops: int | None) -> Work | None:
+    """The work with FLOPs that somebody else counted, if these are more."""
+    return replace(work, flops=flops) if work and flops and flops > work.flops else work
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

@@ -182,6 +182,7 @@ def _component(
         keywords or {},
         module,
         around=_around(ready, config),
+        causal=True,
     )
 
 

@@ -175,12 +175,30 @@ def _flash(dims: Dims, inputs: Inputs, *, backward: bool) -> int | None:
 
 
 def _fused(dims: Dims, inputs: Inputs, *, backward: bool) -> int | None:
-    """Of Transformer Engine: the third input is the longest sequence of keys, layouts differ."""
+    """Of Transformer Engine: the third input is the longest sequence of keys, layouts differ.
+
+    In newer versions Q, K and V come first, and nothing tells the length, the layout or the mask.
+    """
     tensors = [sizes for n in range(len(dims)) if len(sizes := _tensor(dims, n)) == 4]
-    if len(tensors) < 3 or len(inputs) < 3 or not inputs[2].isdecimal():
+    if len(tensors) < 3:
         return None
-    flops = _attention(tensors[0], tensors[2], int(inputs[2]), backward=backward)
+    if len(_tensor(dims, 0)) == 4:
+        keys = _sequence(tensors[0], tensors[1])
+    elif len(inputs) > 2 and inputs[2].isdecimal():
+        keys = int(inputs[2])
+    else:
+        return None
+    flops = _attention(tensors[0], tensors[2], keys, backward=backward)
     return flops // 2 if any("causal" in one for one in inputs) else flops
+
+
+def _sequence(query: list[int], key: list[int]) -> int:
+    """Length of the keys in [sequence, batch, ...] or [batch, sequence, ...].
+
+    The batch is the dimension that both have; where they have both, the longer one is the sequence.
+    """
+    different = [n for n in (0, 1) if query[n] != key[n]]
+    return key[different[0]] if len(different) == 1 else max(key[:2])
 
 
 def _of_products(

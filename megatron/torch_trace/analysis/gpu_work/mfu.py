@@ -44,6 +44,9 @@ _PEAKS = (
     (r"MI250\b", 181.0),
 )
 
+EIGHT_BIT_SPEED = 2
+"""The dense peak in 8 bits is that of bf16 times this, on every GPU above that has such products."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mfu:

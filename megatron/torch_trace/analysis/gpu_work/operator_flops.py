@@ -13,6 +13,7 @@ recorded) is marked, so that what it belongs to is unknown and not too little.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,6 +36,13 @@ from megatron.torch_trace.columns.intervals import Ints
 
 _PRODUCTS = ("gemm", "attention", "convolution")
 _FUSED = ("flash", "fmha", "sdpa")
+_FUSED_ATTENTION = "FusedAttnFunc"
+_MASK = ["causal"]
+"""As older versions of Transformer Engine tell it; newer ones hide it, and the trace tells it."""
+_NO_PRODUCT = re.compile(r"thd_|cu_seqlens|rng_state|seed_and_offset|num_segments|setup_grouped")
+"""What fused attention and grouped products of Transformer Engine run beside them."""
+# cuBLAS names its products after the types of both matrices: q is e4m3, r is e5m2.
+_EIGHT_BIT = re.compile(r"nvjet_(?:sm\d+_)?[qr][qr]|e4m3|e5m2|fp8|float8|f8f8|_i8|int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +51,12 @@ class WorkFlops:
 
     Args:
         flops: of the operator whose first piece of work it is; 0 for all others.
+        eight_bit: of these, in a number format of 8 bits.
         unknown: it is a product or attention of which the FLOPs are unknown.
     """
 
     flops: Ints
+    eight_bit: Ints
     unknown: npt.NDArray[np.bool_]
 
 
@@ -63,6 +73,8 @@ def work_flops(timeline: Timeline) -> WorkFlops | None:
     flops = np.zeros(len(operator), dtype=np.int64)
     called, first, of = np.unique(operator, return_index=True, return_inverse=True)
     kernels = np.bincount(of[products & ~_helpers(timeline)], minlength=len(called)).tolist()
+    narrow = np.bincount(of[products & _in_eight_bits(timeline)], minlength=len(called)) > 0
+    eight_bit = np.zeros_like(flops)
     counted = activity.named(activity.ops, has_formula)
     without = np.ones(len(called), dtype=bool)
     for number, row in enumerate(called.tolist()):
@@ -71,7 +83,8 @@ def work_flops(timeline: Timeline) -> WorkFlops | None:
         found = _flops(timeline, row, kernels[number])
         without[number] = found is None
         flops[first[number]] = found or 0
-    return WorkFlops(flops, products & without[of])
+        eight_bit[first[number]] = (found or 0) * narrow[number]
+    return WorkFlops(flops, eight_bit, products & without[of])
 
 
 def _flops(timeline: Timeline, row: int, kernels: int) -> int | None:
@@ -93,10 +106,10 @@ def _flops(timeline: Timeline, row: int, kernels: int) -> int | None:
 def _arguments(timeline: Timeline, row: int) -> tuple[list[Any], list[str]]:
     activity = timeline.activity
     shape, inputs = int(activity.ops.shape[row]), int(activity.ops.inputs[row])
-    return (
-        _parsed(activity.shapes[shape]) if shape != NONE else [],
-        [str(one) for one in _parsed(activity.inputs[inputs])] if inputs != NONE else [],
-    )
+    told = [str(one) for one in _parsed(activity.inputs[inputs])] if inputs != NONE else []
+    if activity.names[int(activity.ops.name[row])] == _FUSED_ATTENTION:
+        told += _MASK * (activity.metadata.own.get("causal_attention") is True)
+    return _parsed(activity.shapes[shape]) if shape != NONE else [], told
 
 
 @lru_cache(maxsize=1 << 14)
@@ -117,9 +130,17 @@ def _products(timeline: Timeline) -> npt.NDArray[np.bool_]:
 
 def _is_product(name: str) -> bool:
     folded = name.lower()
+    if _NO_PRODUCT.search(folded):
+        return False
     if "softmax" in folded and not any(word in folded for word in _FUSED):
         return False
     return family_of(name) in _PRODUCTS
+
+
+def _in_eight_bits(timeline: Timeline) -> npt.NDArray[np.bool_]:
+    """Kernels whose matrices have 8 bits an element, by their names."""
+    activity = timeline.activity
+    return activity.named(activity.gpu, lambda name: bool(_EIGHT_BIT.search(name.lower())))
 
 
 def _helpers(timeline: Timeline) -> npt.NDArray[np.bool_]:

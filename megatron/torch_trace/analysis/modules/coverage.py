@@ -90,7 +90,7 @@ def module_account(
     if timeline.has_microbatches:
         within, lost = int(clipped[microbatches].sum()), int(clipped[microbatches & loose].sum())
     if flops is not None and not flops.unknown[inside].any():
-        begun = begun_flops(timeline, flops)
+        begun = begun_flops(timeline, flops.flops)
         every, others = int(begun.sum()), int(begun[loose].sum())
     return ModuleAccount(
         gpu_ns=whole,

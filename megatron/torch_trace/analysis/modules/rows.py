@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatron.torch_trace.analysis.gpu_work.mfu import EIGHT_BIT_SPEED
 from megatron.torch_trace.analysis.gpu_work.operator_flops import work_flops
 from megatron.torch_trace.analysis.modules.attribution import attribute_work
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount, module_account
 from megatron.torch_trace.analysis.modules.ranges import ModuleRanges, find_ranges
 from megatron.torch_trace.analysis.modules.sums import (
     COMMUNICATION,
+    EIGHT_BIT,
     EXPOSED,
     FLOPS,
     KERNELS,
@@ -59,7 +61,8 @@ class ModuleRow:
             with a product that has no formula.
         tflops: all FLOPs / total_ns without communication, which may run beside, in TFLOP/s; None
             if unknown or if there are none.
-        peak_share: of the GPU's dense bf16 peak; None if that is unknown.
+        peak_share: of the GPU's dense peak, in 8 bits for products in 8 bits and in bf16 for all
+            others; None if that is unknown.
         longest: its longest span on the CPU, of whichever pass.
     """
 
@@ -192,9 +195,12 @@ def _row(
     communication = sum(one[COMMUNICATION] for one in total)
     flops = [one[FLOPS] if scale.has_flops and not one[UNKNOWN] else None for one in total]
     known = sum(one for one in flops if one is not None)
-    tflops = None
+    in_bf16 = known - sum(one[EIGHT_BIT] for one in total) / EIGHT_BIT_SPEED
+    tflops = peak_share = None
     if known and work > communication and None not in flops:
         tflops = known / (work - communication) * _PER_TERA
+        if scale.peak_tflops:
+            peak_share = tflops / scale.peak_tflops * in_bf16 / known
     return ModuleRow(
         *name,
         *forward,
@@ -208,6 +214,6 @@ def _row(
         backward_flops=flops[1],
         recompute_flops=flops[2],
         tflops=tflops,
-        peak_share=tflops / scale.peak_tflops if tflops and scale.peak_tflops else None,
+        peak_share=peak_share,
         longest=moment,
     )

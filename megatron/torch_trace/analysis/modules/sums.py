@@ -15,8 +15,8 @@ from megatron.torch_trace.analysis.timeline.span_names import PASSES
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 
-TIME, KERNELS, COMMUNICATION, EXPOSED, FLOPS, UNKNOWN = range(6)
-"""Measures: ns, pieces of work, ns, ns, FLOPs, products and attention of unknown FLOPs."""
+TIME, KERNELS, COMMUNICATION, EXPOSED, FLOPS, EIGHT_BIT, UNKNOWN = MEASURES = range(7)
+"""ns, pieces of work, ns, ns, FLOPs, of these in 8 bits, products and attention of unknown FLOPs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def module_sums(
     """
     rows = np.flatnonzero(timeline.in_window & (attribution.module != NONE))
     at = attribution.module[rows], attribution.direction[rows]
-    own = np.zeros((len(ranges.paths), len(PASSES), 6), dtype=np.int64)
+    own = np.zeros((len(ranges.paths), len(PASSES), len(MEASURES)), dtype=np.int64)
     measures = {
         TIME: timeline.clipped,
         KERNELS: np.ones_like(timeline.clipped),
@@ -57,7 +57,11 @@ def module_sums(
         EXPOSED: timeline.exposed_communication,
     }
     if flops is not None:
-        measures |= {FLOPS: begun_flops(timeline, flops), UNKNOWN: ints(flops.unknown)}
+        measures |= {
+            FLOPS: begun_flops(timeline, flops.flops),
+            EIGHT_BIT: begun_flops(timeline, flops.eight_bit),
+            UNKNOWN: ints(flops.unknown),
+        }
     for measure, values in measures.items():
         np.add.at(own[:, :, measure], at, values[rows])
     total = own.copy()
@@ -70,11 +74,11 @@ def module_sums(
     return ModuleSums(own, total, calls, [(n, *above) for n, above in enumerate(ranges.above)])
 
 
-def begun_flops(timeline: Timeline, flops: WorkFlops) -> Ints:
+def begun_flops(timeline: Timeline, flops: Ints) -> Ints:
     """FLOPs of each piece of work; 0 if it begins outside the window.
 
     So operators count whole, each in one window, where time is cut at the window's edges.
     """
     start, window = timeline.activity.gpu.start, timeline.window
     begun = (start >= window.start) & (start < window.end)
-    return ints(np.where(begun, flops.flops, 0))
+    return ints(np.where(begun, flops, 0))

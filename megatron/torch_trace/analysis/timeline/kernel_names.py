@@ -17,10 +17,27 @@ MEMORY = "memory"
 COMPUTE = "compute"
 
 _FAMILIES = (
-    ("attention", r"flash|fmha|\bmha|attention|attn|softmax.*fused|fused.*softmax|sdpa"),
+    ("rotary embedding", r"(?:\b|_)rope(?:\b|_)|rotary"),
+    (
+        "attention",
+        r"flash|fmha|\bmha|attention|attn|softmax.*fused|fused.*softmax|sdpa|(?:\b|_)thd_|cu_seqlens",
+    ),
     (
         "gemm",
         r"gemm|\bbmm_|cutlass|cublas|nvjet|wgmma|xmma|splitk|matmul|cijk_|ampere_.*(?:tn|nn|nt)\b",
+    ),
+    # Of products in 8 and 4 bit, as Transformer Engine names them: the largest absolute value of a
+    # tensor, its scale, and the conversion itself, which often transposes as well.
+    (
+        "amax and scales",
+        r"amax_(?:kernel|and_scale|zero|flat|update)|(?:zero|partial_|wise_|multi)amax|wise_amax"
+        r"|partial_amax|amax(?:tma|memcpy)|delayed_scaling|current_scaling|compute_?scale|scale_inv"
+        r"|zero_scales|scaling_factors|swizzle_(?:scaling|block|row|col)|nvfp4_\w*scale",
+    ),
+    (
+        "quantisation",
+        r"quantize|cast_transpose|cast_fp8|partial_cast|transpose_dbias|block_scaled_|hadamard"
+        r"|nvfp4_transpose|\[identity\]",
     ),
     # Before convolution, whose libraries have these kernels too.
     (
@@ -30,19 +47,22 @@ _FAMILIES = (
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
     ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
     ("softmax", r"softmax"),
-    ("mixture of experts", r"moe|permute|topk|top_k|router|bitonic|radix|sort|bincount|histogram"),
+    ("mixture of experts", r"moe|permute|row_id_map|chunk_sort|multi_(?:un)?padding|topk|top_k|router|bitonic|radix|sort|bincount|histogram"),
     ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)"),
     ("cross entropy", r"cross_entropy|nll_loss"),
     ("random", r"dropout|random|philox|distribution"),
-    ("cast or copy", r"copy|_cast|to_copy|transpose|catarray|cat_"),
+    ("cast or copy", r"copy|_cast|swap_first_dims|kv_cache|to_copy|transpose|catarray|cat_"),
     ("reduction", r"reduce|reduction|scan|cumsum|argmax"),
-    ("elementwise", r"elementwise|gelu|silu|swiglu|relu|fill|pointwise|bias"),
+    ("elementwise", r"elementwise|gelu|silu|swiglu|relu|fill|pointwise|bias|gated_act|unary_"
+     r"|scaled_gated_|element_mul|memset|set_float"),
 )
 _COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _FAMILIES)
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|split)[a-z]*_fused_?")
 _OPENED_BY = {">": "<", ")": "("}
 _PLAIN = ("cast or copy", "reduction", "elementwise", "embedding")
 _FUNCTOR = re.compile(r"(\w+(?:Functor\w*|_kernel_cuda|_kernel_impl|Ops|_scalar))\b")
+_UNARY = re.compile(r"&.*?::(\w+)(?:<[^<>]*>)?(?:\(|\)|,)")
+"""The function that Transformer Engine's kernel applies to each element."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -97,6 +117,9 @@ def short_name(name: str) -> str:
         functor = _FUNCTOR.search(text)
         if functor:
             return f"{base} [{functor[1]}]"
+    if base in ("unary_kernel", "unary_grad_kernel"):
+        function = _UNARY.search(text)
+        return f"{base} [{function[1]}]" if function else base
     return base or name
 
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformer Engine under the profiler: a layer by itself, and training in bf16 and in FP8.
+
+    python benchmarks/transformer_engine.py RUNS [--seconds 100] [--only versions layer bf16 fp8]
+
+Needs a GPU and Transformer Engine. `layer` is `examples/component/layer.yaml` and the norm and the
+attention of Transformer Engine beside those of torch. `bf16` and `fp8` train a small GPT for 20
+iterations with `--transformer-impl transformer_engine`, record three of them, and print, each as
+one line of JSON: the families of kernels by their share of GPU time, the kernels that have none,
+module FLOPs beside Megatron's own count, and spans of modules by their calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LAYERS, HIDDEN, SEQUENCE = 4, 2048, 2048
+TRAIN = (
+    f"--num-layers {LAYERS} --hidden-size {HIDDEN} --num-attention-heads 16 --seq-length {SEQUENCE} "
+    f"--max-position-embeddings {SEQUENCE} --micro-batch-size 2 --global-batch-size 4 "
+    "--train-iters 20 --lr 1e-4 --bf16 --mock-data --tokenizer-type NullTokenizer "
+    "--vocab-size 32000 --log-interval 1 --eval-interval 1000 --eval-iters 0 "
+    "--normalization RMSNorm --position-embedding-type rope --no-rope-fusion "
+    "--transformer-impl transformer_engine --disable-bias-linear --swiglu "
+    "--torch-profile --torch-profile-skip-first 12 --torch-profile-active 3 "
+    "--torch-profile-spans phases,modules --torch-profile-record-shapes"
+)
+FLAGS = {"bf16": "", "fp8": "--fp8-format hybrid --fp8-amax-history-len 16"}
+COMPONENTS = {
+    "rms_norm": {
+        "dtype": "bfloat16",
+        "sizes": {"sequence": 4096, "hidden": 4096},
+        "direction": "forward-backward",
+        "variants": {
+            name: {"arguments": {"implementation": name}} for name in ("torch", "transformer_engine")
+        },
+    },
+    "self_attention": {
+        "dtype": "bfloat16",
+        "sizes": {"sequence": 2048, "hidden": 2048, "heads": 16},
+        "direction": "forward-backward",
+        "variants": {
+            "flash": {"arguments": {"attention": "flash"}},
+            "transformer_engine": {"arguments": {"implementation": "transformer_engine"}},
+        },
+    },
+}
+
+
+def say(**row: Any) -> None:
+    """One line of JSON, at once."""
+    print(json.dumps(row), flush=True)
+
+
+def versions(folder: Path) -> None:
+    """What is here."""
+    import torch
+    import transformer_engine
+    import transformer_engine.pytorch as engine
+
+    layer = engine.Linear(1024, 1024, params_dtype=torch.bfloat16).cuda()
+    x = torch.randn(256, 1024, device="cuda", dtype=torch.bfloat16)
+    with engine.fp8_autocast(enabled=True):
+        finite = bool(layer(x).isfinite().all())
+    say(part="versions", torch=torch.__version__, te=transformer_engine.__version__, fp8=finite)
+
+
+def layer(folder: Path) -> None:
+    """Components by themselves."""
+    component("layer", [str(REPOSITORY / "examples" / "component" / "layer.yaml")], folder)
+    for target, values in COMPONENTS.items():
+        words = [target]
+        for key, value in values.items():
+            words += ["--override", f"{key}={json.dumps(value)}"]
+        component(target, words, folder)
+
+
+def component(name: str, words: list[str], folder: Path) -> None:
+    """One answer, as a line for each variant."""
+    command = [
+        sys.executable, "-m", "megatron.torch_profile.component", *words, "--json",
+        "--override", f"dir={folder / 'component'}", "--override", "warmup=20",
+        "--override", "measure=60",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        variants = json.loads(done.stdout)["variants"]
+    except (ValueError, KeyError):
+        say(part="layer", component=name, failed=(done.stderr or done.stdout)[-1500:])
+        return
+    kept = ("name", "failure", "median_us", "gpu_us", "ratio", "kernels", "flops", "roof_share")
+    for one in variants:
+        codes = [finding["code"] for finding in one["findings"]]
+        say(part="layer", component=name, **{key: one[key] for key in kept}, findings=codes)
+
+
+def training(name: str) -> Callable[[Path], None]:
+    """A part that trains."""
+
+    def train(folder: Path) -> None:
+        run = folder / name
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1",
+            str(REPOSITORY / "pretrain_gpt.py"), *TRAIN.split(), *FLAGS[name].split(),
+            "--torch-profile-dir", str(run),
+        ]  # fmt: skip
+        log = folder / f"{name}.log"
+        with log.open("w") as out:
+            done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False)
+        if done.returncode:
+            say(part=name, failed=log.read_text()[-2500:])
+            return
+        read(name, next(run.rglob("*.pt.trace.json*")))
+
+    return train
+
+
+def read(name: str, trace: Path) -> None:
+    """What the read side makes of the trace."""
+    words = [sys.executable, "-m", "megatron.torch_trace", "analyze", str(trace), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    (trace.parent / "analyze.json").write_text(done.stdout)
+    answer = json.loads(done.stdout)
+    rank = answer["ranks"][0]
+    gpu = sum(one["time_ns"] for one in rank["families"])
+    say(part=name, families={one["family"]: part(one, gpu) for one in rank["families"]})
+    others = [
+        [one["name"][:160], one["calls"], part(one, gpu)]
+        for one in rank["kernels"]
+        if one["family"] in ("other", "triton")
+    ]
+    say(part=name, without_family=others[:12])
+    products = [one["name"][:60] for one in rank["kernels"] if one["family"] == "gemm"]
+    say(part=name, products=products[:12])
+    say(part=name, account=rank["module_account"], mfu=answer["mfu"])
+    keys = ("type", "calls", "backward_calls", "flops", "backward_flops", "tflops", "peak_share")
+    for one in rank["module_classes"]:
+        say(part=name, module={key: one[key] for key in keys})
+    say(part=name, findings=[one["code"] for one in answer["findings"]])
+
+
+def part(row: dict[str, Any], whole: int) -> float:
+    """Share of the GPU's time."""
+    return round(row["time_ns"] / whole, 4)
+
+
+PARTS = {"versions": versions, "bf16": training("bf16"), "fp8": training("fp8"), "layer": layer}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", type=Path, help="folder for runs, which is made")
+    parser.add_argument("--seconds", type=float, default=100, help="begin no part after so many")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    words = parser.parse_args()
+    words.runs.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    for name in words.only:
+        if time.monotonic() - began > words.seconds:
+            say(part=name, left_out="no time left")
+            continue
+        try:
+            PARTS[name](words.runs)
+        except Exception as error:
+            say(part=name, failed=repr(error)[:1500])
+        say(part=name, seconds=round(time.monotonic() - began, 1))
+
+
+if __name__ == "__main__":
+    main()
