@@ -42,7 +42,7 @@ _FAMILIES = (
     # Before convolution, whose libraries have these kernels too.
     (
         "normalisation",
-        r"norm|rmsn|ln_fwd|ln_bwd|(?:\b|_)bn_(?:fw|bw|inf|add|train|forward|backward)",
+        r"norm|rmsn|gammabeta|ln_fwd|ln_bwd|(?:\b|_)bn_(?:fw|bw|inf|add|train|forward|backward)",
     ),
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
     ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
