@@ -24,8 +24,9 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 LAYERS, HIDDEN, SEQUENCE = 4, 2048, 2048
 TRAIN = (
-    f"--num-layers {LAYERS} --hidden-size {HIDDEN} --num-attention-heads 16 --seq-length {SEQUENCE} "
-    f"--max-position-embeddings {SEQUENCE} --micro-batch-size 2 --global-batch-size 4 "
+    f"--num-layers {LAYERS} --hidden-size {HIDDEN} --num-attention-heads 16 "
+    f"--seq-length {SEQUENCE} --max-position-embeddings {SEQUENCE} "
+    "--micro-batch-size 2 --global-batch-size 4 "
     "--train-iters 20 --lr 1e-4 --bf16 --mock-data --tokenizer-type NullTokenizer "
     "--vocab-size 32000 --log-interval 1 --eval-interval 1000 --eval-iters 0 "
     "--normalization RMSNorm --position-embedding-type rope --no-rope-fusion "
@@ -40,7 +41,8 @@ COMPONENTS = {
         "sizes": {"sequence": 4096, "hidden": 4096},
         "direction": "forward-backward",
         "variants": {
-            name: {"arguments": {"implementation": name}} for name in ("torch", "transformer_engine")
+            name: {"arguments": {"implementation": name}}
+            for name in ("torch", "transformer_engine")
         },
     },
     "self_attention": {

@@ -23,8 +23,8 @@ from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
 from megatron.torch_profile.record import cupti, forewarnings
-from megatron.torch_profile.record.attention_mask import is_causal
 from megatron.torch_profile.record.recorder import Recorder
+from megatron.torch_profile.spans.attention_mask import is_causal
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.file_names import RUN_FILE

@@ -90,7 +90,7 @@ LINEAR = 2 * S * B * 1024 * 4096
          ATTENTION // 2, ATTENTION * 5 // 4),
         ("FusedAttnFunc", [[], [], [], [3], [3], [S, B, H, D], [T, B, H, D], [T, B, H, D]],
          ["True", str(S), str(T)], ATTENTION, ATTENTION * 5 // 2),
-        # Newer: Q, K and V come first, and by their sizes alone the longer dimension is the sequence.
+        # Newer: Q, K and V come first, and the longer dimension is the sequence.
         ("FusedAttnFunc", [[S, B, H, D], [T, B, H, D], [T, B, H, D], [], []], [],
          ATTENTION, ATTENTION * 5 // 2),
         ("FusedAttnFunc", [BSHD, BTHD, BTHD], [], ATTENTION, ATTENTION * 5 // 2),

@@ -71,9 +71,7 @@ UNARY = (
     "__nv_fp8_e4m3>(__nv_bfloat16 const*, float const*, __nv_fp8_e4m3*, float*, unsigned long)"
 )
 IDENTITY = "&transformer_engine::dispatch::fp8::detail::identity"
-GELU = (
-    "&(float transformer_engine::gelu<float, float>(float, transformer_engine::Empty const&))"
-)
+GELU = "&(float transformer_engine::gelu<float, float>(float, transformer_engine::Empty const&))"
 
 
 @pytest.mark.parametrize(

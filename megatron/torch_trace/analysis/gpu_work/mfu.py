@@ -45,7 +45,7 @@ _PEAKS = (
 )
 
 EIGHT_BIT_SPEED = 2
-"""The dense peak in 8 bits is that of bf16 times this, on every GPU above that has such products."""
+"""The dense peak in 8 bits is that of bf16 times this, on all GPUs above with such products."""
 
 
 @dataclass(frozen=True, slots=True)

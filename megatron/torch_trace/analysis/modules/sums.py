@@ -16,7 +16,7 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 TIME, KERNELS, COMMUNICATION, EXPOSED, FLOPS, EIGHT_BIT, UNKNOWN = MEASURES = range(7)
-"""ns, pieces of work, ns, ns, FLOPs, of these in 8 bits, products and attention of unknown FLOPs."""
+"""ns, pieces of work, ns, ns, FLOPs, of these in 8 bits, products of unknown FLOPs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,20 @@ _FAMILIES = (
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
     ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
     ("softmax", r"softmax"),
-    ("mixture of experts", r"moe|permute|row_id_map|chunk_sort|multi_(?:un)?padding|topk|top_k|router|bitonic|radix|sort|bincount|histogram"),
+    (
+        "mixture of experts",
+        r"moe|permute|row_id_map|chunk_sort|multi_(?:un)?padding|topk|top_k|router|bitonic|radix|sort|bincount|histogram",
+    ),
     ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)"),
     ("cross entropy", r"cross_entropy|nll_loss"),
     ("random", r"dropout|random|philox|distribution"),
     ("cast or copy", r"copy|_cast|swap_first_dims|kv_cache|to_copy|transpose|catarray|cat_"),
     ("reduction", r"reduce|reduction|scan|cumsum|argmax"),
-    ("elementwise", r"elementwise|gelu|silu|swiglu|relu|fill|pointwise|bias|gated_act|unary_"
-     r"|scaled_gated_|element_mul|memset|set_float"),
+    (
+        "elementwise",
+        r"elementwise|gelu|silu|swiglu|relu|fill|pointwise|bias|gated_act|unary_"
+        r"|scaled_gated_|element_mul|memset|set_float",
+    ),
 )
 _COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _FAMILIES)
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|split)[a-z]*_fused_?")

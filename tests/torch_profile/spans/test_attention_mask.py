@@ -8,7 +8,7 @@ import enum
 import pytest
 from torch import nn
 
-from megatron.torch_profile.record.attention_mask import is_causal
+from megatron.torch_profile.spans.attention_mask import is_causal
 
 
 class Mask(enum.Enum):
