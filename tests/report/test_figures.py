@@ -13,9 +13,12 @@ from many_ranks import of_many
 
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.path_part import PathPart
+from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.figures.heat_map import PARTS, heat_figure
 from megatron.torch_trace.report.figures.link_speeds import link_of
 from megatron.torch_trace.report.figures.message_sizes import message_figure
+from megatron.torch_trace.report.figures.path_strip import path_strip
 from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
 from megatron.torch_trace.report.figures.schedule import schedule_figure
 from megatron.torch_trace.report.figures.time_budget import time_budget
@@ -150,6 +153,32 @@ def test_the_ladder_ends_with_the_mfu_of_the_document(tp2pp2: Analysis) -> None:
     assert rungs[-1].share == pytest.approx(0.01)
     assert shares == sorted(shares, reverse=True)
     assert peak_ladder(tp2pp2) == []
+
+
+def test_the_arrival_fan_is_the_call_of_the_document_with_most_waiting(tp2pp2: Analysis) -> None:
+    fan = arrival_fan(tp2pp2)
+    call = document(tp2pp2)["worst_call"]
+    assert fan is not None
+    assert [(row.late_ns, row.wait_ns) for row in fan.rows] == [
+        (one["late_ns"], one["wait_ns"]) for one in call["arrivals"]
+    ]
+    assert call["arrivals"][-1]["late_ns"] == 0
+    assert call["arrivals"][0]["wait_ns"] == 0
+    assert 'id="arrival-fan"' in render_html(tp2pp2)
+    assert arrival_fan(replace(tp2pp2, worst_call=None)) is None
+
+
+def test_the_critical_path_is_a_strip_of_its_parts(tp2pp2: Analysis) -> None:
+    parts = (PathPart(2, "cpu", "forward 1", 30), PathPart(0, "communication", "dp allreduce", 10))
+    analysis = replace(tp2pp2, critical_path=parts)
+    strip = path_strip(analysis)
+    assert strip is not None
+    assert [(one.left, one.width, one.kind) for one in strip.parts] == [
+        (0, 75, "cpu"), (75, 25, "communication")
+    ]  # fmt: skip
+    assert [share for _, _, share in strip.shares] == ["75 %", "25 %"]
+    assert [one["time_ns"] for one in document(analysis)["critical_path"]] == [30, 10]
+    assert path_strip(tp2pp2) is None
 
 
 def test_of_1024_ranks_the_page_stays_below_three_megabytes(spans: Analysis) -> None:

@@ -189,6 +189,7 @@ def test_the_heat_map_tells_a_rank_and_a_time_by_keys_and_adds_up_a_range(page: 
     canvas.focus()
     page.keyboard.press("ArrowDown")
     assert told.inner_text().startswith("Rank 1 (")
+    canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
     box = canvas.bounding_box()
     page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 3)
     page.mouse.down()
@@ -229,6 +230,8 @@ def test_what_one_looks_at_is_in_the_address(page: Any, browser: Any, file: Path
     again.goto(address)
     assert again.locator("#search").input_value() == "gemm"
     assert again.locator("#kernels th", has_text="calls").get_attribute("aria-sort") == "descending"
+    again.close()
+    again = browser.new_page()
     again.goto(f"{file.as_uri()}#kernels-40")
     assert again.locator("#kernels-40").is_visible()
     again.close()

@@ -45,6 +45,8 @@ def _of_all(analysis: Analysis) -> dict[str, Any]:
         "missing_ranks": _list(analysis.missing_ranks),
         "clocks": [asdict(clock) for clock in analysis.clocks],
         "matched_collectives": analysis.matched_calls,
+        "worst_call": None if analysis.worst_call is None else asdict(analysis.worst_call),
+        "critical_path": [asdict(one) for one in analysis.critical_path],
         "stragglers": [asdict(one) for one in analysis.stragglers],
         "stages": [asdict(stage) for stage in analysis.stages],
         "pipeline": [asdict(step) for rank in analysis.ranks for step in rank.pipeline],

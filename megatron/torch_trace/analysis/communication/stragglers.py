@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.clocks import Clock, align, unknown_clocks
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
+from megatron.torch_trace.analysis.communication.worst_call import WorstCall, worst_call
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints, ints
@@ -92,6 +93,7 @@ class Waits:
         matched_calls: calls that at least two ranks have.
         wait: for each row of the matched calls, ns.
         shortest: for each row, the shortest duration over the ranks of its call, ns.
+        worst: the call in which ranks waited longest in sum.
     """
 
     clocks: tuple[Clock, ...]
@@ -99,6 +101,7 @@ class Waits:
     matched_calls: int
     wait: Ints
     shortest: Ints
+    worst: WorstCall | None = None
 
 
 def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = None) -> Waits:
@@ -119,9 +122,11 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
     shortest = np.minimum.reduceat(duration, first)[matched.call]
     wait = np.where(matched.symmetric, duration - shortest, 0)
     clocks, offset, one_clock = align(matched, first)
+    stragglers, worst = _stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {})
     return Waits(
         clocks=clocks,
-        stragglers=_stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {}),
+        stragglers=stragglers,
+        worst=worst,
         matched_calls=len(first),
         wait=wait,
         shortest=shortest,
@@ -134,7 +139,7 @@ def _stragglers(
     wait: Ints,
     alignment: tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]],
     bases: Mapping[int, int],
-) -> tuple[Straggler, ...]:
+) -> tuple[tuple[Straggler, ...], WorstCall | None]:
     clocks, offset, one_clock = alignment
     errors = ints([clock.error_ns or 0 for clock in clocks])
     start = np.where(
@@ -190,7 +195,8 @@ def _stragglers(
                 peers=_peers(matched, first, there, rank) if has_worst else (),
             )
         )
-    return tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
+    stragglers = tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
+    return stragglers, worst_call(matched, first, counts, wait, early, bases)
 
 
 def _peers(matched: MatchedCalls, first: Ints, rows: Ints, rank: int) -> tuple[int, ...]:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from megatron.torch_trace.analysis.communication.clocks import Clock
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
 from megatron.torch_trace.analysis.communication.totals import CommunicationRow, DimensionTotal
+from megatron.torch_trace.analysis.communication.worst_call import WorstCall
 from megatron.torch_trace.analysis.gpu_work.kernels import Casts, FamilyRow, KernelRow, OperatorRow
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
 from megatron.torch_trace.analysis.host.idle import Host
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
 from megatron.torch_trace.analysis.results.cpu_time import CpuTime
+from megatron.torch_trace.analysis.results.path_part import PathPart
 from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.analysis.results.summary import Summary
 from megatron.torch_trace.analysis.schedule.microbatches import BubbleRow, MicrobatchRow
@@ -258,6 +260,8 @@ class Analysis:
         findings: most severe first.
         skipped_files: in the order given.
         stages: modules over the ranks of each pipeline stage; empty if no trace tells of modules.
+        worst_call: the call of a collective in which ranks waited longest in sum, with arrivals.
+        critical_path: of the recorded steps, in order; empty where no graph of kernels was made.
     """
 
     ranks: tuple[RankResult, ...]
@@ -270,6 +274,8 @@ class Analysis:
     findings: tuple[Finding, ...]
     skipped_files: tuple[SkippedFile, ...]
     stages: tuple[StageWork, ...] = ()
+    critical_path: tuple[PathPart, ...] = ()
+    worst_call: WorstCall | None = None
 
     @property
     def is_of_the_cpu(self) -> bool:

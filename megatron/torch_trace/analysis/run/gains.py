@@ -15,6 +15,7 @@ from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.replay.change import GpuAsMedian, RankAsMedian
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.path_part import PathPart
 from megatron.torch_trace.analysis.run.candidates import (
     MOST_ERROR,
     Candidate,
@@ -59,6 +60,7 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
     try:
         findings = [_with_gain(one, graphs) for one in analysis.findings]
         findings += _hidden_stragglers(findings, graphs)
+        path = _path(graphs)
     except Exception as error:
         # Whatever is in the traces, the analysis is the same without gains.
         logger.warning(
@@ -67,7 +69,17 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
             error,
         )
         return analysis
-    return replace(analysis, findings=by_gain(findings))
+    return replace(analysis, findings=by_gain(findings), critical_path=path)
+
+
+def _path(graphs: Graphs) -> tuple[PathPart, ...]:
+    """Of the recorded steps; nothing by a graph that misses them."""
+    with suppress(UnreplayableError):
+        graph = graphs.kernels()
+        if missed_ns(graph) <= MOST_ERROR * graph.recorded_ns:
+            pieces = graph.replay.critical_path()
+            return tuple(PathPart(p.rank, p.kind, p.name, p.time_ns, p.count) for p in pieces)
+    return ()
 
 
 def _with_gain(finding: Finding, graphs: Graphs) -> Finding:

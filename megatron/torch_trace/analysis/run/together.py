@@ -76,6 +76,7 @@ def _together(
         missing_ranks=missing,
         clocks=waits.clocks,
         stragglers=waits.stragglers,
+        worst_call=waits.worst,
         matched_calls=waits.matched_calls,
         mfu=mfu,
         findings=(),

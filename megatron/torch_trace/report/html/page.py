@@ -21,10 +21,10 @@ from megatron.torch_trace.report.html.environment import asset, environment
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.report.html.policy import policy
 from megatron.torch_trace.report.html.prose import prose
-from megatron.torch_trace.report.section import Subject
+from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import Medium
 
-_SCRIPTS = ("report.js", "search.js", "ranks.js", "heat.js", "markdown.js", "state.js")
+_SCRIPTS = ("report.js", "search.js", "ranks.js", "heat.js", "strip.js", "markdown.js", "state.js")
 _SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
 
 
@@ -45,15 +45,28 @@ def render_html(
         memory: of the ranks with an allocator snapshot beside their traces.
     """
     subject = Subject(analysis, record or find_run(analysis), memory)
-    found = sections(subject, Medium.PAGE)
+    head = [sentences.head(analysis), *sentences.undisturbed(analysis)]
+    return render_sections(_title(analysis), head, sections(subject, Medium.PAGE), view=view)
+
+
+def render_sections(
+    title: str, head: Sequence[str], found: Sequence[Section], *, view: ViewLinks | None = None
+) -> str:
+    """A page of sections, the report's or another one's.
+
+    Args:
+        title, head: what stands above them.
+        found: sections; one without content is left out, and the end of the page says why.
+        view: see `render_html`.
+    """
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
     scripts = ["".join(map(asset, _SCRIPTS))]
     if view:
         scripts.append(asset("perfetto.js") + asset("timeline.js"))
     template = _environment().get_template("page.html")
     return template.render(
-        title=_title(analysis),
-        head=[sentences.head(analysis), *sentences.undisturbed(analysis)],
+        title=title,
+        head=head,
         sections=shown,
         left_out=[one for one in found if one.missing is not None],
         view=view,

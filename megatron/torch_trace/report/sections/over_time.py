@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BUSY_PARTS
 from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.figures.heat_map import heat_figure
+from megatron.torch_trace.report.figures.path_strip import path_strip
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import At
 from megatron.torch_trace.report.timebase import shifts_of
@@ -84,6 +85,7 @@ def section(subject: Subject) -> Section:
     data = {
         "lanes": lanes,
         "heat": heat_figure(analysis),
+        "path": path_strip(analysis),
         "blocks": any(lane.blocks for lane in lanes),
         "marks": _marks(shown[0], shifts[shown[0].rank], span),
         "ticks": _ticks(span),

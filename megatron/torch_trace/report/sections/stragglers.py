@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
     At,
@@ -95,6 +96,7 @@ def section(subject: Subject) -> Section:
     clocks = _clocks(analysis)
     data = {
         "clocks": clocks,
+        "fan": arrival_fan(analysis),
         "maps": [
             _map(
                 found,
