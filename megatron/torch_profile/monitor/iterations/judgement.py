@@ -91,6 +91,16 @@ class SlowRank:
     part: str
     total: float
 
+    def as_line(self) -> dict[str, float]:
+        """For every sink, as a line of its own."""
+        return {
+            "monitor/slow_rank": self.rank,
+            "monitor/slow_since": self.since,
+            "monitor/slow_seen": self.iteration,
+            "monitor/slow_by_ms": self.excess,
+            f"monitor/slow_by_ms/{self.part}": self.excess,
+        }
+
 
 @dataclass(slots=True)
 class _Run:

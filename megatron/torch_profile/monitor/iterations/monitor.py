@@ -204,6 +204,7 @@ class Collector:
             if self._said < _MOST_LINES:
                 self._said += 1
                 self._say(slow)
+                self._lines.append(slow.as_line())
         for listener in self.listeners:
             listener(judged, self._judge)
         line = self._intervals.add(judged)

@@ -52,12 +52,15 @@ def find_run(analysis: Analysis) -> RunRecord | None:
     folders = {Path(rank.file).absolute().parent.parent for rank in analysis.ranks}
     if len(folders) != 1:
         return None
-    folder = folders.pop()
+    record = read_run(folders.pop())
+    return record if record.run or record.metrics or record.faults else None
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The record of a run, from its folder; empty where nothing is there."""
     faults: list[str] = []
     run = _read_run(folder / RUN_FILE, faults)
     metrics = _read_metrics(folder / METRICS_FILE, faults)
-    if not run and not metrics and not faults:
-        return None
     return RunRecord(str(folder), run, metrics, tuple(faults))
 
 

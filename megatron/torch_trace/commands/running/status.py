@@ -13,6 +13,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options
+from megatron.torch_trace.inspect.run_history import RunHistory, run_history
 from megatron.torch_trace.inspect.run_state import RunState, WindowState, run_state
 
 _FOLLOW_SECONDS = 2.0
@@ -35,7 +36,7 @@ def command(run: str, follow: bool, as_json: bool) -> None:
     shown: list[str] = []
     while True:
         state = run_state(Path(run))
-        lines = [json.dumps(_document(state))] if as_json else _lines(state)
+        lines = [json.dumps(_document(state, run_history(Path(run))))] if as_json else _lines(state)
         for line in lines:
             if line not in shown:
                 click.echo(line if as_json else wording.visible(line))
@@ -109,7 +110,7 @@ def _iterations(first: int, last: int) -> str:
     return f"{first}" if first == last else f"{first}-{last}"
 
 
-def _document(state: RunState) -> dict[str, Any]:
+def _document(state: RunState, history: RunHistory) -> dict[str, Any]:
     return {
         "schema": 1,
         "plan": state.plan,
@@ -124,5 +125,15 @@ def _document(state: RunState) -> dict[str, Any]:
         "monitor": state.monitor or None,
         "hang_records": [
             {"rank": rank, "iteration": iteration} for rank, iteration in state.hung.items()
+        ],
+        "events": [
+            {
+                "kind": one.kind,
+                "first": one.first,
+                "last": one.last,
+                "says": one.sentence,
+                "run": one.launch,
+            }
+            for one in history.events
         ],
     }

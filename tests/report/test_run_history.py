@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened in a run, from its small files: events, and the picture of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from megatron.torch_trace.commands.running.status import command
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.inspect.run_history import Event, run_history
+from megatron.torch_trace.report.sections.history import sections_of_run, timeline_of
+
+FIRST, SECOND = "20261128-120000", "20261128-180000"
+
+
+def launch(parent: Path, name: str, lines: list[dict[str, Any]], **arguments: Any) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    run = {"world_size": 4, "plan": {"ranks": [0], "windows": []}, "arguments": arguments}
+    (folder / "run.json").write_text(json.dumps(run))
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+def steps(first: int, last: int, ms: float = 100.0) -> list[dict[str, Any]]:
+    return [{"iteration": at, "train/step_time_ms": ms} for at in range(first, last + 1)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two launches of one training, and one of another beside them."""
+    saves = {"save": "/checkpoints/a", "save_interval": 25, "eval_iters": 5, "eval_interval": 40}
+    slow = {
+        "iteration": 34,
+        "monitor/slow_rank": 3,
+        "monitor/slow_since": 31,
+        "monitor/slow_seen": 33,
+        "monitor/slow_by_ms": 41.2,
+        "monitor/slow_by_ms/forward": 41.2,
+    }
+    long = [{"iteration": 41, "train/step_time_ms": 5000.0}]
+    first = launch(tmp_path, FIRST, [*steps(1, 40), slow, *long, *steps(42, 60)], **saves)
+    window = first / "iter-0000010-0000012"
+    window.mkdir()
+    for rank in (0, 1):
+        (window / f"rank-{rank}.pt.trace.json.gz").touch()
+    (first / "requests").mkdir()
+    (first / "requests" / "r.json").write_text("{}")
+    answer = {"state": "done", "says": "recorded iteration 20 on rank 1.", "first": 20, "last": 20}
+    (first / "requests" / "r.answer.json").write_text(json.dumps(answer))
+    (first / "requests" / "s.json").write_text("{}")
+    (first / "hangs").mkdir()
+    for rank in (0, 2):
+        (first / "hangs" / f"rank-{rank}.iter-0000060.hang.json").touch()
+    launch(tmp_path, SECOND, steps(51, 100), **saves)
+    launch(tmp_path, "20261128-190000", steps(1, 5), save="/checkpoints/b")
+    return first
+
+
+def test_what_happened_stands_in_the_order_of_iterations(run: Path) -> None:
+    history = run_history(run)
+    assert [one.name for one in history.launches] == [FIRST, SECOND]
+    assert history.span == (1, 100)
+    assert history.regular == {"checkpoint": 25, "evaluation": 40}
+    assert history.events == (
+        Event("window", 10, 12, "iter-0000010-0000012: traces of ranks 0-1.", FIRST),
+        Event("request", 20, 20, "r: done: recorded iteration 20 on rank 1.", FIRST),
+        Event("slow_rank", 31, 33, "rank 3 is slow: 41.2 ms longer in forward.", FIRST),
+        Event("restart", 51, 51, f"{SECOND} begins.", SECOND),
+        Event("hang", 60, 60, "no iteration ended: hang records of ranks 0, 2.", FIRST),
+        Event("request", None, None, "s: no answer yet.", FIRST),
+    )
+
+
+def test_a_mark_lies_at_its_iteration_and_the_longest_iteration_is_told(run: Path) -> None:
+    timeline = timeline_of(run_history(run))
+    assert timeline is not None
+    assert timeline.told == "Iterations 1 to 100: the median takes 100 ms."
+    marks = {lane.label: [(m.left, m.width) for m in lane.marks] for lane in timeline.lanes}
+    assert marks == {
+        "windows": [(9.0, 3.0)],
+        "requests": [(19.0, 1.0)],
+        "slow ranks": [(30.0, 3.0)],
+        "hangs": [(59.0, 1.0)],
+        "checkpoints": [(24.0, 0.0), (49.0, 0.0), (74.0, 0.0), (99.0, 0.0)],
+        "evaluations": [(39.0, 0.0), (79.0, 0.0)],
+    }
+    assert timeline.restarts == ((500.0, f"{SECOND} begins."),)
+    assert timeline.top == "400 ms"
+    assert timeline.notes[0] == ("1 iteration is longer than the picture is high, the longest 5 s.")
+    curve, after = timeline.paths
+    assert "405.0 0.0" in curve
+    assert curve.startswith("M5.0 120.0")
+    assert after.startswith("M505.0 120.0")
+
+
+def test_the_table_has_the_events_of_status_json(run: Path) -> None:
+    _, events = sections_of_run(run)
+    (table,) = [one for one in events.tables if one]
+    told = [row.cells[2].text for row in table.rows]
+    document = json.loads(CliRunner().invoke(command, [str(run), "--json"]).stdout)
+    assert [one["says"] for one in document["events"]] == told
+    assert document["events"][2] == {
+        "kind": "slow_rank",
+        "first": 31,
+        "last": 33,
+        "says": "rank 3 is slow: 41.2 ms longer in forward.",
+        "run": FIRST,
+    }
+
+
+def test_with_the_monitor_alone_a_point_is_the_median_of_an_interval(tmp_path: Path) -> None:
+    lines = [
+        {
+            "iteration": at + 2,
+            "monitor/iteration": at,
+            "monitor/iteration_ms": 100.0,
+            "monitor/slowest_rank": 1,
+            "monitor/slowest_by_ms": 20.0 if at == 20 else 1.0,
+        }
+        for at in (10, 20, 30)
+    ]
+    history = run_history(launch(tmp_path, FIRST, lines))
+    assert history.launches[0].milliseconds == {10: 100.0, 20: 100.0, 30: 100.0}
+    words = "rank 1 was the slowest of the interval, by 20 ms."
+    assert history.events == (Event("slow_rank", 11, 20, words, FIRST),)
+    timeline = timeline_of(history)
+    assert timeline is not None
+    assert timeline.notes == ("Each point is the median of an interval of the monitor.",)
+
+
+def test_a_run_that_has_logged_nothing_says_so(tmp_path: Path) -> None:
+    (section,) = sections_of_run(launch(tmp_path, FIRST, []))
+    assert section.missing == (
+        "The run has logged no iteration (--torch-profile-monitor, or metrics.jsonl)."
+    )
+
+
+def test_a_hundred_thousand_iterations_are_a_small_picture_that_loses_no_extreme(
+    tmp_path: Path,
+) -> None:
+    lines = steps(1, 100_000)
+    lines[77_777]["train/step_time_ms"] = 250.0
+    timeline = timeline_of(run_history(launch(tmp_path, FIRST, lines)))
+    assert timeline is not None
+    assert len(timeline.paths[0]) < 20_000
+    assert timeline.paths[0].count(" 0.0") == 1
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not the folder of a run"):
+        sections_of_run(tmp_path)
