@@ -68,6 +68,7 @@ class Followers:
         followed: whether a training has been followed in this process, recording or not.
         stepped: whether it had an iteration.
         attached: whether a loop that is not Megatron's has attached itself.
+        process_ends: whether Python has ended the script, and ends what is open.
     """
 
     plan: CapturePlan | None = None
@@ -80,6 +81,7 @@ class Followers:
     followed: bool = False
     stepped: bool = False
     attached: bool = False
+    process_ends: bool = False
 
 
 followers = Followers()

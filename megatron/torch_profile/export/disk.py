@@ -40,8 +40,12 @@ def with_room(export: Export, expected_mb: float, writers: int) -> Export | None
 
     # A thread, because who asks a network file system that hangs cannot be called back.
     asking = threading.Thread(target=ask, name="torch-profile-folder", daemon=True)
-    asking.start()
-    asking.join(_ANSWER_SECONDS)
+    try:
+        asking.start()
+    except RuntimeError:  # the process ends already, and Python starts no thread any more
+        ask()
+    else:
+        asking.join(_ANSWER_SECONDS)
     if not found:
         raise TimeoutError(f"{export.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
     if isinstance(found[0], Exception):

@@ -67,6 +67,11 @@ class Attached:
         with suppress(RuntimeError):
             self._stack.__exit__(type(error) if error else None, error, None)
 
+    def end_of_process(self) -> None:
+        """The script has ended without `detach`."""
+        followers.process_ends = True
+        self.detach()
+
     def begin(self, iteration: int) -> bool:
         """An iteration begins; False if it is none that can follow the one before."""
         if iteration < self.next:
@@ -170,7 +175,7 @@ def attach(
     chunks = [chunk for chunk in chunks if chunk is not None]
     following.record(stack, args, chunks or None, optimizer, lambda: flops_per_iteration, facts)
     _current = attached
-    atexit.register(attached.detach)  # after the recorder's, so called before it
+    atexit.register(attached.end_of_process)  # after the recorder's, so called before it
     return attached
 
 
@@ -205,7 +210,7 @@ def _forget(attached: Attached) -> None:
     global _current
     if _current is attached:
         _current, followers.attached = None, False
-        atexit.unregister(attached.detach)
+        atexit.unregister(attached.end_of_process)
 
 
 _current: Attached | None = None

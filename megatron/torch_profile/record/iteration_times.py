@@ -227,7 +227,11 @@ class IterationTimes:
             name="torch-profile-iterations",
             daemon=True,
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process ends already, and Python starts no thread any more
+            self._thread = None
+            _write(around.target, f"{text}\n", rank)
 
 
 def _say(rank: int, around: _Around, after: _Lengths, undisturbed: UndisturbedIterations) -> None:

@@ -18,6 +18,7 @@ import torch
 from megatron.torch_profile.config import TorchProfileConfig, flag_of
 from megatron.torch_profile.export.endings import Ending
 from megatron.torch_profile.export.native_profiler import native_profiler
+from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks import cuda_graphs
 
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
@@ -35,12 +36,14 @@ class Circumstances:
         graphs: CUDA graphs are replayed, or will be.
         memory_is_limited: an allocation may fail, and a failure in C++ ends the process.
         few_files: the limit on open files leaves no room for a thread that saves a trace.
+        process_ends: Python has ended the script, and starts neither thread nor fork any more.
     """
 
     thread_may_stop: bool = True
     graphs: bool = False
     memory_is_limited: bool = False
     few_files: bool = False
+    process_ends: bool = False
 
     @classmethod
     def now(cls) -> Circumstances:
@@ -50,6 +53,7 @@ class Circumstances:
             graphs=cuda_graphs.in_use(),
             memory_is_limited=_memory_is_limited(),
             few_files=_few_files(),
+            process_ends=followers.process_ends,
         )
 
 
@@ -77,9 +81,9 @@ def decide(
         now: the circumstances.
         before: what was decided when the window was prepared, if it is about to end.
     """
-    if before is not None and not before.ending.beside:
+    if before is not None and not before.ending.beside and not now.process_ends:
         return before
-    if config.export == "sync":
+    if config.export == "sync" or now.process_ends:
         return Decision(Ending.TRAINING)
     why = _why_no_thread(config, now)
     return Decision(Ending.THREAD) if why is None else Decision(Ending.FORK, why)

@@ -55,6 +55,9 @@ AT_THE_END: list[tuple[Decision, dict[str, bool], Ending, str | None]] = [
     (Decision(thread), {"graphs": True}, fork, GRAPHS),
     (Decision(thread), {"memory_is_limited": True}, fork, MEMORY),
     (Decision(thread), {"few_files": True}, fork, FILES),
+    # Python has ended the script: no thread and no fork can be had.
+    (Decision(thread), {"process_ends": True}, training, None),
+    (Decision(fork, GRAPHS), {"graphs": True, "process_ends": True}, training, None),
     # It was prepared for the thread that trains: no other may stop it, whatever has become better.
     (Decision(fork, FILES), {}, fork, FILES),
     (Decision(fork, MEMORY), {"graphs": True}, fork, MEMORY),
