@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformer Engine under the profiler: a layer by itself, and training in bf16 and in FP8.
 
-    python benchmarks/with_transformer_engine.py RUNS [--seconds 100] [--only versions layer bf16 fp8]
+    python benchmarks/with_transformer_engine.py RUNS [--seconds 100] [--only bf16 fp8]
 
 Needs a GPU and Transformer Engine. `layer` is `examples/component/layer.yaml` and the norm and the
 attention of Transformer Engine beside those of torch. `bf16` and `fp8` train a small GPT for 20
