@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from command_line import invoked
 from snapshot_builder import GIB, MIB, SnapshotBuilder, block, frames
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer, memory
@@ -86,6 +88,55 @@ def test_a_failed_request_that_no_free_pieces_would_hold_asks_to_hold_less(tmp_p
     built.entry("oom", size=GIB, device_free=300 * MIB)
     (found,) = memory_findings(answered(built, tmp_path))
     assert "--recompute-granularity selective" in found.advice
+
+
+def seen_failing(folder: Path, **more: object) -> Path:
+    """A snapshot without a history, and beside it what capture saw of the error."""
+    built = SnapshotBuilder()
+    built.segment(block(GIB), block(200 * MIB, state="inactive"))
+    path = built.write(folder / "rank-0.iter-0000001.memory_snapshot.pickle")
+    seen = {
+        "schema": 1,
+        "device": 0,
+        "iteration": 1,
+        "phase": "forward micro-batch 0",
+        "module": "decoder.layers.1.mlp: MLP",
+        "stack": ["mlp.py:3 forward"],
+        "requested_bytes": GIB,
+        "free_bytes": 900 * MIB,
+    }
+    beside = folder / "rank-0.iter-0000001.live_bytes.json"
+    beside.write_text(json.dumps(seen | more))
+    return path
+
+
+def test_an_error_that_capture_saw_is_found_without_a_history(tmp_path: Path) -> None:
+    (answer,) = memory(seen_failing(tmp_path))
+    (found,) = memory_findings(answer)
+    assert found.sentence == (
+        "A request for 1.07 GB failed (iteration 1, forward micro-batch 0, decoder.layers.1.mlp: "
+        "MLP): the GPU had 944 MB free, the allocator held 210 MB between blocks in use."
+    )
+    assert found.advice.startswith("The free pieces and what the GPU had free would have been")
+    assert "which code holds the 1.07 GB that have no owner" in found.advice
+    shown = invoked("memory", tmp_path).output
+    assert "no owner and no stack" in shown
+    assert invoked("memory", tmp_path, "--fit").output.startswith(
+        "What fits is unknown: rank 0 ran out of memory, so its peak was never reached;"
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [{"requested_bytes": "x"}, {"free_bytes": None}, {"device": 1}, {"device": []}]
+)
+def test_what_capture_does_not_write_is_no_error(tmp_path: Path, more: dict[str, object]) -> None:
+    (answer,) = memory(seen_failing(tmp_path, **more))
+    assert answer.out_of_memory == ()
+
+
+def test_of_a_snapshot_without_a_history_nothing_tells_what_grows(tmp_path: Path) -> None:
+    seen_failing(tmp_path, requested_bytes=None)
+    assert "the snapshot of rank 0 has no history" in invoked("memory", tmp_path, "--fit").output
 
 
 def test_requests_to_cuda_in_the_steady_state_are_a_finding(tmp_path: Path) -> None:

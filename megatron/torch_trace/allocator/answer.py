@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.cuda_memory.failures import OutOfMemory, failures_of
 from megatron.torch_trace.allocator.cuda_memory.requests import CudaRequests, cuda_requests
 from megatron.torch_trace.allocator.device_memory import DeviceMemory, device_memory
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
@@ -17,31 +16,13 @@ from megatron.torch_trace.allocator.growth import Growth, growth_of
 from megatron.torch_trace.allocator.held import Held, held_by
 from megatron.torch_trace.allocator.holders import Holder
 from megatron.torch_trace.allocator.memory_files import find_memory_files, is_snapshot
-from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
+from megatron.torch_trace.allocator.snapshot import Snapshot
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
-from megatron.torch_trace.allocator.stack_table import Stack, shortened
 from megatron.torch_trace.allocator.trace_memory import read_trace_memory
 from megatron.torch_trace.allocator.usage import Usage
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.reader import NotATraceError
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfMemory:
-    """A request that the GPU had no memory for.
-
-    Args:
-        time: ns since 1970; 0 where the history has no times.
-        requested: bytes.
-        device_free: bytes that CUDA said were free.
-        stack: who asked, the innermost frame first.
-    """
-
-    time: int
-    requested: int
-    device_free: int
-    stack: Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +164,7 @@ def _answer(memory: DeviceMemory) -> MemoryAnswer:
         at_end=at_end,
         fragmentation=fragmentation_of(snapshot, memory.device) if snapshot.has_blocks else None,
         growth=growth_of(snapshot, history, allocations),
-        out_of_memory=_out_of_memory(snapshot, history),
+        out_of_memory=failures_of(snapshot, history, memory.device),
         entries=len(history),
         seconds=(history.time[-1] - history.time[0]) / 1e9 if len(history) else 0.0,
         cuda=cuda_requests(snapshot, history),
@@ -191,16 +172,4 @@ def _answer(memory: DeviceMemory) -> MemoryAnswer:
         cut_short=snapshot.cut_short,
         odd=snapshot.odd,
         expandable=bool(snapshot.settings.get("expandable_segments")),
-    )
-
-
-def _out_of_memory(snapshot: Snapshot, history: History) -> tuple[OutOfMemory, ...]:
-    return tuple(
-        OutOfMemory(
-            time=int(history.time[row]),
-            requested=int(history.size[row]),
-            device_free=int(history.address[row]),
-            stack=shortened(snapshot.stacks.python(int(history.stack[row]))),
-        )
-        for row in np.flatnonzero(history.action == Action.OOM)
     )

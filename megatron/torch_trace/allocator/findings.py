@@ -50,14 +50,23 @@ def _out_of_memory(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
         return
     last = answer.out_of_memory[-1]
     free = answer.fragmentation.scattered if answer.fragmentation else 0
-    where = f" in {last.stack[0]}" if last.stack else ""
-    fits = free >= last.requested
+    where = f" ({last.where})" if last.where else f" in {last.stack[0]}" if last.stack else ""
+    # What CUDA has free can be mapped behind them; more than was asked for is of another's limit.
+    mapped = last.device_free if last.device_free < last.requested else 0
+    fits = free + mapped >= last.requested
     advice = (
-        "The free memory between blocks would have been enough, were it in one piece: set "
+        "The free pieces and what the GPU had free would have been enough, were they one: set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."
         if fits and not answer.expandable
         else _LESS_MEMORY
     )
+    nameless = answer.categories.get(Category.UNKNOWN, 0)
+    if not answer.entries and nameless:
+        advice += (
+            f" No history was kept, so nothing tells which code holds the {size(nameless)} that "
+            "have no owner, activations and temporaries: record the failing iteration with "
+            "`--torch-profile-memory-snapshot` (`--torch-profile-iterations`) to have it named."
+        )
     yield MemoryFinding(
         "out_of_memory",
         "high",

@@ -92,6 +92,7 @@ def _answer(rank: RankMemory, most: int) -> dict[str, Any]:
                 "at_ns": failed.time or None,
                 "requested_bytes": failed.requested,
                 "device_free_bytes": failed.device_free,
+                "where": failed.where or None,
                 "stack": list(failed.stack),
             }
             for failed in one.out_of_memory

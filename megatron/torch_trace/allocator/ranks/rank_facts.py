@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
+from megatron.torch_trace.allocator.cuda_memory.failures import live_bytes_beside
 from megatron.torch_trace.allocator.ranks.shape import Shape, arguments_of, shape_of
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.json_object import read_object
@@ -22,7 +23,6 @@ from megatron.torch_trace.files.sources import rank_in_name, read_metadata
 from megatron.torch_trace.format.file_names import RUN_FILE, TraceName
 from megatron.torch_trace.reader import Metadata
 
-_SNAPSHOT, _LIVE_BYTES = ".memory_snapshot.pickle", ".live_bytes.json"
 _FOLDERS = 3
 """From `artifacts/` to the run's folder."""
 
@@ -73,7 +73,7 @@ def facts_of(answer: MemoryAnswer) -> RankFacts:
     coordinates = _of_the_run(run, answer.rank) or (metadata.coordinates if metadata else {})
     arguments, layout = run.get("arguments"), run.get("layout")
     argv = metadata.own.get("argv") if metadata else None
-    seen = _live_bytes(answer.path)
+    seen = live_bytes_beside(answer.path)
     return RankFacts(
         coordinates,
         _capacity(metadata, answer.device) or _positive(seen.get("total_bytes")),
@@ -90,15 +90,6 @@ def _run(path: Path) -> tuple[dict[str, Any], Path]:
         with suppress(OSError, ValueError):
             return read_object(folder / RUN_FILE), folder
     return {}, path.absolute().parent
-
-
-def _live_bytes(path: Path) -> dict[str, Any]:
-    """What capture wrote of an out-of-memory error beside its snapshot; {} of other snapshots."""
-    stem, found, _ = path.name.partition(_SNAPSHOT)
-    if found:
-        with suppress(OSError, ValueError):
-            return read_object(path.with_name(stem + _LIVE_BYTES))
-    return {}
 
 
 def _positive(value: Any) -> int | None:

@@ -68,9 +68,10 @@ def _print_categories(console: Console, one: MemoryAnswer) -> None:
 
 def _print_holders(console: Console, one: MemoryAnswer, top: int) -> None:
     table = terminal.table("holder", "bytes", "blocks", "for", "stack", right=(1, 2))
+    without = "allocated before the history" if one.entries else "no owner and no stack"
     for holder in one.holders[:top]:
         table.add_row(
-            terminal.literal(holder.module or "allocated before the history"),
+            terminal.literal(holder.module or without),
             wording.size(holder.size),
             f"{holder.blocks:,}",
             holder.category.words,
