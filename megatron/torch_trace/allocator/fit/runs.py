@@ -35,7 +35,10 @@ def fit_of_runs(ranks: Sequence[RankMemory], moments: Sequence[Moments]) -> Fit 
                 "fits, with a smaller micro-batch."
             )
         if not answer.entries:
-            return f"the snapshot of {whose} has no history, so nothing tells what grows with the micro-batch."
+            return (
+                f"the snapshot of {whose} has no history, so nothing tells what grows with the "
+                "micro-batch."
+            )
     seen = [one.rank.facts.outside for one in first if one.rank.facts.outside is not None]
     outside = max(seen) if seen else outside_of_torch(Path(next(iter(runs))))
     return fit_of(first, others, outside)
