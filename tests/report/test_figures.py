@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.figures.heat_map import PARTS, heat_figure
 from megatron.torch_trace.report.figures.link_speeds import link_of
 from megatron.torch_trace.report.figures.message_sizes import message_figure
+from megatron.torch_trace.report.figures.module_icicle import module_icicle
 from megatron.torch_trace.report.figures.path_strip import path_strip
 from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
 from megatron.torch_trace.report.figures.schedule import schedule_figure
 from megatron.torch_trace.report.figures.time_budget import time_budget
 from megatron.torch_trace.report.html import render_html
 from megatron.torch_trace.report.json_document import document
+from megatron.torch_trace.report.module_nodes import module_nodes
 
 SLEEPER = Path(__file__).parents[1] / "data" / "analysis" / "dp4-rank2-slow"
 
@@ -179,6 +182,23 @@ def test_the_critical_path_is_a_strip_of_its_parts(tp2pp2: Analysis) -> None:
     assert [share for _, _, share in strip.shares] == ["75 %", "25 %"]
     assert [one["time_ns"] for one in document(analysis)["critical_path"]] == [30, 10]
     assert path_strip(tp2pp2) is None
+
+
+def test_modules_are_an_icicle_as_wide_as_their_work(spans: Analysis) -> None:
+    rank = spans.ranks[0]
+    figure = module_icicle(rank, "rank 0", 1)
+    assert figure is not None
+    whole = document(spans)["ranks"][0]["module_account"]["gpu_ns"]
+    roots = [node for node in module_nodes(rank.modules) if node.total_ns]
+    (first, *_) = figure.parts
+    assert first.depth == 0
+    assert first.width == pytest.approx(100 * roots[0].total_ns / whole, abs=0.01)
+    # No part stands out of the module above it.
+    for above, below in pairwise(figure.parts):
+        if below.depth > above.depth:
+            assert above.left <= below.left
+            assert below.left + below.width <= above.left + above.width + 0.02
+    assert module_icicle(replace(rank, modules=()), "rank 0", 1) is None
 
 
 def test_of_1024_ranks_the_page_stays_below_three_megabytes(spans: Analysis) -> None:

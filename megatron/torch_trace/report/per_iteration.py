@@ -9,6 +9,9 @@ from megatron.torch_trace.report.tables import Cell, Column, Row, Table
 from megatron.torch_trace.wording import NONE, count, milliseconds, number, size
 
 MS, COUNT, BYTES = "ms", "count", "bytes"
+_TOTAL = "total ms"
+_OF_TIMES = "; times of an iteration"
+"""Of a table with shares of the window."""
 
 
 def in_an_iteration(table: Table, steps: int) -> Table:
@@ -25,7 +28,8 @@ def in_an_iteration(table: Table, steps: int) -> Table:
     summed = [n for n, column in enumerate(table.columns) if column.sums]
     if not summed:
         return table
-    main = next((n for n in summed if table.columns[n].sums == MS), None)
+    times = [n for n in summed if table.columns[n].sums == MS]
+    main = next((n for n in times if table.columns[n].title == _TOTAL), next(iter(times), None))
     columns = [_column(one) for one in table.columns]
     rows = [_cells(row, table.columns, steps) for row in table.rows]
     if main is not None:
@@ -35,7 +39,7 @@ def in_an_iteration(table: Table, steps: int) -> Table:
             cells.insert(main + 1, Cell(whole.text.partition(" ")[0], sort=whole.sort))
     return replace(
         table,
-        caption=f"{table.caption}, in an iteration",
+        caption=f"{table.caption}{_OF_TIMES if 'window' in table.caption else ', in an iteration'}",
         brief=_heading(table.brief),
         columns=tuple(columns),
         rows=tuple(

@@ -9,7 +9,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.wording import duration, percent
 
 _DECIMALS = 3
-_LEAST_NAMED = 9.0
+_LEAST_NAMED = 4.0
 """Width in % from which on a part has room for words."""
 KINDS = (("cpu", "CPU"), ("compute", "GPU computes or copies"), ("communication", "communication"))
 

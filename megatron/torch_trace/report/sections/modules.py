@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.ranges import STACKS
 from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.report.figures.module_icicle import module_icicle
 from megatron.torch_trace.report.module_nodes import ModuleNode, Path, module_nodes, walk
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import stage_work
@@ -59,7 +60,10 @@ def section(subject: Subject) -> Section:
     trees = [_tree(rank, label(rank, shown), 2 * subject.top) for rank in shown]
     stages, classes = stage_work.tables(analysis)
     tables = [*trees, stages, classes]
-    return Section("modules", title, tables=tables, data=stage_work.figure(analysis))
+    steps = len(analysis.summary.steps)
+    icicles = [module_icicle(rank, label(rank, shown), steps) for rank in shown]
+    data = {**stage_work.figure(analysis), "icicles": [one for one in icicles if one]}
+    return Section("modules", title, tables=tables, data=data if data["icicles"] else {})
 
 
 def _tree(rank: RankResult, name: str, most: int) -> Table:

@@ -137,6 +137,7 @@
   order.addEventListener("change", arrange);
   addEventListener("resize", draw);
   new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  matchMedia("print").addEventListener("change", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   arrange();
 })();

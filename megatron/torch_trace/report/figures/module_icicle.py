@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules as an icicle: below each module its parts, each as wide as the GPU work it launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes
+from megatron.torch_trace.report.tables import At, at
+from megatron.torch_trace.wording import duration, flop_rate, percent
+
+_DECIMALS = 2
+_LEAST_WIDTH, _LEAST_NAMED = 0.3, 3.0
+"""In %: what is narrower cannot be seen, or cannot be read."""
+_MOST_DEPTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Icicle:
+    """One module; left and width are % of all GPU work.
+
+    Args:
+        depth: 0 of the outermost modules.
+        speed: `slow`, `medium` or `fast` by its FLOP/s beside the fastest module's; "" if unknown.
+    """
+
+    left: float
+    width: float
+    depth: int
+    label: str
+    told: str
+    speed: str
+    at: At | None
+
+
+@dataclass(frozen=True, slots=True)
+class IcicleFigure:
+    """The modules of a rank."""
+
+    caption: str
+    rows: int
+    parts: tuple[Icicle, ...]
+
+
+def module_icicle(rank: RankResult, name: str, steps: int) -> IcicleFigure | None:
+    """None where modules launched no GPU work.
+
+    Args:
+        rank: whose modules.
+        name: what it is called, `rank 0, stage 0`.
+        steps: of the window; times are those of an iteration.
+    """
+    roots = [node for node in module_nodes(rank.modules) if node.total_ns]
+    account = rank.module_account
+    whole = max(account.gpu_ns if account else 0, sum(node.total_ns for node in roots))
+    if not roots or not whole:
+        return None
+    speeds = [node.tflops or 0.0 for node in roots]
+    fastest = max([*speeds, *(node.tflops or 0.0 for node in _below(roots))], default=0.0)
+    drawing = _Drawing(rank.rank, whole, max(1, steps), fastest)
+    parts = tuple(drawing.parts(roots, 0, 0.0))
+    title = f"{name[0].upper()}{name[1:]}: modules by the GPU work that they launched"
+    return IcicleFigure(title, 1 + max(one.depth for one in parts), parts) if parts else None
+
+
+def _below(nodes: list[ModuleNode]) -> Iterator[ModuleNode]:
+    for node in nodes:
+        yield from node.children
+        yield from _below(node.children)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    rank: int
+    whole: int
+    steps: int
+    fastest: float
+
+    def parts(self, nodes: list[ModuleNode], depth: int, left: float) -> Iterator[Icicle]:
+        """The modules of a level from the left, each with what is below it."""
+        for node in nodes:
+            width = 100 * node.total_ns / self.whole
+            if width < _LEAST_WIDTH or depth >= _MOST_DEPTH:
+                continue
+            yield self._part(node, depth, left, width)
+            yield from self.parts([one for one in node.children if one.total_ns], depth + 1, left)
+            left += width
+
+    def _part(self, node: ModuleNode, depth: int, left: float, width: float) -> Icicle:
+        rate = node.tflops
+        speed = f", {flop_rate(rate)} TFLOP/s" if rate else ""
+        moments = [row.longest for row in node.rows if row.longest]
+        longest = max(moments, key=lambda one: one.duration_ns, default=None)
+        return Icicle(
+            round(left, _DECIMALS),
+            round(width, _DECIMALS),
+            depth,
+            node.name if width >= _LEAST_NAMED else "",
+            f"{'.'.join(node.path)}: {duration(node.total_ns / self.steps)} an iteration, "
+            f"{percent(node.total_ns / self.whole)} of the GPU work{speed}",
+            self._speed(rate),
+            at(self.rank, longest),
+        )
+
+    def _speed(self, rate: float | None) -> str:
+        if not rate or not self.fastest:
+            return ""
+        part = rate / self.fastest
+        return "fast" if part >= 2 / 3 else "medium" if part >= 1 / 3 else "slow"
