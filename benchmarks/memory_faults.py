@@ -58,21 +58,25 @@ class Part:
         flags: of it.
         judge: what should be so.
         gpus: one process each.
+        alone: it makes sense with one rank, too, where there is only one GPU.
         environment: variables of it.
         fault: see `Training`.
         limit: bytes that torch may have.
         ends: how it should end.
-        losses: they are those of the part `plain`.
+        losses: they are those of the part `plain`, as far as it goes.
+        iterations: of the training.
     """
 
     flags: str
     judge: Judge = peaks
     gpus: int = 1
+    alone: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     fault: str = ""
     limit: int | None = None
     ends: str = "trained"
     losses: bool = False
+    iterations: int = LAST + 2
 
 
 PARTS = {
@@ -83,8 +87,9 @@ PARTS = {
         environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     ),
     "no-caching": Part(
-        f"{WINDOW} --torch-profile-memory-snapshot --torch-profile-on-oom", no_caching,
-        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, losses=True,
+        f"--torch-profile --torch-profile-iterations {FIRST}-{FIRST} "
+        "--torch-profile-memory-snapshot --torch-profile-on-oom", no_caching,
+        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, losses=True, iterations=FIRST + 1,
     ),
     "history": Part(
         f"{WINDOW} --torch-profile-memory-snapshot", history, fault="history", losses=True
@@ -94,19 +99,22 @@ PARTS = {
         ends="out of memory",
     ),
     "pp2": Part(f"{TIMELINE} --pipeline-model-parallel-size 2", ramp, 2),
-    "tp2": Part(f"{TIMELINE} --tensor-model-parallel-size 2 --sequence-parallel", gpus=2),
+    "tp2": Part(
+        f"{TIMELINE} --tensor-model-parallel-size 2 --sequence-parallel --normalization RMSNorm",
+        gpus=2,
+    ),
     "dp2": Part(
         f"{TIMELINE} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
         gpus=2,
     ),
     "fsdp2": Part(
-        f"{TIMELINE} {SHARDED} --use-torch-fsdp2 --ckpt-format torch_dist", gpus=2,
+        f"{TIMELINE} {SHARDED} --use-torch-fsdp2 --ckpt-format torch_dist", gpus=2, alone=True,
         environment=SEVERAL_QUEUES,
     ),
     "megatron-fsdp": Part(
         f"{TIMELINE} {SHARDED} --use-megatron-fsdp --use-distributed-optimizer "
         "--data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor",
-        gpus=2, environment=SEVERAL_QUEUES,
+        gpus=2, alone=True, environment=SEVERAL_QUEUES,
     ),
 }  # fmt: skip
 
@@ -122,7 +130,7 @@ def main() -> None:
     began = time.monotonic()
     have = 0 if options.cpu else visible_gpus()
     names = options.only or [
-        name for name, part in PARTS.items() if options.cpu or part.gpus <= have
+        name for name, part in PARTS.items() if options.cpu or part.alone or part.gpus <= have
     ]
     trainings = {
         name: _started(options.runs / name, PARTS[name], number, have, options)
@@ -143,7 +151,8 @@ def main() -> None:
                 part.judge(training, verdict)
             if part.losses and "plain" in trainings:
                 plain_ended.wait(max(0.0, began + options.seconds - time.monotonic()))
-                same = losses_of(training) == losses_of(trainings["plain"])
+                found, plain = losses_of(training), losses_of(trainings["plain"])
+                same = bool(found) and found == plain[: len(found)]
                 verdict.hold("losses the same to the bit" if same else "other losses", right=same)
         except Exception as error:
             verdict.hold(f"{type(error).__name__}: {error}", right=False)
@@ -169,13 +178,14 @@ def _started(
     folder: Path, part: Part, number: int, have: int, options: argparse.Namespace
 ) -> Training:
     one = number % have if have else None
-    gpus = [one] if part.gpus == 1 else list(range(part.gpus)) if have else [None] * part.gpus
-    batch = MICROBATCHES * (1 if "pipeline" in part.flags else part.gpus)
-    if "tensor" in part.flags:
-        batch = MICROBATCHES
+    count = min(part.gpus, have or part.gpus)
+    gpus = [one] if count == 1 else list(range(count)) if have else [None] * count
+    batch = MICROBATCHES * (1 if "-model-parallel-size" in part.flags else count)
     written = f"--torch-profile-dir {folder}" if "--torch-profile" in part.flags else ""
     training = Training(
-        folder, f"--train-iters {LAST + 2} --global-batch-size {batch} {part.flags} {written}",
+        folder,
+        f"--train-iters {part.iterations} --lr-decay-iters {LAST + 2} "
+        f"--global-batch-size {batch} {part.flags} {written}",
         gpus, options.port + number, TINY if options.cpu else USUAL,
         environment=part.environment, fault=part.fault,
     )  # fmt: skip
