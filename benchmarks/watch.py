@@ -167,7 +167,8 @@ class Launch:
             "--num-layers", str(layers), "--hidden-size", str(hidden),
             "--num-attention-heads", str(heads), "--seq-length", str(sequence),
             "--max-position-embeddings", str(sequence), "--micro-batch-size", "1",
-            "--global-batch-size", str(2 * options.ranks // 2), "--tensor-model-parallel-size", "2",
+            "--global-batch-size", str(max(2, options.ranks)),
+            "--tensor-model-parallel-size", str(min(2, options.ranks)),
             "--train-iters", str(LATEST), "--lr", "1e-4", "--bf16", "--mock-data",
             "--tokenizer-type", "NullTokenizer", "--log-interval", "50",
             "--vocab-size", "256" if options.quick else "8000",
@@ -307,7 +308,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--quick", action="store_true", help="a small model")
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
-    parser.add_argument("--ranks", type=int, default=2, help="2 or 4 [default: %(default)s]")
+    parser.add_argument("--ranks", type=int, default=2, help="1, 2 or 4 [default: %(default)s]")
     parser.add_argument("--times", type=float, default=1.0, help="longer sleeps, on a busy CPU")
     parser.add_argument("--seconds", type=float, default=98)
     options = parser.parse_args()

@@ -36,8 +36,9 @@ class TwoRanks:
 
 @pytest.mark.parametrize("faulty", [0, 1])
 @pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize("ahead", [False, True])
 def test_of_two_ranks_the_one_that_skips_a_reduction_is_named(
-    tmp_path: Path, faulty: int, layer: int
+    tmp_path: Path, faulty: int, layer: int, ahead: bool
 ) -> None:
     job, other = TwoRanks(), 1 - faulty
     job.healthy(3)
@@ -47,11 +48,15 @@ def test_of_two_ranks_the_one_that_skips_a_reduction_is_named(
             job.call(faulty, "tp0")
     job.call(other, "dp0", size=99, state="scheduled")  # its CPU is ahead
     job.call(faulty, "dp0", size=99, state="scheduled")
+    if ahead:  # its CPU has begun the next iteration, in which the number comes again
+        job.call(faulty, "tp0", state="scheduled")
+        job.call(faulty, "tp0", state="scheduled")
     answer = hang(job.built.write(tmp_path))
     assert answer.culprits == (faulty,)
     assert answer.verdict == (
-        f"Rank {faulty} never called tensor-parallel all_reduce 16, in which rank {other} waits."
+        f"Rank {faulty} calls data-parallel all_reduce 4 where it usually calls tensor-parallel all_reduce, and rank {other} waits for it."
     )
+    assert [one.cause.value for one in answer.blames] == ["left_usual_order"]
 
 
 @pytest.mark.parametrize("faulty", [0, 1])
@@ -71,6 +76,24 @@ def test_of_two_ranks_the_one_with_another_size_is_named(
     assert answer.verdict == (
         f"Rank {faulty} calls tensor-parallel all_reduce 13 with [[64]] [BFloat16] [[64]], where rank {other} calls all_reduce [[4096]] [BFloat16] [[4096]]."
     )
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_a_smaller_collective_that_is_complete_makes_a_later_one_hang(
+    tmp_path: Path, faulty: int
+) -> None:
+    # As NCCL does: what is left of the larger one is taken for the next, until the last lacks some.
+    job, other = TwoRanks(), 1 - faulty
+    job.healthy(3)
+    for at in range(LAYERS):
+        job.call(other, "tp0", state="scheduled" if at == LAYERS - 1 else "completed")
+        job.call(faulty, "tp0", size=2048 if at == 1 else 4096)
+    job.call(faulty, "dp0", size=99, state="scheduled")
+    job.call(faulty, "tp0", state="scheduled")
+    answer = hang(job.built.write(tmp_path))
+    assert answer.culprits == (faulty,)
+    assert [one.cause.value for one in answer.blames] == ["different_call"]
+    assert answer.verdict.startswith(f"Rank {faulty} calls tensor-parallel all_reduce 14 with")
 
 
 def test_an_iteration_in_which_both_call_more_than_usual_is_nobodys_fault(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class Heartbeat:
         iteration: the one that runs; 0 before the first.
         since_ns: when it began, or when the last pause in it ended; `time.monotonic_ns`.
         paused: what runs in place of an iteration, such as `evaluation`; None in an iteration.
+        paused_ns: when the last pause began.
         logged: the last iteration in Megatron's log, and when, ns since 1970.
         thread: the one that trains.
 
@@ -55,6 +56,7 @@ class Heartbeat:
         self.iteration = 0
         self.since_ns = time.monotonic_ns()
         self.paused: str | None = None
+        self.paused_ns = self.since_ns
         self.logged: tuple[int, int] | None = None
         self.thread = threading.get_ident()
 
@@ -68,6 +70,7 @@ class Heartbeat:
 
     def begin_pause(self, name: str) -> None:
         """Evaluation or a checkpoint begins."""
+        self.paused_ns = time.monotonic_ns()
         self.paused = name
         self._disturbed = True
         if self.clock is not None:

@@ -7,14 +7,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, dimension_of
+from megatron.torch_trace.analysis.communication.dimensions import dimension_of
+from megatron.torch_trace.flight_recorder.call_names import call_words
 from megatron.torch_trace.flight_recorder.hang_files import (
     LastHang,
     hang_files,
     read_last_hang,
 )
-from megatron.torch_trace.flight_recorder.positions import Position, blames_by_position, position_of
-from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
+from megatron.torch_trace.flight_recorder.positions import (
+    GPU,
+    Position,
+    blames_by_position,
+    position_of,
+)
+from megatron.torch_trace.flight_recorder.record import Call, FlightRecord
 from megatron.torch_trace.flight_recorder.record_file import read_records
 from megatron.torch_trace.flight_recorder.waiting import Blame, Cause, Joined
 from megatron.torch_trace.wording import ranks as rank_list
@@ -144,27 +150,6 @@ def _no_fault_by_position(last: LastHang, positions: dict[int, Position]) -> str
     return "All ranks wait in collectives, and no rank differs from most: see where each one waits."
 
 
-def call_words(call: Call, groups: dict[str, Group]) -> str:
-    """`tensor-parallel all_reduce 8,112`; of a group that nobody described `all_reduce 3 of group
-    17`."""
-    name = call.name.strip("_")
-    if not call.group:  # known by a Python stack alone
-        where, _, function = call.stack[0].rpartition(" ")
-        return f"{name}, {where.rpartition('/')[2]} {function}".strip(", ")
-    group = groups.get(call.group, Group(call.group, "", ()))
-    if call.is_transfer:
-        name = name.partition(" ")[0]
-        where = "" if call.peer is None else f" {'to' if name == 'send' else 'from'} {call.peer}"
-        return f"{_adjective(group)} {name}{where}"
-    return f"{_adjective(group)} {name} {call.sequence:,}"
-
-
-def _adjective(group: Group) -> str:
-    dimension = dimension_of(group.description)
-    known = ADJECTIVES.get(dimension)
-    return known or (group.description or f"group {group.name}")
-
-
 def _state(rank: int, joined: Joined) -> RankState:
     calls = [call for mine in joined.pending.get(rank, {}).values() for call in mine]
     if not calls:
@@ -191,9 +176,10 @@ def _sentences(
 
 def _and_is(blame: Blame, positions: dict[int, Position]) -> str:
     position = positions.get(blame.rank)
-    if position is None or blame.cause is not Cause.NEVER_CALLED:
+    if position is None or blame.cause not in _WAIT_ELSEWHERE:
         return ""
-    waits = f"waits in {position.collective}" if position.collective else "is"
+    word = "for" if position.collective == GPU else "in"
+    waits = f"waits {word} {position.collective}" if position.collective else "is"
     return f" It {waits} {position.words}."
 
 
@@ -211,6 +197,7 @@ def _are_elsewhere(who: tuple[int, ...], positions: dict[int, Position]) -> str:
 
 
 _MOST_PLACES = 4
+_WAIT_ELSEWHERE = (Cause.NEVER_CALLED, Cause.LEFT_ORDER)
 
 
 def _together(blames: Sequence[Blame], joined: Joined, positions: dict[int, Position]) -> str:
@@ -243,6 +230,11 @@ def _alone(one: Blame, joined: Joined) -> str:
             f"{'call' if len(one.waits) > 1 else 'calls'} {one.usual}."
         )
     wait = "wait" if len(one.waits) > 1 else "waits"
+    if one.cause is Cause.LEFT_ORDER:
+        return (
+            f"Rank {one.rank} calls {what} where it usually calls {one.usual}, and {others} "
+            f"{wait} for it."
+        )
     return f"Rank {one.rank} never called {what}, in which {others} {wait}."
 
 
@@ -293,5 +285,9 @@ _ADVICE = {
     Cause.NEVER_CALLED: (
         "Look for a branch that skips the collective on that rank, and for ranks that call "
         "collectives of two groups in different orders."
+    ),
+    Cause.LEFT_ORDER: (
+        "Look for a branch that skips a collective on that rank, or calls one more, in this "
+        "iteration."
     ),
 }

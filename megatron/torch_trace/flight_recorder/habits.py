@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.flight_recorder.record import Call
 
@@ -20,7 +21,20 @@ _MOST_RANKS = 64
 """Whose habits are looked at."""
 
 
-def unusual_calls(calls: Mapping[int, Sequence[Call]]) -> dict[int, Call]:
+@dataclass(frozen=True, slots=True)
+class Unusual:
+    """A call that breaks a rank's habit.
+
+    Args:
+        call: this one.
+        usual: what followed on the same row of calls before.
+    """
+
+    call: Call
+    usual: Call
+
+
+def unusual_calls(calls: Mapping[int, Sequence[Call]]) -> dict[int, Unusual]:
     """By rank, the first call that breaks the rank's habit, and that breaks no other rank's.
 
     Args:
@@ -30,10 +44,10 @@ def unusual_calls(calls: Mapping[int, Sequence[Call]]) -> dict[int, Call]:
     for rank, mine in [*calls.items()][:_MOST_RANKS]:
         kept = mine[-_MOST_CALLS:]
         kinds = [(call.group, call.name, call.sizes) for call in kept]
-        breaks[rank] = [kept[at] for at in _breaks(kinds)]
+        breaks[rank] = [Unusual(kept[at], kept[usual]) for at, usual in _breaks(kinds)]
     # Evaluation is an unusual row of calls on all ranks.
-    callers = Counter(_same(call) for mine in breaks.values() for call in mine)
-    own = {rank: [c for c in mine if callers[_same(c)] == 1] for rank, mine in breaks.items()}
+    callers = Counter(_same(one.call) for mine in breaks.values() for one in mine)
+    own = {r: [one for one in mine if callers[_same(one.call)] == 1] for r, mine in breaks.items()}
     return {rank: mine[0] for rank, mine in own.items() if mine}
 
 
@@ -41,8 +55,8 @@ def _same(call: Call) -> tuple[str, int, str, str]:
     return call.group, call.sequence, call.name, call.sizes
 
 
-def _breaks(kinds: Sequence[tuple[str, str, str]]) -> list[int]:
-    """Calls that are not what followed on the longest row of equal calls before."""
+def _breaks(kinds: Sequence[tuple[str, str, str]]) -> list[tuple[int, int]]:
+    """Calls that are not what followed on the longest row of equal calls before, and that."""
     import numpy as np
 
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
@@ -52,8 +66,9 @@ def _breaks(kinds: Sequence[tuple[str, str, str]]) -> list[int]:
     found = []
     for at, kind in enumerate(code):
         longest = int(row[:at].max(initial=0))
-        if longest >= _LEAST_ROW and not (code[:at][row[:at] == longest] == kind).any():
-            found.append(at)
+        after = np.flatnonzero(row[:at] == longest)
+        if longest >= _LEAST_ROW and not (code[after] == kind).any():
+            found.append((at, int(after[-1])))
         row[1:] = np.where(code == kind, row[:-1] + 1, 0)
         row[0] = 0
     return found

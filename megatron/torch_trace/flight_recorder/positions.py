@@ -17,6 +17,8 @@ from megatron.torch_trace.flight_recorder.waiting import Blame, Cause
 from megatron.torch_trace.format.hang_records import HangRecord
 
 _COLLECTIVES = re.compile(r"/torch/(distributed/|overrides\.py)")
+GPU = "the GPU"
+"""What a rank waits for where its code asks for a number that is computed there."""
 _TRANSFERS = "p2p_communication.py"
 _WAITS = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")
 _LIBRARIES = re.compile(
@@ -78,7 +80,7 @@ def position_of(record: HangRecord) -> Position:
         return Position(record, name, _first(thread.stack[inside:]))
     waits = _WAITS.search(thread.code) if thread.stack else None
     if waits:
-        what = "a collective" if waits[1] == "wait" else "the GPU"
+        what = "a collective" if waits[1] == "wait" else GPU
         if _TRANSFERS in thread.stack[0]:
             what = "a pipeline transfer"
         return Position(record, what, _first(thread.stack))

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from megatron.torch_trace.flight_recorder.call_names import call_kind
 from megatron.torch_trace.flight_recorder.habits import unusual_calls
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 
@@ -29,6 +30,7 @@ class Cause(Enum):
     BEHIND = "gpu_stuck"
     DIFFERENT = "different_call"
     NEVER_CALLED = "never_called"
+    LEFT_ORDER = "left_usual_order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,11 @@ class Blame:
     Args:
         rank: global rank.
         cause: how it is known.
-        call: the pending call that shows it: of the rank where it is BEHIND or DIFFERENT, else of a
-            rank that waits.
+        call: the call that shows it: of the rank where it is BEHIND, DIFFERENT or LEFT_ORDER,
+            else of a rank that waits.
         waits: the ranks that wait in this call.
-        usual: of DIFFERENT, what most ranks called instead.
+        usual: of DIFFERENT, what most ranks called instead; of LEFT_ORDER, what the rank usually
+            calls there.
     """
 
     rank: int
@@ -101,7 +104,7 @@ class Joined:
         """Ranks that call another collective, or another size, than most at the same number."""
         for group in self.groups.values():
             fronts = self.fronts(group)
-            here = self._lowest(group, fronts)
+            here = self._met(group, fronts)
             kinds = Counter(_kind(call) for call in here.values())
             if len(kinds) < 2:
                 continue
@@ -111,26 +114,31 @@ class Joined:
                     others = tuple(r for r, c in here.items() if _kind(c) == usual)
                     yield Blame(rank, Cause.DIFFERENT, call, others, usual)
 
-    def _lowest(self, group: Group, fronts: dict[int, Call]) -> dict[int, Call]:
-        """The first collective that is pending on any rank, on all ranks that have called it.
+    def _met(self, group: Group, fronts: dict[int, Call]) -> dict[int, Call]:
+        """The first collective of a group that ranks call differently, else the first pending one:
+        on all ranks that have called it.
 
-        One that is called with a smaller size than elsewhere may even be complete.
+        One with different sizes may be complete, and the group hangs in a later one.
         """
         lowest = min((call.sequence for call in fronts.values()), default=None)
-        return {
-            rank: call
-            for rank in group.ranks
-            if rank in self.records and lowest is not None
-            for call in self.records[rank].calls
-            if (call.group, call.sequence, call.is_transfer) == (group.name, lowest, False)
-        }
+        if lowest is None:
+            return {}
+        by_number: dict[int, dict[int, Call]] = defaultdict(dict)
+        for rank in group.ranks:
+            for call in self.records[rank].calls if rank in self.records else ():
+                if call.group == group.name and not call.is_transfer and call.sequence <= lowest:
+                    by_number[call.sequence][rank] = call
+        for _, here in sorted(by_number.items()):
+            if len({_kind(call) for call in here.values()}) > 1:
+                return here
+        return by_number[lowest]
 
     def _behind(self) -> Iterable[Blame]:
         """Ranks that did not complete what others of the group have completed."""
         found: dict[int, Blame] = {}
         for group in self.groups.values():
             fronts = self.fronts(group)
-            if len({_kind(call) for call in self._lowest(group, fronts).values()}) > 1:
+            if len({_kind(call) for call in self._met(group, fronts).values()}) > 1:
                 continue  # that is why it is not complete
             for rank, call in fronts.items():
                 further = tuple(r for r, c in fronts.items() if c.sequence > call.sequence)
@@ -167,7 +175,8 @@ class Joined:
         """Ranks that left their usual order of calls, where the others did not."""
         calls = {rank: one.calls for rank, one in self.records.items()}
         unusual = unusual_calls(calls)
-        for rank, call in unusual.items():
+        for rank, found in unusual.items():
+            call = found.call
             usual = {
                 other: theirs
                 for other, record in self.records.items()
@@ -181,12 +190,14 @@ class Joined:
                 words = _kind(next(iter(usual.values())))
                 yield Blame(rank, Cause.DIFFERENT, call, tuple(usual), words)
                 continue
-            waits = {r: c for r, c in self._waiting_for(rank).items() if r not in unusual}
-            mine = {(one.group, one.sequence) for one in calls[rank]}
-            waits = {r: c for r, c in waits.items() if (c.group, c.sequence) not in mine}
-            if waits:
-                first = min(waits.values(), key=lambda one: one.created)
-                yield Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(waits)))
+            before = {(c.group, c.sequence) for c in calls[rank] if c.order < call.order}
+            waits = self._waiting_for(rank).items()
+            missed = [
+                r for r, c in waits if r not in unusual and (c.group, c.sequence) not in before
+            ]
+            if missed:
+                words = call_kind(found.usual, self.groups)
+                yield Blame(rank, Cause.LEFT_ORDER, call, tuple(sorted(missed)), words)
 
     def _is_damaged(self, rank: int) -> bool:
         """Whether its record may lack just the call that others wait in: it blames nobody."""

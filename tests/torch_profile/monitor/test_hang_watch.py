@@ -15,6 +15,7 @@ from megatron.torch_profile.config import TorchProfileConfig
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks.flight_recorder import switch_on
 from megatron.torch_profile.log import Slug
+from megatron.torch_profile.monitor.hangs import hang_watch
 from megatron.torch_profile.monitor.hangs.hang_watch import HangWatch
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.plan.ranks import Layout
@@ -58,6 +59,30 @@ def test_evaluation_and_checkpoints_are_no_hang(tmp_path: Path) -> None:
     rank.heartbeat.end_pause()
     assert rank.look_after(9) == []
     assert rank.look_after(11) == ["rank-03.iter-0000004.hang.json"]
+
+
+def test_before_the_watchdog_ends_the_process_there_is_a_record_in_evaluation_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pending = 0.0
+    monkeypatch.setattr(hang_watch, "watchdog_seconds", lambda: 5.0)
+    monkeypatch.setattr(hang_watch, "pending_seconds", lambda device: pending)
+    rank = Rank(tmp_path)
+    rank.heartbeat.begin_step(4)
+    rank.heartbeat.begin_pause("evaluation")
+    began = rank.heartbeat.paused_ns
+    rank.watch.look(began + 6 * SECOND)
+    assert not [*tmp_path.glob("hangs/*")], "it only takes long"
+    pending = 5.5
+    rank.watch.look(began + 4 * SECOND)
+    assert not [*tmp_path.glob("hangs/*")]
+    rank.watch.look(began + 7 * SECOND)
+    rank.watch.look(began + 8 * SECOND)
+    assert [one.name for one in tmp_path.glob("hangs/*")] == ["rank-03.iter-0000004.hang.json"]
+    assert "rank 3: no evaluation has ended for 7 s (iteration 4)" in capsys.readouterr().out
+    rank.heartbeat.end_pause()
+    rank.heartbeat.begin_step(5)
+    assert len(rank.look_after(6)) == 2, "in an iteration as well, whatever the flag says"
 
 
 def test_a_record_tells_threads_modules_spans_and_the_last_line_of_the_log(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from megatron.torch_profile.monitor.hangs.stacks import (
     open_modules,
     thread_stacks,
 )
+from megatron.torch_profile.monitor.hangs.watchdog import pending_seconds, watchdog_seconds
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.plan.topology import Topology
 from megatron.torch_trace.files.atomic import atomic_path
@@ -71,6 +72,7 @@ class HangWatch:
         self._open_spans = open_spans
         self._last_iterations = last_iterations
         self._device = _device()
+        self._watchdog = watchdog_seconds()
         self._told_ns: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="torch-profile-hangs", daemon=True)
@@ -94,11 +96,10 @@ class HangWatch:
         Args:
             now_ns: of `time.monotonic_ns`.
         """
-        since_ns = self._heartbeat.since_ns
-        if self._heartbeat.paused is not None or since_ns == self._told_ns:
-            return
+        paused = self._heartbeat.paused
+        since_ns = self._heartbeat.since_ns if paused is None else self._heartbeat.paused_ns
         waited_ns = now_ns - since_ns
-        if waited_ns < self._limit * 1e9:
+        if since_ns == self._told_ns or not self._hangs(waited_ns / 1e9, paused):
             return
         self._told_ns = since_ns
         try:
@@ -109,14 +110,22 @@ class HangWatch:
         else:
             warn(
                 Slug.HANG,
-                "rank %d: no iteration has ended for %s (iteration %d): %s; torch-trace hang %s "
+                "rank %d: no %s has ended for %s (iteration %d): %s; torch-trace hang %s "
                 "joins the records of all ranks",
                 self._topology.rank,
-                seconds(self._limit),
+                paused or "iteration",
+                seconds(min(self._limit, waited_ns / 1e9)),
                 self._heartbeat.iteration,
                 path.name,
                 path_text(self._run),
             )
+
+    def _hangs(self, waited: float, paused: str | None) -> bool:
+        """Whether it is time, so many seconds after the iteration or the pause has begun."""
+        if paused is None and waited >= self._limit:
+            return True
+        # In time before the watchdog ends the process, in evaluation and checkpoints too.
+        return waited >= self._watchdog and pending_seconds(self._device) >= self._watchdog
 
     def _write(self, written_ns: int, waited_ns: int) -> Path:
         record = self._record(written_ns, waited_ns)
