@@ -41,11 +41,11 @@ install_into_venv() { # extras, such as train,view
   printf '%s' "$wanted" >"$stamp"
 }
 
-# What some tests use beside Python: a browser, shellcheck, a SLURM of one's own. Tests whose
+# What some tests use beside Python: a browser, shellcheck, a SLURM of one's own, zsh. Tests whose
 # program is missing are skipped and say so; only root can install, and only where apt-get is.
 install_test_programs() {
   local package missing=()
-  for package in chromium:chromium shellcheck:shellcheck slurmctld:slurm-wlm munged:munge; do
+  for package in chromium:chromium shellcheck:shellcheck slurmctld:slurm-wlm munged:munge zsh:zsh; do
     command -v "${package%%:*}" >/dev/null || missing+=("${package#*:}")
   done
   if ((${#missing[@]} == 0 || EUID != 0)) || ! command -v apt-get >/dev/null; then

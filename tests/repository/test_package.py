@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Names in the built wheel, built from a copy so that the checkout stays clean."""
+    """Names in the wheel that is built from the sdist: what the sdist lacks, the wheel lacks too.
+
+    It is built from a copy, so that the checkout stays clean.
+    """
     copy = tmp_path_factory.mktemp("source")
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -28,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             if (ROOT / name).exists():
                 (copy / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", str(copy / "dist"), str(copy)],
+        [sys.executable, "-m", "build", "--outdir", str(copy / "dist"), str(copy)],
         check=True,
         capture_output=True,
     )

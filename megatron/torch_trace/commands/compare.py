@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", epilog=options.exit_status(s1="a --fail-if holds, or failure"))
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@options.argument("a", metavar="A")
+@options.argument("b", metavar="B")
 @options.output(
     required=False,
     help="Also write an HTML page, such as compare.html.",

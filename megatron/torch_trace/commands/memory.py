@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @options.paths
 @click.option(
     "--against",
+    shell_complete=options.files,
     metavar="BASE",
     help="Say what grew, is new or is gone since this snapshot, trace or folder.",
 )

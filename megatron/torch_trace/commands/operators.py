@@ -17,7 +17,7 @@ _ORDERS = ("self-gpu", "gpu", "self-cpu", "cpu", "calls")
 
 
 @click.command("operators", epilog=options.exit_status())
-@click.argument("path", metavar="FILE")
+@options.argument("path", metavar="FILE")
 @click.option(
     "--sort",
     "order",

@@ -19,11 +19,12 @@ from megatron.torch_trace.rewrite.recovery import (
 
 
 @click.command("recover", epilog=options.exit_status(s3="something was lost", s4=""))
-@click.argument("folders", nargs=-1, required=True, metavar="NODE_DIR...")
+@options.argument("folders", nargs=-1, required=True, metavar="NODE_DIR...")
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
+    shell_complete=options.files,
     help="Folder of runs for the traces whose own folder of runs cannot be reached.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")

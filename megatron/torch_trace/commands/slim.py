@@ -33,7 +33,7 @@ def _listed(entries: dict[str, str]) -> str:
 
 
 @click.command("slim", epilog=options.exit_status())
-@click.argument("path", metavar="FILE")
+@options.argument("path", metavar="FILE")
 @options.output(
     required=True,
     help="File to write: .json, .json.gz or .json.zst; - for stdout.",

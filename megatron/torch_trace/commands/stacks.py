@@ -12,7 +12,7 @@ from megatron.torch_trace.reader import available_cores
 
 
 @click.command("stacks", epilog=options.exit_status())
-@click.argument("path", metavar="FILE")
+@options.argument("path", metavar="FILE")
 @click.option(
     "--time",
     "device",

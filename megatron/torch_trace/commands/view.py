@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--socket",
     "socket_file",
+    shell_complete=options.files,
     metavar="FILE",
     help="Listen on a Unix socket that only you can open, instead of a port; reach it by an ssh "
     "tunnel.",

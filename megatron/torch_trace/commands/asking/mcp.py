@@ -11,8 +11,8 @@ from megatron.torch_trace.commands import options
 
 
 @click.command("mcp", epilog=options.exit_status(s3="", s4=""))
-@click.argument("path", metavar="PATH")
-@click.argument("other", metavar="[OTHER]", required=False)
+@options.argument("path", metavar="PATH")
+@options.argument("other", metavar="[OTHER]", required=False)
 def command(path: str, other: str | None) -> None:
     """Serve the answers about one window to an agent, as tools of the Model Context Protocol.
 

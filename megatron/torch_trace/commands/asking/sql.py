@@ -14,7 +14,7 @@ _ROWS, _WIDTH = 100, 60
 
 
 @click.command("sql", epilog=options.exit_status())
-@click.argument("path", metavar="PATH", required=False)
+@options.argument("path", metavar="PATH", required=False)
 @click.argument("query", metavar="QUERY", required=False)
 @click.option("--list", "lists", is_flag=True, help="Name all tables and columns with their units.")
 @click.option(

@@ -9,13 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.system.cores import MOST_FOR_ONE_FILE, MOST_FOR_RANKS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-paths: Decorator = click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For `shell_complete`: the shell completes names of files and folders."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def argument(name: str, **more: Any) -> Decorator:
+    """An argument that names a file or a folder."""
+    return click.argument(name, shell_complete=files, **more)
+
+
+paths: Decorator = argument("paths", nargs=-1, required=True, metavar="PATH...")
 
 force: Decorator = click.option("--force", is_flag=True, help="Replace output that exists.")
 
@@ -84,7 +96,14 @@ def output(
         return replaceable(ctx, param, value)
 
     return click.option(
-        "-o", "--output", required=required, metavar="OUT", help=help, callback=checked, **more
+        "-o",
+        "--output",
+        required=required,
+        metavar="OUT",
+        help=help,
+        callback=checked,
+        shell_complete=files,
+        **more,
     )
 
 

@@ -20,7 +20,7 @@ _FOLLOW_SECONDS = 2.0
 
 
 @click.command("status", epilog=options.exit_status(s3="", s4=""))
-@click.argument("run", metavar="RUN")
+@options.argument("run", metavar="RUN")
 @click.option("--follow", is_flag=True, help="Go on, and print what changes, until Ctrl-C.")
 @options.as_json
 def command(run: str, follow: bool, as_json: bool) -> None:

@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.2
 
 
 @click.command("trigger", epilog=options.exit_status(s3="", s4=""))
-@click.argument("run", metavar="RUN")
+@options.argument("run", metavar="RUN")
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
