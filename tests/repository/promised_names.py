@@ -100,7 +100,7 @@ def _walk(value: Any, path: str, found: dict[str, None]) -> None:
 
 
 def metric_keys() -> list[str]:
-    """Keys in W&B, TensorBoard and metrics.jsonl, as docs/metrics.md lists them; a test holds it."""
+    """Keys in W&B, TensorBoard and metrics.jsonl, as docs/metrics.md lists them."""
     text = (ROOT / "docs" / "metrics.md").read_text()
     named = re.findall(r"`((?:timers|train|gpu|memory|compile|profile)/[^`\n]+)`", text)
     return list(dict.fromkeys(named))
