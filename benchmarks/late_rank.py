@@ -14,10 +14,11 @@ from typing import Any
 
 KINDS = ("forward", "backward", "data", "before", "optimizer", "gpu")
 SIZES_MS = (20, 40, 80)
-LAYERS, MICRO_BATCHES = 2, 4
-FIRST, HEALTHY, FAULTY, RECORDED, SETTLE = 12, 10, 10, 3, 4
-"""Iterations: before the first cycle; of a cycle, healthy ones, and so on, in this order."""
-CYCLE = HEALTHY + 1 + FAULTY + 1 + RECORDED + SETTLE
+LAYERS, MICRO_BATCHES = 2, 2
+FIRST, PAIRS, BLOCK, BEFORE, RECORDED, SETTLE = 12, 4, 4, 6, 3, 3
+"""Iterations: before the first cycle; in a cycle pairs of blocks, of healthy and of faulty ones, in
+turn; faulty ones, a warm-up and the recorded ones; healthy ones."""
+CYCLE = 2 * PAIRS * BLOCK + BEFORE + 1 + RECORDED + SETTLE
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,28 @@ class Fault:
         return FIRST + CYCLE * self.number + 1
 
     @property
-    def on(self) -> range:
+    def blocks(self) -> list[range]:
+        """Iterations without the profiler: healthy, faulty, healthy, ... in turn."""
+        return [
+            range(self.first + number * BLOCK, self.first + (number + 1) * BLOCK)
+            for number in range(2 * PAIRS)
+        ]
+
+    @property
+    def on(self) -> set[int]:
         """Iterations in which it is in force."""
-        begin = self.first + HEALTHY
-        return range(begin, begin + 1 + FAULTY + 1 + RECORDED)
+        return {*(one for block in self.blocks[1::2] for one in block), *self._last, *self.window}
 
     @property
     def window(self) -> range:
         """Recorded iterations."""
-        return self.on[-RECORDED:]
+        end = self.first + CYCLE - SETTLE
+        return range(end - RECORDED, end)
+
+    @property
+    def _last(self) -> range:
+        """Before the recorded ones, the warm-up included."""
+        return range(self.window[0] - 1 - BEFORE, self.window[0])
 
 
 def schedule(layout: str, count: int) -> list[Fault]:

@@ -58,12 +58,13 @@ class Configuration:
     environment: dict[str, str] = field(default_factory=dict)
     profile: str = "--torch-profile-spans phases"
     active: int = 3
+    after: int = 10
     nproc: int = 4
 
 
 def _of_two(model: str, flags: str, fault: str = "", **more: str) -> Configuration:
     """On 2 GPUs, 4 layers and 4 micro-batches: a launch takes half a minute."""
-    return Configuration(model, 4, flags, fault, micro_batches=4, nproc=2, **more)  # type: ignore[arg-type]
+    return Configuration(model, 4, flags, fault, micro_batches=4, nproc=2, after=40, **more)  # type: ignore[arg-type]
 
 
 CONFIGURATIONS = {
@@ -157,7 +158,7 @@ def launch(run: Configuration, folder: Path, options: argparse.Namespace) -> str
     parallel = run.flags.split()
     sizes = [int(size) for flag, size in pairwise(parallel) if flag.endswith("-parallel-size")]
     data = run.nproc // math.prod(sizes)
-    skip, after = (4, 4) if options.quick else (14, 10)
+    skip, after = (4, 4) if options.quick else (14, run.after)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
         str(run.nproc), __file__,

@@ -156,10 +156,12 @@ def compared(told: dict[str, Any], changed: Path) -> dict[str, Any]:
     measured, base, predicted = usual(ranks), told["base_undisturbed_ns"], told["predicted_ns"]
     row = {**told, "measured_ns": measured, "measured_spread_ns": spread(ranks)}
     row |= {"iteration_error": None, "change_error": None, "sign": "unknown"}
-    if measured is None or predicted is None or base is None:
+    if measured is None or predicted is None:
+        return row
+    row["iteration_error"] = predicted / measured - 1
+    if base is None:
         return row
     change, truth = predicted - base, measured - base
-    row["iteration_error"] = predicted / measured - 1
     row["change_error"] = change / truth - 1 if truth else None
     if abs(change) <= told["error_ns"]:
         row["sign"] = "not told"

@@ -7,11 +7,11 @@
     python benchmarks/recorded_faults.py OUT --again                 judge kept traces once more
 
 One launch of `pretrain_gpt.py`. In each cycle of iterations one rank is late in another way: it
-sleeps, or its GPU spins. A cycle has healthy iterations without the profiler, then faulty ones
-without it, then a window of faulty ones. What the fault costs is the median of the faulty ones less
-the median of the healthy ones before and after, by the host's clock; what `analyze` foresees comes
-from the window alone. OUT/faults.json has all of it, OUT/traces.tar the traces, as far as 5 MB go,
-those of wrong answers first.
+sleeps, or its GPU spins. A cycle has blocks of healthy and of faulty iterations without the
+profiler, in turn, then a window of faulty ones. What the fault costs is the median difference of
+blocks that follow each other, by the host's clock: hosts are slower and faster from second to
+second. What `analyze` foresees comes from the window alone. OUT/faults.json has all of it,
+OUT/traces.tar the traces, as far as 5 MB go, those of wrong answers first.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from late_rank import (
+    BEFORE,
+    BLOCK,
     CYCLE,
-    FAULTY,
     FIRST,
-    HEALTHY,
     LAYERS,
     MICRO_BATCHES,
     Fault,
@@ -50,7 +50,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ROLE = "RECORDED_FAULTS_OUT"
 MOST_BYTES = 5 << 20
 LAYOUTS = {
-    "dp2": "--use-distributed-optimizer --torch-profile-spans phases",
+    "dp2": "--use-distributed-optimizer --torch-profile-preset light",
+    "dp2-operators": "--use-distributed-optimizer --torch-profile-spans phases",
     "tp2": "--tensor-model-parallel-size 2 --torch-profile-preset light",
 }
 
@@ -62,7 +63,7 @@ def train() -> None:
     out = Path(os.environ[ROLE])
     told = json.loads((out / "schedule.json").read_text())
     # As many iterations before a window as have its fault are told with its trace.
-    iteration_times._MOST = FAULTY
+    iteration_times._MOST = BEFORE
     LateRank([Fault(**one) for one in told], out).install()
     sys.argv = [str(REPOSITORY / "pretrain_gpt.py"), *sys.argv[1:]]
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -78,8 +79,8 @@ def launch(options: argparse.Namespace, faults: list[Fault], until: float) -> st
         __file__, "--num-layers", str(LAYERS), "--hidden-size", str(hidden),
         "--num-attention-heads", str(heads), "--seq-length", str(sequence),
         "--max-position-embeddings", str(sequence), "--micro-batch-size", "1",
-        "--global-batch-size", str(MICRO_BATCHES * (2 if options.layout == "dp2" else 1)),
-        "--train-iters", str(FIRST + CYCLE * len(faults) + HEALTHY), "--lr", "1e-4", "--bf16",
+        "--global-batch-size", str(MICRO_BATCHES * (1 if options.layout == "tp2" else 2)),
+        "--train-iters", str(FIRST + CYCLE * len(faults) + BLOCK), "--lr", "1e-4", "--bf16",
         "--mock-data", "--num-workers", "0", "--tokenizer-type", "NullTokenizer",
         "--vocab-size", "256" if options.quick else "8000", "--log-interval", "100",
         "--eval-interval", "100000", "--eval-iters", "0", "--transformer-impl", "local",
@@ -105,13 +106,16 @@ def launch(options: argparse.Namespace, faults: list[Fault], until: float) -> st
             return "stopped, since the time was over"
 
 
-def truth_of(fault: Fault, lengths: dict[int, float]) -> tuple[float, float] | None:
-    """Medians of the healthy and of the faulty iterations without the profiler, ns."""
-    after = fault.first + CYCLE
-    healthy = [*range(fault.first, fault.on[0]), *range(after, after + HEALTHY)]
-    faulty = fault.on[1 : 1 + FAULTY]
-    told = [[lengths[one] for one in many if one in lengths] for many in (healthy, faulty)]
-    return (median(told[0]), median(told[1])) if all(len(one) >= 5 for one in told) else None
+def truth_of(fault: Fault, lengths: dict[int, float]) -> tuple[float, float, float] | None:
+    """A healthy iteration, what the fault adds to it, and that number's standard error; ns."""
+    blocks = [[lengths[one] for one in block[1:] if one in lengths] for block in fault.blocks]
+    if not all(len(block) == BLOCK - 1 for block in blocks):
+        return None
+    means = [fmean(block) for block in blocks]
+    added = [(after - before) * (-1) ** n for n, (before, after) in enumerate(pairwise(means))]
+    middle = median(added)
+    apart = median(abs(one - middle) for one in added)
+    return fmean(means[::2]), middle, 1.86 * apart / len(added) ** 0.5
 
 
 def lengths_of(out: Path) -> dict[int, float]:
@@ -144,20 +148,20 @@ def keep(out: Path, folders: list[Path]) -> None:
                 tar.add(file, f"{folder.name}/{file.name}")
 
 
-def judged(fault: Fault, folder: Path, truth: tuple[float, float]) -> dict[str, Any]:
+def judged(fault: Fault, folder: Path, truth: tuple[float, float, float]) -> dict[str, Any]:
     """One window: what is said of it and what is true."""
-    # What follows the window is healthy; what came before it, and is in the traces, is not.
+    # What follows the window is healthy; what came before it, and is told in the traces, is not.
     for file in folder.glob("artifacts/*.iterations.json"):
         file.unlink()
     answer = answer_of(folder, fault.kind, fault.rank)
-    healthy, faulty = truth
-    cost = faulty - healthy
+    healthy, cost, error = truth
     named = answer.place is not None and answer.names(fault.kind, fault.micro_batch)
     return {
         **asdict(fault),
         "window": folder.name,
         "healthy_ns": round(healthy),
-        "faulty_ns": round(faulty),
+        "cost_ns": round(cost),
+        "cost_error_ns": round(error),
         "answer": asdict(answer),
         "named": named,
         "close": answer.is_close(cost),
@@ -168,7 +172,7 @@ def judged(fault: Fault, folder: Path, truth: tuple[float, float]) -> dict[str, 
 def line(row: dict[str, Any]) -> str:
     """A row as text."""
     answer = Answer(**row["answer"])
-    cost = row["faulty_ns"] - row["healthy_ns"]
+    cost = row["cost_ns"]
     foreseen = answer.foreseen_ns
 
     def ms(value: float | None) -> str:
@@ -177,8 +181,8 @@ def line(row: dict[str, Any]) -> str:
     off = "?" if foreseen is None else f"{foreseen / cost - 1:+.1%}"
     return (
         f"{'right' if row['right'] else 'WRONG'}  {row['window']} {row['kind']:9} "
-        f"rank {row['rank']} {row['ms']} ms: {ms(row['healthy_ns'])} -> {ms(row['faulty_ns'])}, "
-        f"costs {ms(cost)}; foreseen {ms(foreseen)} ({off}), "
+        f"rank {row['rank']} {row['ms']} ms: {ms(row['healthy_ns'])}, costs {ms(cost)} "
+        f"± {ms(row['cost_error_ns'])}; foreseen {ms(foreseen)} ({off}), "
         f"recorded gain {ms(answer.gain_ns)} ± {ms(answer.error_ns)}, asked {ms(answer.asked_ns)}, "
         f"finding {answer.place} in `{answer.name}` {answer.notes[:90]}"
     )
@@ -227,7 +231,7 @@ def main() -> None:
             sys.exit(f"{options.out} holds a run; name another folder, nothing is overwritten.")
         options.out.mkdir(parents=True, exist_ok=True)
         faults = schedule(options.layout, options.count)
-        end = launch(options, faults, began + 0.8 * options.seconds)
+        end = launch(options, faults, began + 0.84 * options.seconds)
         print(f"{options.layout}: {end} after {time.monotonic() - began:.0f} s", flush=True)
         if end.startswith("exit") and end != "exit 0":
             print((options.out / "train.log").read_text()[-2000:], flush=True)
