@@ -275,7 +275,7 @@ class TorchProfileConfig:
     @property
     def draws_backward(self) -> bool:
         """Whether backward spans of modules are drawn into the finished trace, from its operators:
-        hooks for them would cost training ten times as much as forward spans do."""
+        hooks for them would cost training several times what forward spans do."""
         return "modules" in self.wanted_spans and not self.no_operators
 
     @property
