@@ -142,7 +142,10 @@ def main() -> None:
                 slower[name].append(recorded / median(undisturbed))
                 longer[name].append(during - before)
                 alone.append(before)
-                print(f"{name}: {slower[name][-1]:.2f}, {during - before:.0f} ns", flush=True)
+                print(
+                    f"{name}: {slower[name][-1]:.2f}, a launch {before:.0f} to {during:.0f} ns",
+                    flush=True,
+                )
     print(f"a launch without the profiler: {median(alone):.0f} ns")
     print("| CUPTI records | recorded / undisturbed | a launch takes longer by ns |\n|---|---|---|")
     for name, found in slower.items():

@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attached_cupti import KINDS
+from attached_cupti import cupti as cupti_library
 from export_stall import Training
 
 from megatron.torch_profile.export.background import Exporter
@@ -88,7 +90,9 @@ def recorded(loop: Loop, stacks: bool, beside: bool, ours: bool) -> tuple[Any, f
     return made, seconds
 
 
-def window(mode: str, loop: Loop, stacks: bool, folder: Path, undisturbed: int) -> dict[str, Any]:
+def window(
+    mode: str, loop: Loop, stacks: bool, folder: Path, undisturbed: int, *, quiet: bool
+) -> dict[str, Any]:
     """One window, its end, and what follows."""
     before = [loop.step() for _ in range(undisturbed)]
     resident = resident_bytes()
@@ -98,6 +102,10 @@ def window(mode: str, loop: Loop, stacks: bool, folder: Path, undisturbed: int) 
     loop.wait()
     began = time.perf_counter()
     if mode == "thread":
+        if quiet:
+            off = cupti_library().cuptiActivityDisable
+            for kind in KINDS.values():
+                off(kind)
         ended = kineto.end_beside(made)
         assert ended is not None
         stop, waited = ended
@@ -169,8 +177,16 @@ def one_mode(options: argparse.Namespace) -> None:
         loop.step()
     for number in range(options.windows):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
-        row = window(options.mode, loop, options.stacks == "yes", folder, options.undisturbed)
-        row = {"window": number + 1, **row, "micro_batches": options.micro_batches}
+        row = window(
+            options.mode,
+            loop,
+            options.stacks == "yes",
+            folder,
+            options.undisturbed,
+            quiet=options.quiet == "yes",
+        )
+        given = {"quiet": options.quiet, "micro_batches": options.micro_batches}
+        row = {"window": number + 1, **row, **given}
         shutil.rmtree(folder)
         print("ROW " + json.dumps(row), flush=True)
 
@@ -185,6 +201,7 @@ def micro_batches_for(events: int, options: argparse.Namespace) -> int:
 def run(mode: str, stacks: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One mode in a process of its own."""
     command = [sys.executable, __file__, "--mode", mode, "--stacks", stacks]
+    command += ["--quiet", options.quiet]
     for name in (
         "layers", "hidden", "sequence", "micro_batches", "windows", "undisturbed", "folder"
     ):  # fmt: skip
@@ -205,7 +222,11 @@ def compare(options: argparse.Namespace) -> None:
     print(f"{device}, torch {torch.__version__}, {options.micro_batches} micro-batches", flush=True)
     for wanted in options.runs:
         mode, *more = wanted.split(",")
-        given = argparse.Namespace(**{**vars(options), "windows": 2 if "twice" in more else 1})
+        changed = {
+            "windows": 2 if "twice" in more else 1,
+            "quiet": "yes" if "quiet" in more else "no",
+        }
+        given = argparse.Namespace(**{**vars(options), **changed})
         for row in run(mode, "yes" if "stacks" in more else "no", given):
             print(json.dumps(row), flush=True)
             if options.json:
@@ -224,10 +245,12 @@ def main() -> None:
         "--runs",
         nargs="+",
         default=[*MODES, "fork,stacks", "thread,stacks"],
-        help="MODE[,stacks][,twice]: with Python stacks, with a second window after the first",
+        help="MODE[,stacks][,twice][,quiet]: with Python stacks, with a second window after the "
+        "first, with CUPTI's records off before the profiler is stopped",
     )
     parser.add_argument("--mode", choices=MODES, help="this one only, in this process")
     parser.add_argument("--stacks", choices=("no", "yes"), default="no", help=argparse.SUPPRESS)
+    parser.add_argument("--quiet", choices=("no", "yes"), default="no", help=argparse.SUPPRESS)
     parser.add_argument("--windows", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help="where traces are written and removed again")
     parser.add_argument("--undisturbed", type=int, default=5, help="iterations before a window")
