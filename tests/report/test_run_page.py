@@ -32,7 +32,7 @@ def test_the_page_of_a_run_has_a_row_for_each_window_and_says_what_changed(
     output = tmp_path / "report.html"
     assert invoked("report", run, "-o", output).exit_code == 0
     page = read(output.read_text())
-    assert page.sections[:4] == ["windows", "changes", "telemetry", "run"]
+    assert page.sections[:6] == ["iterations", "events", "windows", "changes", "telemetry", "run"]
     head, *rows = page.tables["windows"]
     assert [row[0] for row in rows] == list(WINDOWS)
     for window, row in zip(WINDOWS, rows, strict=True):
@@ -69,3 +69,14 @@ def test_a_window_that_cannot_be_analysed_is_a_note(run: Path, tmp_path: Path) -
     page = read(output.read_text())
     assert len(page.tables["windows"]) == 3
     assert "iter-0000009" in page.text
+
+
+def test_a_run_without_a_window_shows_its_iterations(tmp_path: Path) -> None:
+    run = tmp_path / "20261127-221810"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"run": run.name, "world_size": 1}))
+    lines = [{"iteration": n, "iteration-time": 0.5} for n in range(1, 9)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    output = tmp_path / "report.html"
+    assert invoked("report", run, "-o", output).exit_code == 0
+    assert read(output.read_text()).sections[0] in ("iterations", "left-out")

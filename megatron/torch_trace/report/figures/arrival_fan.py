@@ -59,12 +59,12 @@ def arrival_fan(analysis: Analysis) -> ArrivalFan | None:
 
     rows = []
     for one in call.arrivals[:_MOST_ROWS]:
-        result = results[one.rank]
-        coordinates = where(result, used)
+        result = results.get(one.rank)
+        coordinates = where(result, used) if result else ""
         rows.append(
             FanRow(
                 f"rank {one.rank}" + (f" {coordinates}" if coordinates else ""),
-                result.host_name or "",
+                (result.host_name or "") if result else "",
                 part(one.late_ns),
                 part(one.wait_ns),
                 part(one.shared_ns),
