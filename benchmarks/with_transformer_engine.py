@@ -32,7 +32,7 @@ TRAIN = (
     "--normalization RMSNorm --position-embedding-type rope --no-rope-fusion "
     "--transformer-impl transformer_engine --disable-bias-linear --swiglu "
     "--torch-profile --torch-profile-skip-first 12 --torch-profile-active 3 "
-    "--torch-profile-spans phases,modules --torch-profile-record-shapes"
+    "--torch-profile-spans phases modules --torch-profile-record-shapes"
 )
 FLAGS = {"bf16": "", "fp8": "--fp8-format hybrid --fp8-amax-history-len 16"}
 COMPONENTS = {
