@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -65,9 +66,9 @@ def by_turns(case: Case, config: Config, device: str) -> tuple[list[float], list
 
 def by_triton(step: Step, wanted: list[torch.Tensor]) -> float:
     """The median in us."""
-    from triton.testing import do_bench
-
-    found = do_bench(step, warmup=10, rep=60, grad_to_none=wanted, return_mode="median")
+    found = import_module("triton.testing").do_bench(
+        step, warmup=10, rep=60, grad_to_none=wanted, return_mode="median"
+    )
     return 1e3 * float(found)
 
 

@@ -151,7 +151,7 @@ def read(name: str, trace: Path) -> None:
 
 def part(row: dict[str, Any], whole: int) -> float:
     """Share of the GPU's time."""
-    return round(row["time_ns"] / whole, 4)
+    return round(int(row["time_ns"]) / whole, 4)
 
 
 PARTS = {"versions": versions, "bf16": training("bf16"), "fp8": training("fp8"), "layer": layer}

@@ -168,7 +168,7 @@ class Measurer:
     def _ceilings(self, case: Case, work: Work | None, median_ns: float) -> Ceilings | None:
         if self.ceilings is None or work is None:
             return None
-        dtype = case.autocast or case.cast or case.dtype
+        dtype: str = case.autocast or case.cast or case.dtype
         if case.arguments.get("fp8"):
             dtype = EIGHT_BIT
         found = self.ceilings.get(self.device, dtype)

@@ -11,9 +11,7 @@ if it holds at one. A factor holds only where noise does not explain it; a time 
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from megatron.torch_profile.component.config import nearest
@@ -21,19 +19,13 @@ from megatron.torch_profile.component.measure.samples import ratio
 from megatron.torch_profile.component.results import Answer, Result
 from megatron.torch_profile.component.variants import Case
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.format.comparison_signs import COMPARISONS, NS_OF_UNIT
 from megatron.torch_trace.wording import duration
 
 _CONDITION = re.compile(
     r"\s*(?P<name>.+?)\s*(?P<comparison>[<>]=?)\s*(?P<amount>\d+(?:\.\d+)?)\s*"
     r"(?:(?P<unit>us|ms|s)|x\s+(?P<base>.+?))\s*"
 )
-_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,7 @@ def parse(text: str, cases: list[Case]) -> Condition:
     for name in (match["name"], match["base"]):
         if name is not None and name not in known:
             raise UsageError(f"--fail-if '{text}': no variant `{name}`{nearest(name, known)}")
-    amount = float(match["amount"]) * _NS.get(match["unit"], 1.0)
+    amount = float(match["amount"]) * NS_OF_UNIT.get(match["unit"], 1.0)
     return Condition(text.strip(), match["name"], match["comparison"], amount, match["base"])
 
 
@@ -116,7 +108,7 @@ def _of_time(condition: Condition, ones: list[Result]) -> Verdict:
     for one in ones:
         assert one.summary is not None
         said = f"{one.case.name} takes {duration(one.summary.median)}"
-        if _COMPARISONS[condition.comparison](one.summary.median, condition.amount):
+        if COMPARISONS[condition.comparison](one.summary.median, condition.amount):
             return Verdict(condition, True, said)
         told.append(said)
     return Verdict(condition, False, "; ".join(told))

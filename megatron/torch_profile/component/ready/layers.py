@@ -13,6 +13,7 @@ import torch
 
 from megatron.torch_profile.component.component import Component
 from megatron.torch_profile.component.ready.attention import KERNELS, around, head_size
+from megatron.torch_profile.component.ready.config_values import check_values
 from megatron.torch_profile.component.ready.engine import transformer_engine
 from megatron.torch_profile.component.ready.grouped_experts import GroupedExperts
 from megatron.torch_profile.component.ready.ready_case import ReadyCase, names_of
@@ -129,7 +130,9 @@ def config_of(ready: ReadyCase, **more: Any) -> Any:
     settings |= more
     if ready.device == "cpu":
         settings |= {"bias_activation_fusion": False, "masked_softmax_fusion": False}
-    settings |= ready.others(known=known)
+    given = ready.others(known=known)
+    check_values(TransformerConfig, given)
+    settings |= given
     try:
         return TransformerConfig(**{k: v for k, v in settings.items() if k in known})
     except (ValueError, AssertionError, TypeError) as error:

@@ -15,9 +15,8 @@ unit      = %                                    of A's value
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.dimensions import ORDER
@@ -26,18 +25,12 @@ from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import WorkDifference
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
+from megatron.torch_trace.format.comparison_signs import COMPARISONS, NS_OF_UNIT
 
 _CONDITION = re.compile(
     r"\s*(?P<metric>[a-z_-]+(?::.*?)?)\s*(?P<comparison>[<>]=?)\s*"
     r"(?P<amount>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|pp|ms|us|s)\s*"
 )
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _NAMED = (
     "iteration", *BREAKDOWN_PARTS, "communication",
     "overlapped_communication", "kernels", "straggler", "mfu", "undisturbed",
@@ -85,7 +78,7 @@ def parse(text: str) -> Condition:
             f"--fail-if '{text}': no metric '{metric}'; there are {', '.join(_NAMED)}, the "
             f"dimensions (tp, pp, dp, cp, ep, ...), and kernel:TEXT, family:NAME, module:PATH."
         )
-    if metric == "mfu" and match["unit"] in _NS:
+    if metric == "mfu" and match["unit"] in NS_OF_UNIT:
         raise UsageError(f"--fail-if '{text}': mfu is no time; give a change in pp or %.")
     return Condition(
         text.strip(), metric, match["comparison"], float(match["amount"]), match["unit"]
@@ -105,13 +98,13 @@ def judge(condition: Condition, comparison: Comparison) -> Verdict:
             f"--fail-if '{condition.text}': {condition.metric} is unknown in {side}."
         )
     change = _change(condition, value.before, value.after, comparison)
-    return Verdict(condition, change, _COMPARISONS[condition.comparison](change, condition.amount))
+    return Verdict(condition, change, COMPARISONS[condition.comparison](change, condition.amount))
 
 
 def _change(condition: Condition, before: float, after: float, comparison: Comparison) -> float:
     change = after - before
-    if condition.unit in _NS:
-        return change / _NS[condition.unit]
+    if condition.unit in NS_OF_UNIT:
+        return change / NS_OF_UNIT[condition.unit]
     if condition.unit == "%":
         if not before:
             return float("inf") if change > 0 else 0.0
