@@ -30,6 +30,7 @@ TRAIN = (
     "--train-iters 20 --lr 1e-4 --bf16 --mock-data --tokenizer-type NullTokenizer "
     "--vocab-size 32000 --log-interval 1 --eval-interval 1000 --eval-iters 0 "
     "--normalization RMSNorm --position-embedding-type rope --no-rope-fusion "
+    "--no-gradient-accumulation-fusion "
     "--transformer-impl transformer_engine --disable-bias-linear --swiglu "
     "--torch-profile --torch-profile-skip-first 12 --torch-profile-active 3 "
     "--torch-profile-spans phases modules --torch-profile-record-shapes"
