@@ -118,7 +118,7 @@ def test_the_icicle_has_the_outermost_frame_first_and_adds_up(tmp_path: Path) ->
         17,
         0,
         ("train.py:1 step", 10, 2, ("a.py:1 forward", 5, 5), ("b.py:1 forward", 3, 3)),
-        ("allocated before the history", 7, 7),
+        ("no stack recorded", 7, 7),
     )
 
 

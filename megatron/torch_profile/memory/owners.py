@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from megatron.torch_profile.memory.standing import WRAPPERS
 from megatron.torch_trace.allocator.owners import GLOBAL_BUFFER, Owner
 
 PARAMETERS = "parameters"
@@ -120,13 +121,14 @@ def _flat_buffers(chunk: Any, found: _Found) -> None:
 
 
 def _parameters(chunk: Any, found: _Found) -> None:
-    for name, parameter in chunk.named_parameters():
+    for path, parameter in chunk.named_parameters():
+        name = WRAPPERS.sub("", path)
         found.add(getattr(parameter, "main_grad", None), GRADIENTS, f"gradient of {name}")
         if parameter.is_leaf:
             found.add(parameter.grad, GRADIENTS, f"gradient of {name}")
         found.add(parameter, PARAMETERS, name)
-    for name, buffer in chunk.named_buffers():
-        found.add(buffer, PARAMETERS, name)
+    for path, buffer in chunk.named_buffers():
+        found.add(buffer, PARAMETERS, WRAPPERS.sub("", path))
 
 
 def _sharded_modules(chunk: Any, found: _Found) -> None:

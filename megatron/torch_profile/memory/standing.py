@@ -31,7 +31,8 @@ _PHASES = {
 }
 """Megatron's functions, of all versions, and torch's."""
 _OPTIMIZER = "optimizer step"
-_WRAPPERS = re.compile(r"^(module\.)+")
+WRAPPERS = re.compile(r"^(module\.)+")
+"""At the begin of a path: DDP and Float16Module wrap the model in modules of their own."""
 _MICROBATCH = "current_microbatch"
 """An argument of Megatron's `forward_step`."""
 
@@ -107,6 +108,5 @@ def _names(model: Any) -> dict[int, str]:
     for chunk in chunks:
         if isinstance(chunk, torch.nn.Module):
             for path, module in chunk.named_modules():
-                # DDP and Float16Module wrap the model in modules of their own.
-                names[id(module)] = _WRAPPERS.sub("", path)
+                names[id(module)] = WRAPPERS.sub("", path)
     return names

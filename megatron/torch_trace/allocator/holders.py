@@ -14,6 +14,9 @@ from megatron.torch_trace.format.integer_arrays import Ints
 _OF_TORCH = ("/torch/", "torch/nn/", "torchinductor")
 _OF_ALL_MODULES = (*_OF_TORCH, "core/tensor_parallel/layers.py", "core/utils.py", "core/fusions/")
 """Code that many modules call: the frame outside of it says more."""
+NO_STACK = "no stack recorded"
+"""In the place of a holder's stack: it is older than the history, or there is no history, or a
+thread without Python allocated it (autograd's own)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def test_owners_are_told_by_megatrons_own_objects() -> None:
     expected = {
         flat.param_data: ("parameters", "parameter buffer of DDP"),
         flat.grad_data: ("gradients", "gradient buffer of DDP"),
-        chunk.module.bias: ("parameters", "module.bias"),
+        chunk.module.bias: ("parameters", "bias"),
         main: ("optimizer_state", "optimizer state"),
         main.grad: ("gradients", "gradients of main parameters"),
         state["exp_avg"]: ("optimizer_state", "optimizer state"),

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from megatron.torch_trace.allocator.categories import Category
-from megatron.torch_trace.allocator.holders import Holder
+from megatron.torch_trace.allocator.holders import NO_STACK, Holder
 
 _LEAST = 0.001
 """Of everything: what is smaller than that is left out of the tree, and counts for its parent."""
-WITHOUT_STACK = "allocated before the history"
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ def icicle_of(holders: Iterable[Holder]) -> Node:
     for holder in holders:
         root.add(holder)
         at = root
-        for frame in reversed(holder.stack or (WITHOUT_STACK,)):
+        for frame in reversed(holder.stack or (NO_STACK,)):
             at = at.below.setdefault(frame, _Frame())
             at.add(holder)
     least = _LEAST * sum(root.sizes.values())

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.allocator.answer import MemoryAnswer
+from megatron.torch_trace.allocator.holders import NO_STACK
 from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.allocator.stack_table import Stack
@@ -68,10 +69,9 @@ def _print_categories(console: Console, one: MemoryAnswer) -> None:
 
 def _print_holders(console: Console, one: MemoryAnswer, top: int) -> None:
     table = terminal.table("holder", "bytes", "blocks", "for", "stack", right=(1, 2))
-    without = "allocated before the history" if one.entries else "no owner and no stack"
     for holder in one.holders[:top]:
         table.add_row(
-            terminal.literal(holder.module or without),
+            terminal.literal(holder.module or NO_STACK),
             wording.size(holder.size),
             f"{holder.blocks:,}",
             holder.category.words,

@@ -11,11 +11,10 @@ from megatron.torch_trace.allocator.difference.difference import (
     MemoryDifference,
     MemoryDifferences,
 )
+from megatron.torch_trace.allocator.holders import NO_STACK
 from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.commands.memory_text.answer_text import frames
 from megatron.torch_trace.wording import NONE, counted, ranks, size
-
-_BEFORE = "allocated before the history"
 
 
 def print_differences(console: Console, found: MemoryDifferences, top: int) -> None:
@@ -90,12 +89,12 @@ def _print_held(console: Console, moment: str, held: HeldChange, top: int) -> No
         return
     modules = terminal.table("module", "before", "after", "change", "", right=(1, 2, 3))
     for row in held.modules[:top]:
-        modules.add_row(terminal.literal(row.name or _BEFORE), *_sizes(row), row.kind)
+        modules.add_row(terminal.literal(row.name or NO_STACK), *_sizes(row), row.kind)
     _print_table(console, modules, len(held.modules) - top, "more module")
     stacks = terminal.table("stack", "for", "before", "after", "change", "", right=(2, 3, 4))
     for row in held.stacks[:top]:
         stacks.add_row(
-            terminal.literal(frames(row.stack) or _BEFORE),
+            terminal.literal(frames(row.stack) or NO_STACK),
             row.category.words if row.category else "",
             *_sizes(row),
             row.kind,

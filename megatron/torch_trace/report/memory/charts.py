@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.holders import NO_STACK
 from megatron.torch_trace.allocator.pictures.curves import Curves
 from megatron.torch_trace.allocator.pictures.picture import MemoryPicture
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
@@ -110,7 +111,7 @@ def said(one: DrawnRank) -> str:
 def holders_in_words(one: DrawnRank) -> list[str]:
     """The largest holders at the peak."""
     return [
-        f"{visible(holder.module) or 'memory from before the history'} {size(holder.size)}"
+        f"{visible(holder.module) or NO_STACK} {size(holder.size)}"
         for holder in one.rank.answer.holders[:_HOLDERS]
     ]
 

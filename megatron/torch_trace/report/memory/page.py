@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from megatron.torch_trace.allocator.holders import Holder
-from megatron.torch_trace.allocator.pictures.icicle import WITHOUT_STACK, Node, icicle_of
+from megatron.torch_trace.allocator.holders import NO_STACK, Holder
+from megatron.torch_trace.allocator.pictures.icicle import Node, icicle_of
 from megatron.torch_trace.allocator.pictures.segment_map import Piece, SegmentMap
 from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
@@ -110,7 +110,7 @@ def render_memory_page(drawn: Sequence[DrawnRank], title: str) -> str:
             ranks=ranks,
             located=any(one.facts.words for one in ranks),
             details=[_detail(one) for one in _detailed(drawn)],
-            unrecorded=WITHOUT_STACK,
+            unrecorded=NO_STACK,
             footer=f"torch-trace {__version__} wrote this page.",
             uplot=_UPLOT,
             style=Markup(_own("uplot.min.css") + asset("colours.css") + _own("memory.css")),
