@@ -3,7 +3,7 @@
 
     python benchmarks/pairs.py RUNS                       all configurations, 4 GPUs
     python benchmarks/pairs.py RUNS --only dp4-late-forward-12 dp4 --seconds 200
-    python benchmarks/pairs.py RUNS --only tp2 tp2-sp     2 GPUs: those whose names have dp2 or tp2
+    python benchmarks/pairs.py RUNS --only tp2 tp2-sp     2 GPUs (dp2, tp2); `one`: 1
     python benchmarks/pairs.py RUNS --cpu --quick         small models, over gloo
 
 Every configuration is one launch of `pretrain_gpt.py`: 14 iterations without the profiler, one
@@ -45,6 +45,11 @@ TP2 = "--tensor-model-parallel-size 2"
 TP2PP2 = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
 
 
+SPANS = "--torch-profile-spans phases"
+MODULES = f"{SPANS} modules"
+GRAPHS = "--cuda-graph-impl local --te-rng-tracker"
+
+
 @dataclass(frozen=True)
 class Configuration:
     """One launch. `fault` is `WHERE:RANK:MS`: that rank sleeps there, each time; or `pageable`:
@@ -56,15 +61,19 @@ class Configuration:
     fault: str = ""
     micro_batches: int = 8
     environment: dict[str, str] = field(default_factory=dict)
-    profile: str = "--torch-profile-spans phases"
+    profile: str = SPANS
     active: int = 3
     after: int = 10
     nproc: int = 4
 
 
-def _of_two(model: str, flags: str, fault: str = "", **more: str) -> Configuration:
-    """On 2 GPUs, 4 layers and 4 micro-batches: a launch takes half a minute."""
-    return Configuration(model, 4, flags, fault, micro_batches=4, nproc=2, after=40, **more)  # type: ignore[arg-type]
+def _small(
+    model: str, flags: str = "", fault: str = "", nproc: int = 2, profile: str = SPANS
+) -> Configuration:
+    """4 layers and 4 micro-batches: a launch takes half a minute."""
+    return Configuration(
+        model, 4, flags, fault, micro_batches=4, profile=profile, after=40, nproc=nproc
+    )
 
 
 CONFIGURATIONS = {
@@ -93,15 +102,20 @@ CONFIGURATIONS = {
     "narrow-dp4-late-forward-30": Configuration("narrow", 12, OVERLAP, "forward:0:30"),
     "narrow-dp4-no-overlap": Configuration("narrow", 12, DP4),
     "narrow-dp4-graphs": Configuration(
-        "narrow", 12, f"{OVERLAP} --cuda-graph-impl local --te-rng-tracker"
+        "narrow", 12, f"{OVERLAP} {GRAPHS}"
     ),
-    "dp2": _of_two("wide", OVERLAP),
-    "dp2-no-overlap": _of_two("wide", DP4),
-    "dp2-pageable": _of_two("wide", OVERLAP, "pageable:all:0"),
-    "tp2": _of_two("wide", TP2),
-    "tp2-sp": _of_two("wide", f"{TP2} --sequence-parallel"),
-    "narrow-dp2": _of_two("narrow", OVERLAP, profile="--torch-profile-spans phases modules"),
-    "narrow-dp2-graphs": _of_two("narrow", f"{OVERLAP} --cuda-graph-impl local --te-rng-tracker"),
+    "dp2": _small("wide", OVERLAP),
+    "dp2-no-overlap": _small("wide", DP4),
+    "dp2-pageable": _small("wide", OVERLAP, "pageable:all:0"),
+    "tp2": _small("wide", TP2),
+    "tp2-rms": _small("wide", f"{TP2} --normalization RMSNorm"),
+    "tp2-sp": _small("wide", f"{TP2} --normalization RMSNorm --sequence-parallel"),
+    "one": _small("wide", nproc=1),
+    "one-pageable": _small("wide", fault="pageable:all:0", nproc=1),
+    "narrow-one": _small("narrow", nproc=1, profile=MODULES),
+    "narrow-one-graphs": _small("narrow", GRAPHS, nproc=1),
+    "narrow-dp2": _small("narrow", OVERLAP, profile=MODULES),
+    "narrow-dp2-graphs": _small("narrow", f"{OVERLAP} {GRAPHS}"),
     "narrow-tp2pp2": Configuration("narrow", 12, TP2PP2),
     "narrow-tp2pp2-v2": Configuration(
         "narrow", 12, f"{TP2PP2} --num-layers-per-virtual-pipeline-stage 3"
