@@ -4,7 +4,8 @@
     python benchmarks/component_against_triton.py [--out FOLDER]      on a GPU
 
 Norm (eager, operators, compiled), attention (unfused, SDPA, flash), a mixture of 8 experts (one
-after the other, grouped), a whole layer, and the roofline of the card. One line of JSON for each
+after the other, grouped), a whole layer and its attention, also of Transformer Engine where it is
+installed, and the roofline of the card. One line of JSON for each
 variant: both medians in us, and the one divided by the other.
 
 The speed of the CPU moves from second to second, and it sets the time of a step whose launches the
@@ -35,7 +36,7 @@ from megatron.torch_profile.component.run import run
 from megatron.torch_profile.component.step import Step
 from megatron.torch_profile.component.variants import Case, cases
 
-CONFIGS = ("norm", "attention", "moe", "layer")
+CONFIGS = ("layer", "attention", "norm", "moe", "self_attention")
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "component"
 
 

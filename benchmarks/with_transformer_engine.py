@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer Engine under the profiler: a layer by itself, and training in bf16 and in FP8.
+"""Transformer Engine under the profiler: training in bf16 and in FP8.
 
-    python benchmarks/with_transformer_engine.py RUNS [--seconds 100] [--only bf16 fp8]
+    python benchmarks/with_transformer_engine.py RUNS [--seconds 100] [--only versions bf16 fp8]
 
-Needs a GPU and Transformer Engine. `layer` is `examples/component/layer.yaml` and the norm and the
-attention of Transformer Engine beside those of torch. `bf16` and `fp8` train a small GPT for 20
-iterations with `--transformer-impl transformer_engine`, record three of them, and print, each as
-one line of JSON: the families of kernels by their share of GPU time, the kernels that have none,
-module FLOPs beside Megatron's own count, and spans of modules by their calls.
+Needs a GPU and Transformer Engine. A small GPT trains for 20 iterations with
+`--transformer-impl transformer_engine`; three are recorded. One line of JSON each: the families of
+kernels by their share of GPU time, the kernels that have none, FLOPs of modules beside Megatron's
+own count, and modules with their calls. Its layer, norm and attention by themselves are variants
+in `benchmarks/component_against_triton.py`.
 """
 
 from __future__ import annotations
@@ -36,26 +36,6 @@ TRAIN = (
     "--torch-profile-spans phases modules --torch-profile-record-shapes"
 )
 FLAGS = {"bf16": "", "fp8": "--fp8-format hybrid --fp8-amax-history-len 16"}
-COMPONENTS = {
-    "rms_norm": {
-        "dtype": "bfloat16",
-        "sizes": {"sequence": 4096, "hidden": 4096},
-        "direction": "forward-backward",
-        "variants": {
-            name: {"arguments": {"implementation": name}}
-            for name in ("torch", "transformer_engine")
-        },
-    },
-    "self_attention": {
-        "dtype": "bfloat16",
-        "sizes": {"sequence": 2048, "hidden": 2048, "heads": 16},
-        "direction": "forward-backward",
-        "variants": {
-            "flash": {"arguments": {"attention": "flash"}},
-            "transformer_engine": {"arguments": {"implementation": "transformer_engine"}},
-        },
-    },
-}
 
 
 def say(**row: Any) -> None:
@@ -74,35 +54,6 @@ def versions(folder: Path) -> None:
     with engine.fp8_autocast(enabled=True):
         finite = bool(layer(x).isfinite().all())
     say(part="versions", torch=torch.__version__, te=transformer_engine.__version__, fp8=finite)
-
-
-def layer(folder: Path) -> None:
-    """Components by themselves."""
-    component("layer", [str(REPOSITORY / "examples" / "component" / "layer.yaml")], folder)
-    for target, values in COMPONENTS.items():
-        words = [target]
-        for key, value in values.items():
-            words += ["--override", f"{key}={json.dumps(value)}"]
-        component(target, words, folder)
-
-
-def component(name: str, words: list[str], folder: Path) -> None:
-    """One answer, as a line for each variant."""
-    command = [
-        sys.executable, "-m", "megatron.torch_profile.component", *words, "--json",
-        "--override", f"dir={folder / 'component'}", "--override", "warmup=20",
-        "--override", "measure=60",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        variants = json.loads(done.stdout)["variants"]
-    except (ValueError, KeyError):
-        say(part="layer", component=name, failed=(done.stderr or done.stdout)[-1500:])
-        return
-    kept = ("name", "failure", "median_us", "gpu_us", "ratio", "kernels", "flops", "roof_share")
-    for one in variants:
-        codes = [finding["code"] for finding in one["findings"]]
-        say(part="layer", component=name, **{key: one[key] for key in kept}, findings=codes)
 
 
 def training(name: str) -> Callable[[Path], None]:
@@ -155,7 +106,7 @@ def part(row: dict[str, Any], whole: int) -> float:
     return round(int(row["time_ns"]) / whole, 4)
 
 
-PARTS = {"versions": versions, "bf16": training("bf16"), "fp8": training("fp8"), "layer": layer}
+PARTS = {"versions": versions, "bf16": training("bf16"), "fp8": training("fp8")}
 
 
 def main() -> None:
