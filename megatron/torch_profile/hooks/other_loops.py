@@ -88,8 +88,6 @@ class Attached:
         self.next, self._failed, followers.stepped = iteration + 1, False, True
         self._steps(followers.steps.begin_step, iteration)
         if followers.heartbeat is not None:
-            if followers.heartbeat.paused:
-                followers.heartbeat.end_pause()
             followers.heartbeat.begin_step(iteration)
         return True
 
@@ -105,7 +103,7 @@ class Attached:
             followers.heartbeat.log(iteration)
             if followers.monitor_lines is not None:
                 self._steps(followers.monitor_lines.write, iteration)
-            followers.heartbeat.begin_pause(_BETWEEN)
+            followers.heartbeat.end_step(_BETWEEN)
 
 
 class _Step:

@@ -55,6 +55,7 @@ class Heartbeat:
         self._sampling = sampling or Sampling()
         self.iteration = 0
         self.since_ns = time.monotonic_ns()
+        self._took_ns: int | None = None
         self.paused: str | None = None
         self.paused_ns = self.since_ns
         self.logged: tuple[int, int] | None = None
@@ -63,10 +64,20 @@ class Heartbeat:
     def begin_step(self, iteration: int) -> None:
         """An iteration begins."""
         now = time.monotonic_ns()
-        ended, self.iteration = (self.iteration, now - self.since_ns), iteration
-        self.since_ns = now
+        took = now - self.since_ns if self._took_ns is None else self._took_ns
+        ended, self.iteration = (self.iteration, took), iteration
+        self.since_ns, self.paused, self._took_ns = now, None, None
         if self.clock is not None or self.ended is not None:
             self._guard(self._tell, iteration, *ended)
+
+    def end_step(self, name: str) -> None:
+        """An iteration has ended, and the next one has not begun.
+
+        Args:
+            name: what runs meanwhile.
+        """
+        self._took_ns = time.monotonic_ns() - self.since_ns
+        self.paused = name
 
     def begin_pause(self, name: str) -> None:
         """Evaluation or a checkpoint begins."""

@@ -90,6 +90,7 @@ def uses_cuda_graphs(args: Any) -> bool:
     return bool(
         getattr(args, "enable_cuda_graph", False)
         or getattr(args, "external_cuda_graph", False)
+        or getattr(args, "optimizer_cuda_graph", False)
         or getattr(args, "cuda_graph_impl", "none") not in (None, "none")
     )
 

@@ -165,6 +165,7 @@ def test_cuda_graphs_in_every_versions_spelling() -> None:
     assert not cupti.uses_cuda_graphs(SimpleNamespace(cuda_graph_impl="none"))
     assert cupti.uses_cuda_graphs(SimpleNamespace(cuda_graph_impl="local"))
     assert cupti.uses_cuda_graphs(SimpleNamespace(enable_cuda_graph=True))
+    assert cupti.uses_cuda_graphs(SimpleNamespace(optimizer_cuda_graph=True))
 
 
 def test_nsys_is_named() -> None:

@@ -106,6 +106,26 @@ def test_without_the_monitor_rank_0_takes_its_own_iterations_and_knows_pauses() 
     assert ordinary == [1, 2, 4, 7]
 
 
+def test_what_runs_between_the_iterations_of_an_attached_loop_is_in_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0
+    monkeypatch.setattr("time.monotonic_ns", lambda: now)
+    seen: list[tuple[int, float, bool]] = []
+    heartbeat = Heartbeat()
+    heartbeat.ended = lambda *told: seen.append(told)
+    paused = []
+    for iteration in (1, 2, 3):
+        heartbeat.begin_step(iteration)
+        now += 5_000_000
+        paused.append(heartbeat.paused)
+        heartbeat.end_step("what runs between two steps")
+        paused.append(heartbeat.paused)
+        now += 80_000_000
+    assert seen[1:] == [(1, 5.0, False), (2, 5.0, False)]
+    assert paused == [None, "what runs between two steps"] * 3
+
+
 class Told:
     def __init__(self) -> None:
         self.windows: list[Any] = []
