@@ -35,8 +35,14 @@ class Verdict:
         (self.figures if right else self.faults).append(figure)
 
 
-def peaks(training: Training, verdict: Verdict) -> None:
-    """Categories add up to what the allocator counted, and little is unknown."""
+def peaks(training: Training, verdict: Verdict, older: int = 0) -> None:
+    """Categories add up to what the allocator counted, and little is unknown.
+
+    Args:
+        training: has ended.
+        verdict: gets the figures.
+        older: bytes that were kept before the window began, of which nothing can be known.
+    """
     from megatron import torch_trace
 
     found = _snapshots(training)
@@ -50,7 +56,7 @@ def peaks(training: Training, verdict: Verdict) -> None:
         peak = max(one["peak_bytes"] for one in counted)
         held = {one.value: size for one, size in answer.categories.items() if size}
         off = sum(held.values()) / peak - 1
-        unknown = held.get("unknown", 0) / answer.peak_bytes
+        unknown = (held.get("unknown", 0) - older) / answer.peak_bytes
         verdict.hold(
             f"rank {number}: categories {sum(held.values()) / 1e9:.3f} GB, allocator "
             f"{peak / 1e9:.3f} GB ({off:+.2%})",
@@ -66,7 +72,7 @@ def leak(training: Training, verdict: Verdict) -> None:
     from megatron import torch_trace
     from megatron.torch_trace.allocator.findings import memory_findings
 
-    peaks(training, verdict)
+    peaks(training, verdict, older=(FIRST - 1) * LEAK)
     (answer, *_) = torch_trace.memory(_snapshots(training)[0])
     found = [one for one in memory_findings(answer) if one.code == "memory_growth"]
     verdict.hold(f"{len(found)} finding of growth", right=len(found) == 1)

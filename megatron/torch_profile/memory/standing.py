@@ -31,7 +31,7 @@ _PHASES = {
 }
 """Megatron's functions, of all versions, and torch's."""
 _OPTIMIZER = "optimizer step"
-WRAPPERS = re.compile(r"^(module\.)+")
+WRAPPERS = re.compile(r"^(module(\.|$))+")
 """At the begin of a path: DDP and Float16Module wrap the model in modules of their own."""
 _MICROBATCH = "current_microbatch"
 """An argument of Megatron's `forward_step`."""
@@ -98,8 +98,10 @@ def _module(frame: FrameType, names: dict[int, str]) -> str:
     one = frame.f_locals.get("self")
     if not isinstance(one, torch.nn.Module):
         return ""
-    path = names.get(id(one))
-    return f"{path}: {type(one).__name__}" if path else ""
+    path, its = names.get(id(one)), type(one).__name__
+    if path is None:
+        return ""
+    return f"{path}: {its}" if path else its
 
 
 def _names(model: Any) -> dict[int, str]:

@@ -120,6 +120,13 @@ def test_one_paragraph_says_what_was_asked_who_holds_memory_and_what_to_try(
     ]
 
 
+def test_the_model_itself_is_called_by_its_class(watched: Any, warned: list[str]) -> None:
+    observe, model = watched
+    model["module"] = Block(lambda: fails(observe))
+    model["module"]()
+    assert "rank 0 asked for 2.15 GB (iteration 7, Block), which" in warned[0]
+
+
 def test_of_a_part_of_the_gpu_what_is_left_of_the_part_is_free(
     watched: Any, warned: list[str]
 ) -> None:
