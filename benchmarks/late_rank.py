@@ -15,7 +15,7 @@ from typing import Any
 KINDS = ("forward", "backward", "data", "before", "optimizer", "gpu")
 SIZES_MS = (20, 40, 80)
 LAYERS, MICRO_BATCHES = 2, 2
-FIRST, PAIRS, BLOCK, BEFORE, RECORDED, SETTLE = 12, 4, 4, 6, 3, 3
+FIRST, PAIRS, BLOCK, BEFORE, RECORDED, SETTLE = 10, 3, 4, 6, 3, 2
 """Iterations: before the first cycle; in a cycle pairs of blocks, of healthy and of faulty ones, in
 turn; faulty ones, a warm-up and the recorded ones; healthy ones."""
 CYCLE = 2 * PAIRS * BLOCK + BEFORE + 1 + RECORDED + SETTLE
@@ -23,9 +23,13 @@ CYCLE = 2 * PAIRS * BLOCK + BEFORE + 1 + RECORDED + SETTLE
 
 @dataclass(frozen=True)
 class Fault:
-    """One rank is late by `ms` once an iteration, in a micro-batch and layer where it is in one."""
+    """One rank is late by `ms` once an iteration, in a micro-batch and layer where it is in one.
+
+    `number` is of the list of all faults, `cycle` of the launch, both from 0.
+    """
 
     number: int
+    cycle: int
     kind: str
     rank: int
     ms: int
@@ -35,7 +39,7 @@ class Fault:
     @property
     def first(self) -> int:
         """The first iteration of its cycle."""
-        return FIRST + CYCLE * self.number + 1
+        return FIRST + CYCLE * self.cycle + 1
 
     @property
     def blocks(self) -> list[range]:
@@ -62,15 +66,21 @@ class Fault:
         return range(self.window[0] - 1 - BEFORE, self.window[0])
 
 
-def schedule(layout: str, count: int) -> list[Fault]:
-    """The faults of a launch, in order; every kind with every size, ranks in turn."""
+def schedule(layout: str, first: int, count: int) -> list[Fault]:
+    """The faults of a launch, in order; every kind with every size, ranks in turn.
+
+    Args:
+        layout: of the ranks.
+        first, count: which part of the endless list of them.
+    """
     found = []
-    for number in range(count):
+    for number in range(first, first + count):
         kind, turn = KINDS[number % len(KINDS)], number // len(KINDS)
         # Of a tensor-parallel group the first rank alone loads data.
         rank = 0 if (layout, kind) == ("tp2", "data") else (number + turn) % 2
         size = SIZES_MS[(number + turn) % len(SIZES_MS)]
-        found.append(Fault(number, kind, rank, size, number * 3 % MICRO_BATCHES, number % LAYERS))
+        inside = number * 3 % MICRO_BATCHES, turn % LAYERS
+        found.append(Fault(number, number - first, kind, rank, size, *inside))
     return found
 
 

@@ -214,9 +214,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="a new folder")
     parser.add_argument("--layout", choices=list(LAYOUTS), default="dp2")
+    parser.add_argument("--first", type=int, default=0, help="number of the first fault, from 0")
     parser.add_argument("--count", type=int, default=24, help="faults")
     parser.add_argument("--seconds", type=float, default=100, help="for all, judging included")
-    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--quick", action="store_true", help="a small model")
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
     parser.add_argument("--again", action="store_true", help="judge what OUT holds once more")
@@ -230,7 +231,7 @@ def main() -> None:
         if (options.out / "schedule.json").exists():
             sys.exit(f"{options.out} holds a run; name another folder, nothing is overwritten.")
         options.out.mkdir(parents=True, exist_ok=True)
-        faults = schedule(options.layout, options.count)
+        faults = schedule(options.layout, options.first, options.count)
         end = launch(options, faults, began + 0.84 * options.seconds)
         print(f"{options.layout}: {end} after {time.monotonic() - began:.0f} s", flush=True)
         if end.startswith("exit") and end != "exit 0":
