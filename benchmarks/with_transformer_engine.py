@@ -32,6 +32,7 @@ TRAIN = (
     "--normalization RMSNorm --position-embedding-type rope --no-rope-fusion "
     "--no-gradient-accumulation-fusion "
     "--transformer-impl transformer_engine --disable-bias-linear --swiglu "
+    "--no-gradient-accumulation-fusion "
     "--torch-profile --torch-profile-skip-first 12 --torch-profile-active 3 "
     "--torch-profile-spans phases modules --torch-profile-record-shapes"
 )
