@@ -128,7 +128,7 @@ def test_a_module_and_a_line_are_a_section(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "a section of the report")
     copy.write(
         "megatron/torch_trace/report/sections/surprise.py",
-        "def section(subject):\n    return subject\n",
+        "def section(subject):\n    return subject.name\n",
     )
     contents = "megatron/torch_trace/report/contents.py"
     copy.insert(contents, "    work,\n", "    surprise,\n")
@@ -138,7 +138,9 @@ def test_a_module_and_a_line_are_a_section(tmp_path: Path) -> None:
         "from megatron.torch_trace.report import contents\n"
         "ours = [one for one in contents.CONTENTS if 'surprise' in one[0].__module__]\n"
         "contents.CONTENTS = ours\n"
-        "print(sections('subject', contents.Medium.PAGE))"
+        "from types import SimpleNamespace as Of\n"
+        "one_step = Of(summary=Of(steps=['a step']))\n"
+        "print(sections(Of(name='subject', analysis=one_step), contents.Medium.PAGE))"
     )
     assert copy.answer("-c", code) == "['subject']"
 
