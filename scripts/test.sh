@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
-install_into_venv train,view,agent,dev
+install_into_venv train,view,agent,docs,dev
 if [[ ${1:-} != fast ]]; then
   install_test_programs
 fi
