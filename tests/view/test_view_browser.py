@@ -34,10 +34,13 @@ HARMLESS = {
 """Parts of messages on the console that may be there, and why."""
 RANKS = [
     "rank 00 GPU (tp0 pp0 dp0)",
+    "rank 00 CPU 10000",
     "rank 01 GPU (tp1 pp0 dp0)",
+    "rank 01 CPU 20000",
     "rank 02 GPU (tp0 pp1 dp0)",
+    "rank 02 CPU 30000",
     "rank 03 GPU (tp1 pp1 dp0)",
-    *(f"rank {rank:02d} CPU {rank + 1}0000" for rank in range(4)),
+    "rank 03 CPU 40000",
 ]
 """The rows at the top of the sample's timeline."""
 

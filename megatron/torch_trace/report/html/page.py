@@ -70,7 +70,7 @@ def render_sections(
         sections=shown,
         left_out=[one for one in found if one.missing is not None],
         view=view,
-        style=Markup(asset("colours.css") + asset("report.css")),
+        style=Markup(asset("colours.css") + asset("figures.css") + asset("report.css")),
         scripts=[Markup(script) for script in scripts],
         policy=policy(scripts, served=view is not None),
     )

@@ -14,6 +14,8 @@ from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import duration, number, percent
 
 _MOST_VALUES = 16
+_OF_CPU = frozenset({"launch_bound", "synchronisation", "data_loader"})
+"""Findings whose cause is on a rank's CPU."""
 _SEVERITIES = {"high": "high", "medium": "medium", "low": "low", "info": "for information"}
 
 
@@ -29,6 +31,7 @@ class Shown:
     evidence: tuple[tuple[str, str], ...]
     at: At | None
     gain: str = ""
+    is_of_cpu: bool = False
     anchor: str = ""
     below: tuple[Shown, ...] = ()
 
@@ -70,6 +73,7 @@ def _shown(one: Finding) -> Shown:
         tuple((_label(key), _value(key, value)) for key, value in one.evidence.items()),
         at(*one.example) if one.example else None,
         sentences.gain(one).strip(),
+        one.code in _OF_CPU or one.evidence.get("late_because") in ("cpu", "data"),
         anchor_of(one),
     )
 

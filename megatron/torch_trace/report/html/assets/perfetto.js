@@ -3,14 +3,24 @@
 "use strict";
 
 // Perfetto orders processes by how much they did, and lists the clocks of our parts as a track of the
-// "System". Ranks come in order, and that row is of no use to anyone.
-const arrangeTracks = async (frame) => {
-  while (!frame.contentDocument?.querySelector(".pf-track")) await new Promise((done) => { setTimeout(done, 200); });
+// "System". Ranks come in order, the CPU of each below its GPU, and that row is of no use to anyone.
+const arrangeOnce = (frame) => {
   try {
     const { workspace } = frame.contentWindow.app.trace, rows = [...workspace.children];
     for (const row of rows) if (row.children.length && row.children.every((one) => one.name === "Clock Snapshots")) row.remove();
-    const processes = rows.filter((row) => /^rank \d+ CPU/.test(row.name));
-    processes.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-    for (const row of processes) { row.remove(); workspace.addChildLast(row); }
+    const rankOf = (row) => /^(rank \d+) (GPU|CPU)/.exec(row.name);
+    const ranks = workspace.children.filter(rankOf);
+    const key = (row) => rankOf(row).slice(1).join(" ").replace("GPU", "A").replace("CPU", "B") + row.name;
+    const wanted = [...ranks].sort((a, b) => key(a).localeCompare(key(b), "en", { numeric: true }));
+    if (wanted.every((row, n) => row === ranks[n])) return;
+    for (const row of wanted) { row.remove(); workspace.addChildLast(row); }
   } catch { /* a version that has no such thing: as Perfetto has it */ }
+};
+// Plugins of the UI still add tracks when the first one is drawn.
+const arrangeTracks = async (frame) => {
+  while (!frame.contentDocument?.querySelector(".pf-track")) await new Promise((done) => { setTimeout(done, 200); });
+  for (const wait of [0, 500, 1500, 4000]) {
+    await new Promise((done) => { setTimeout(done, wait); });
+    arrangeOnce(frame);
+  }
 };

@@ -39,11 +39,9 @@
     begun();
   });
 
-  // It is ready when the first track is there; a UI that cannot be asked is ready when it listens.
-  const hasTracks = () => {
-    const { app } = frame.contentWindow;
-    return app === undefined || Boolean(app.trace?.workspace?.flatTracks?.some((one) => one.uri));
-  };
+  // It is ready when the first track is drawn; a UI that draws otherwise, when it has loaded a trace.
+  const since = Date.now(), PATIENCE = 120_000;
+  const hasTracks = () => Boolean(frame.contentDocument?.querySelector(".pf-track")) || Date.now() - since > PATIENCE;
   const begun = () => {
     if (!hasTracks()) { setTimeout(begun, 250); return; }
     ready = true;
@@ -73,11 +71,20 @@
   const shown = () => frame.contentWindow.app.trace;
 
   // What is no slice, a micro-batch for instance, is marked on the GPU of its rank.
-  const select = async (rank, from, duration) => {
+  const select = async (rank, from, duration, cpu) => {
     try {
       const { engine, selection, workspace } = shown();
       // What is said about a selection must not cover the little that a small frame shows.
       const drawer = { switchToCurrentSelectionTab: frame.clientHeight > 500 };
+      const mainThread = new RegExp(`^rank 0*${Number(rank)} main thread`);
+      const threads = cpu ? workspace.flatTracks.filter((one) => one.uri && mainThread.test(one.name)) : [];
+      if (threads.length) {
+        selection.selectArea({ start: from, end: from + duration, trackUris: threads.map((one) => one.uri) }, drawer);
+        for (let above = threads[0].parent; above; above = above.parent) above.expand?.();
+        await new Promise((done) => { setTimeout(done, 200); });
+        shown().scrollTo({ track: { uri: threads[0].uri, expandGroup: true } });
+        return;
+      }
       // Tracks of GPUs are named `rank 07 stream 7 compute`: of equal slices that rank's comes first.
       const found = await engine.query(`select s.id as id from slice s join track t on t.id = s.track_id
         where s.ts = ${from} and s.dur = ${duration}
@@ -100,14 +107,14 @@
   };
 
   const SECOND = 1e9;
-  const show = ({ rank, start, duration }) => {
+  const show = ({ rank, start, duration, cpu }) => {
     const offset = shift?.get(rank);
     if (offset === undefined) {
       state.textContent = `Rank ${rank} is not among the ${shift?.size ?? 0} ranks of the timeline; torch-trace view --rank ${rank} shows it.`;
       return;
     }
     const from = start + offset, to = from + duration;
-    select(rank, from, duration);
+    select(rank, from, duration, cpu);
     frame.contentWindow.postMessage({ perfetto: {
       timeStart: Number(from) / SECOND, timeEnd: Number(to) / SECOND, viewPercentage: 0.4,
     } }, location.origin);
@@ -116,7 +123,7 @@
 
   const visit = (element, event) => {
     const { rank, start, duration } = element.dataset;
-    const moment = { rank, start: BigInt(start), duration: BigInt(duration) };
+    const moment = { rank, start: BigInt(start), duration: BigInt(duration), cpu: element.dataset.cpu !== undefined };
     if (element.dataset.scrub !== undefined && event?.clientX !== undefined) {
       // A lane is the whole window: a click in it means the part around the pointer.
       const box = element.getBoundingClientRect(), part = moment.duration / 50n;
@@ -133,8 +140,9 @@
 
   const report = document.querySelector("#report");
   report.addEventListener("click", (event) => {
-    const element = event.target.closest("[data-start]");
-    if (!element || event.target.closest("button, a, summary, .twist") || String(getSelection())) return;
+    const button = event.target.closest(".cpu-side");
+    const element = button ?? event.target.closest("[data-start]");
+    if (!element || (!button && event.target.closest("button, a, summary, .twist")) || String(getSelection())) return;
     visit(element, event);
   });
   report.addEventListener("keydown", (event) => {
