@@ -72,3 +72,24 @@ def test_beside_a_fault_the_luck_of_one_of_two_ranks_is_no_part_of_it(tmp_path: 
     found = next(one for one in analysis.findings if one.evidence.get("causes"))
     (cause,) = found.evidence["causes"]
     assert (cause["rank"], cause["count"], found.gain_ns) == (1, 1, 400_000)
+
+
+def test_of_two_ranks_the_error_knows_by_how_much_the_other_one_is_late(tmp_path: Path) -> None:
+    """Behind the fault another rank is late, too; by how much may be luck of the window."""
+    turns = {
+        rank: [
+            act
+            for turn in range(TURNS)
+            for act in (
+                cpu(200_000 + (400_000 * (turn == 5) if rank else 25_000)),
+                run("gemm", 50_000),
+                reduce(8_000),
+                sync(),
+            )
+        ]
+        for rank in range(2)
+    }
+    (mended,) = torch_trace.whatif(Machine(turns).record(tmp_path), rank="1=median").candidates
+    assert mended.gain_ns == 375_000
+    assert mended.error.ranks is not None
+    assert mended.error.ranks >= TURNS * 25_000

@@ -40,6 +40,8 @@ class LeftOut:
     def error(self, changed: Adjustment, gain: float) -> float | None:
         """The jackknife's standard error of a gain; None where ranks have no peers."""
         possible = self._possible(changed.mended)
+        if not possible and changed.mended:
+            return self._only_peer(changed)
         chosen = possible[:MOST_RANKS]
         gains = [
             self._recorded_without(position, changed.mended)
@@ -47,6 +49,19 @@ class LeftOut:
             for position in chosen
         ]
         return jackknife(gain, gains, len(possible) - len(chosen))
+
+    def _only_peer(self, changed: Adjustment) -> float | None:
+        """Of two ranks of which one is mended, by how much the other one is later than that one.
+
+        It is the next that all wait for, and by how much may be the luck of these steps.
+        """
+        after = self._iteration_ns(changed, changed.duration)
+        later = [
+            abs(after - self._iteration_ns(changed, self._without(position, changed, frozenset())))
+            for position, one in enumerate(self._found.ranks)
+            if one.rank not in changed.mended and self._found.peers.peers(position)
+        ]
+        return max(later, default=None)
 
     def _possible(self, mended: frozenset[int]) -> list[int]:
         """Ranks that have peers, of the longest CPU time first."""
