@@ -14,12 +14,15 @@ from snapshot_builder import MIB, SnapshotBuilder
 from trace_builder import GEMM, TraceBuilder, instant, op
 
 from megatron import torch_trace
-from megatron.torch_trace.allocator.answer import memory
+from megatron.torch_trace.allocator.answer import answers_of, memory
 from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.growth import Growth
 from megatron.torch_trace.allocator.holders import Holder
+from megatron.torch_trace.allocator.pictures.curves import curves_of
 from megatron.torch_trace.errors import UsageError
 
+BESIDE = Path(__file__).parents[3] / "shared" / "data" / "h200" / "tp2pp2-stack" / "rank-2.json.gz"
 RECORDED = Path(__file__).parents[1] / "data" / "tp2pp2-stack" / "rank-0.pt.trace.json.gz"
 
 
@@ -146,3 +149,39 @@ def test_the_analysis_of_a_trace_with_memory_events_has_their_findings(tmp_path:
     assert "unused_headroom" in codes
     document = json.loads(invoked("analyze", path, "--json", "--no-gains").stdout)
     assert [one["code"] for one in document["findings"]] == codes
+
+
+def summits(path: Path, kept: int) -> list[int]:
+    """Where activations fall again by half a micro-batch: how many micro-batches were kept.
+
+    Args:
+        path: a trace.
+        kept: micro-batches that the stage keeps at most.
+    """
+    devices: list[DeviceMemory] = []
+    answers_of(path, on_device=devices.append)
+    heights = curves_of(devices[0]).categories[Category.ACTIVATIONS] / 1.0
+    heights *= kept / heights.max()
+    found, top, lowest, rises = [], 0.0, 0.0, True
+    for height in heights.tolist():
+        top, lowest = max(top, height), min(lowest, height)
+        if rises and height < top - 0.5:
+            found.append(round(top))
+            lowest, rises = height, False
+        elif not rises and height > lowest + 0.5:
+            top, rises = height, True
+    return found
+
+
+def test_a_recorded_first_stage_of_two_keeps_two_micro_batches_again_and_again() -> None:
+    """Rank 0 of TP2 x PP2 on H200s, four micro-batches: 1F1B keeps two on the first stage."""
+    assert summits(RECORDED, 2) == [2, 2, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not BESIDE.exists(),
+    reason="the repository does not hold large recordings, nor does ../shared/data",
+)
+def test_a_recorded_last_stage_keeps_one_micro_batch() -> None:
+    assert summits(BESIDE, 1) == [1, 1, 1, 1]

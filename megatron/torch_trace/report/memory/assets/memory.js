@@ -117,7 +117,7 @@
       const u = new uPlot({
         width: holder.clientWidth || 800,
         height: data.charts.length > 4 ? 170 : 230,
-        padding: [chart.ranges.length ? strip + 6 : 8, 8, 0, 0],
+        padding: [chart.ranges.length ? strip + 6 : 8, 18, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: "memory" }, points: { show: false }, drag: { x: true, y: false } },
         scales: { x: { time: false, range: (u, low, high) => low === null || high === low ? [data.start, data.end] : [low, high] }, y: { range: [0, most] } },
