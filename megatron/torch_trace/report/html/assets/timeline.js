@@ -81,8 +81,11 @@
       if (threads.length) {
         selection.selectArea({ start: from, end: from + duration, trackUris: threads.map((one) => one.uri) }, drawer);
         for (let above = threads[0].parent; above; above = above.parent) above.expand?.();
-        await new Promise((done) => { setTimeout(done, 200); });
-        shown().scrollTo({ track: { uri: threads[0].uri, expandGroup: true } });
+        // The row is there when its group has been drawn open.
+        for (const wait of [200, 1000]) {
+          await new Promise((done) => { setTimeout(done, wait); });
+          shown().scrollTo({ track: { uri: threads[0].uri, expandGroup: true } });
+        }
         return;
       }
       // Tracks of GPUs are named `rank 07 stream 7 compute`: of equal slices that rank's comes first.
