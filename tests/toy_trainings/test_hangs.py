@@ -23,14 +23,20 @@ TOY = str(Path(__file__).with_name("toy_hang.py"))
 
 
 @contextmanager
-def training(folder: Path, how: str, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A launch that is ended with all its ranks, also those that are stopped."""
+def training(
+    folder: Path, how: str, ranks: int, flight_calls: int = 2000
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A launch that is ended with all its ranks, also those that are stopped.
+
+    Args:
+        flight_calls: of which torch keeps a record.
+    """
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", TOY]
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, *launch, str(folder), how],
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, "TORCH_FR_BUFFER_SIZE": str(flight_calls)},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -87,10 +93,33 @@ def test_a_rank_whose_data_come_late_is_named_with_its_line_and_training_goes_on
     assert answer["culprits"] == [1]
     verdict = re.sub(r"py:\d+", "py:LINE", answer["verdict"])
     assert verdict == (
-        "Rank 1 is in no collective: it is in toy_hang.py:LINE (hang, data loader), and rank 0 waits for it (first in all_reduce, toy_hang.py:LINE train)."
+        "Rank 1 is in no collective: it is in toy_hang.py:LINE (hang, data loader), and rank 0 waits for it (first in default-group all_reduce 9)."
     )
     assert [one["iteration"] for one in answer["ranks"]] == [4, 4]
     assert answer["ranks"][1]["python"][0].endswith(" hang")
+
+
+def test_a_rank_whose_thread_keeps_pythons_lock_is_named_with_its_line(tmp_path: Path) -> None:
+    with training(tmp_path, "lock", 2) as process:
+        (record,) = wait_for_records(tmp_path, 1)
+        assert record.endswith("rank-0.iter-0000004.hang.json")
+        stacks = tmp_path / "hangs" / "rank-1.lock.txt"
+        end = time.monotonic() + 60
+        while not stacks.stat().st_size and time.monotonic() < end:
+            time.sleep(0.1)
+        answer = hang(tmp_path)
+        assert process.wait(60) == 0, "training goes on"
+    assert answer["culprits"] == [1]
+    verdict = re.sub(r"py:\d+", "py:LINE", answer["verdict"])
+    assert verdict == (
+        "Rank 1 is in no collective: it is in toy_hang.py:LINE (hang, data loader), and a thread of it keeps Python's lock, and rank 0 waits for it (first in all_reduce, toy_hang.py:LINE train)."
+    )
+    log = (tmp_path / "log").read_text()
+    assert "rank 1: a thread kept Python's lock for more than 2 s" in log
+    # An empty file of the other rank goes with the end of training.
+    assert [one for one in files_below(tmp_path) if one.endswith(".txt")] == [
+        "hangs/rank-1.lock.txt"
+    ]
 
 
 def test_a_rank_that_is_stopped_leaves_no_record_and_is_named(tmp_path: Path) -> None:
@@ -105,8 +134,10 @@ def test_a_rank_that_is_stopped_leaves_no_record_and_is_named(tmp_path: Path) ->
     assert [one["state"] for one in answer["ranks"]] == ["waiting", "missing"]
 
 
-def test_of_three_ranks_the_one_in_another_collective_is_named(tmp_path: Path) -> None:
-    with training(tmp_path, "skip", 3):
+def test_of_three_ranks_the_one_in_another_collective_is_named_by_stacks_alone(
+    tmp_path: Path,
+) -> None:
+    with training(tmp_path, "skip", 3, flight_calls=0):
         wait_for_records(tmp_path, 3)
         answer = hang(tmp_path)
     assert answer["culprits"] == [2]

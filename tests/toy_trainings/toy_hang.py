@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training of ten lines on gloo ranks, the last of which hangs: toy_hang.py FOLDER HOW.
 
-HOW is `fetch` (the last rank's data come late, then training goes on), `stop` (SIGSTOP), or `skip`
-(it calls another collective than the others).
+HOW is `fetch` (the last rank's data come late, then training goes on), `lock` (the same, in C code
+that keeps Python's lock), `stop` (SIGSTOP), or `skip` (it calls another collective than the
+others).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -25,7 +27,8 @@ torch.distributed.init_process_group("gloo")
 rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
 model = torch.nn.Sequential(torch.nn.Linear(16, 16))
 heartbeat = Heartbeat()
-HangWatch(SECONDS, folder, discover(), heartbeat, [model]).start()
+watch = HangWatch(SECONDS, folder, discover(), heartbeat, [model])
+watch.start()
 
 
 class SlowLoader:
@@ -43,6 +46,8 @@ class SlowLoader:
 def hang() -> None:
     if how == "fetch":
         time.sleep(4 * SECONDS)
+    elif how == "lock":
+        ctypes.PyDLL(None).sleep(int(4 * SECONDS))
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "skip":
@@ -61,4 +66,5 @@ def train() -> None:
 
 heartbeat.begin_step(1)
 train()
+watch.stop()
 torch.distributed.destroy_process_group()

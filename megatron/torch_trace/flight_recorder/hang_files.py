@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from megatron.torch_trace.format.hang_records import (
     FLIGHT_SUFFIX,
     HANG_SUFFIX,
     HANGS,
+    LOCKED_SUFFIX,
     HangName,
     HangRecord,
+    locked_rank,
+    locked_record,
 )
 
 _CLOCKS_SECONDS = 30.0
@@ -100,6 +104,8 @@ def read_last_hang(files: Sequence[Path]) -> LastHang:
             chosen[record.rank] = (path, record)
         else:
             skipped.append((path, "of an earlier hang"))
+    for path, record in _locked(files[0].parent, newest):
+        chosen.setdefault(record.rank, (path, record))
     flights = []
     for path, _ in chosen.values():
         flight = path.with_name(path.name.removesuffix(HANG_SUFFIX) + FLIGHT_SUFFIX)
@@ -114,3 +120,15 @@ def read_last_hang(files: Sequence[Path]) -> LastHang:
         tuple(skipped),
         tuple(damaged),
     )
+
+
+def _locked(folder: Path, newest: HangRecord) -> Iterator[tuple[Path, HangRecord]]:
+    """Ranks that left no record of the last hang because a thread kept Python's lock."""
+    for path in sorted(folder.glob(f"*{LOCKED_SUFFIX}")):
+        rank = locked_rank(path.name)
+        with suppress(OSError):
+            if rank is None or path.stat().st_mtime_ns < newest.began_ns - _CLOCKS_SECONDS * 1e9:
+                continue
+            record = locked_record(path.read_text(errors="replace"), rank, newest)
+            if record is not None:
+                yield path, record

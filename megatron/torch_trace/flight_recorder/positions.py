@@ -55,7 +55,8 @@ class Position:
         said = f"in {where.rpartition('/')[2]} ({', '.join([function, *work])})"
         if self.record.micro_batch is not None:
             said += f", micro-batch {self.record.micro_batch}"
-        return f"{said}, in {self.module}" if self.module else said
+        said = f"{said}, in {self.module}" if self.module else said
+        return f"{said}, and a thread of it keeps Python's lock" if self.record.locked else said
 
     @property
     def module(self) -> str:
@@ -70,6 +71,8 @@ class Position:
 def position_of(record: HangRecord) -> Position:
     """Where a rank is."""
     thread = record.training
+    if record.locked:
+        return Position(record, "", _first(thread.stack))
     inside = 0
     while inside < len(thread.stack) and _COLLECTIVES.search(thread.stack[inside]):
         inside += 1

@@ -5,6 +5,7 @@
         rank-07.iter-0000087.hang.json        where the rank is: written by --torch-profile-on-hang
         rank-07.iter-0000087.flight.pickle    torch's flight record of the same moment, with NCCL
         rank-07.iter-0000087-2.hang.json      a second hang in the same iteration
+        rank-07.lock.txt                      stacks by faulthandler, if a thread kept Python's lock
 
 The keys of the JSON are those of `HangRecord`.
 """
@@ -21,6 +22,9 @@ HANGS = "hangs"
 """Folder of a run."""
 HANG_SUFFIX = ".hang.json"
 FLIGHT_SUFFIX = ".flight.pickle"
+LOCKED_SUFFIX = ".lock.txt"
+_LOCKED = re.compile(r"rank-(?P<rank>\d+)\.lock\.txt")
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?+) in (?P<function>.*)')
 _NAME = re.compile(r"rank-(?P<rank>\d+)\.iter-(?P<iteration>\d{7,})(?:-(?P<number>\d+))?")
 
 
@@ -91,6 +95,7 @@ class HangRecord:
         micro_batch: the one that is computed, from 0; None where it is not known.
         threads: the one that trains first.
         iterations: the last ones that the monitor has measured; empty without it.
+        locked: a thread kept Python's lock: the stacks are faulthandler's, and the rest is unknown.
     """
 
     rank: int
@@ -108,6 +113,7 @@ class HangRecord:
     micro_batch: int | None = None
     threads: tuple[ThreadStack, ...] = ()
     iterations: tuple[dict[str, Any], ...] = field(default=())
+    locked: bool = False
 
     @property
     def training(self) -> ThreadStack:
@@ -146,6 +152,53 @@ class HangRecord:
             return cls(**{name: fields[name] for name in cls.__slots__ if name in fields})
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError("no hang record, or only a part of one") from error
+
+
+def locked_name(rank: int, world_size: int) -> str:
+    """The file that faulthandler writes."""
+    return f"rank-{rank:0{len(str(world_size - 1))}d}{LOCKED_SUFFIX}"
+
+
+def locked_rank(name: str) -> int | None:
+    """The rank that the name of such a file tells; None if it is none."""
+    match = _LOCKED.fullmatch(name)
+    return int(match["rank"]) if match else None
+
+
+def locked_record(text: str, rank: int, like: HangRecord) -> HangRecord | None:
+    """What faulthandler has written, as a record.
+
+    Args:
+        text: of the file; each dump lists threads, the one that the process began with as its last.
+        rank: whose file it is.
+        like: a record of another rank, of the same hang.
+
+    Returns:
+        None if the text has no stack.
+    """
+    stacks: list[list[str]] = []
+    for line in text.splitlines():
+        if "most recent call first" in line:
+            stacks.append([])
+        elif (frame := _FRAME.fullmatch(line)) and stacks:
+            stacks[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
+    known = [tuple(stack) for stack in stacks if stack]
+    if not known:
+        return None
+    threads = [ThreadStack("MainThread", True, known[-1])]
+    threads += [ThreadStack("", False, stack) for stack in known[:-1]]
+    return HangRecord(
+        rank,
+        like.world_size,
+        "",
+        0,
+        like.iteration,
+        like.seconds,
+        like.written_ns,
+        like.began_ns,
+        threads=tuple(threads),
+        locked=True,
+    )
 
 
 def _words(value: Sequence[Any]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.monitor.hangs.flight_entries import flight_entries
+from megatron.torch_profile.monitor.hangs.locked_stacks import LockedStacks
 from megatron.torch_profile.monitor.hangs.stacks import (
     micro_batch,
     module_paths,
@@ -31,6 +32,7 @@ from megatron.torch_trace.format.hang_records import (
     HANGS,
     HangName,
     HangRecord,
+    locked_name,
 )
 from megatron.torch_trace.wording import path_text, seconds
 
@@ -38,6 +40,7 @@ _LOOKS = 10
 """How often the thread looks within the time that is given."""
 _LONGEST_LOOK = 5.0
 _MOST_HANGS = 100
+_END_SECONDS = 2.0
 
 
 class HangWatch:
@@ -73,21 +76,28 @@ class HangWatch:
         self._last_iterations = last_iterations
         self._device = _device()
         self._watchdog = watchdog_seconds()
+        me, ranks = topology.rank, topology.layout.world_size
+        self._locked = LockedStacks(self._folder / locked_name(me, ranks), limit, me)
         self._told_ns: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="torch-profile-hangs", daemon=True)
 
     def start(self) -> None:
         """From now on."""
+        self._locked.renew()
         self._thread.start()
 
     def stop(self) -> None:
         """Training has ended."""
         self._stop.set()
         self._model = None
+        if self._thread.is_alive():
+            self._thread.join(_END_SECONDS)
+        self._locked.stop()
 
     def _watch(self) -> None:
         while not self._stop.wait(min(self._limit / _LOOKS, _LONGEST_LOOK)):
+            self._locked.renew()
             self.look(time.monotonic_ns())
 
     def look(self, now_ns: int) -> None:
