@@ -14,7 +14,8 @@ def is_causal(model: Any) -> bool | None:
     """
     try:
         masks = {
-            str(module.attn_mask_type.name)
+            # Megatron's modules have an enumeration, Transformer Engine's its name.
+            str(getattr(module.attn_mask_type, "name", module.attn_mask_type))
             for chunk in model
             for module in chunk.modules()
             if hasattr(module, "attn_mask_type")

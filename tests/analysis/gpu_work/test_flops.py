@@ -211,7 +211,7 @@ def test_shapes_that_are_no_json_are_unknown(tmp_path: Path) -> None:
     ("kernel", "eight_bit"),
     [
         ("nvjet_qqtst_128x256_128x4_2x1_v_bz_TNT", 2 * 3 * 5 * 7),
-        ("nvjet_sm90_rqtst_128x256_128x4_2x1_v_bz_TNT", 2 * 3 * 5 * 7),
+        ("nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", 2 * 3 * 5 * 7),
         ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128", 2 * 3 * 5 * 7),
         ("nvjet_tst_128x256_64x4_2x1_v_bz_TNT", 0),
     ],

@@ -104,6 +104,13 @@ GELU = "&(float transformer_engine::gelu<float, float>(float, transformer_engine
         (f"{ENGINE}fused_rope_thd_linear_grid_forward_kernel<__half>(int)", "rotary embedding"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1",
          "attention"),
+        ("void cudnn::fusion::compute_dot_do_o_specialized<true, 128>(void const*)", "attention"),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*)", "attention"),
+        ("void at::native::(anonymous namespace)::compute_grad_weight<c10::BFloat16, long>(long)",
+         "embedding"),
+        ("void at::native::(anonymous namespace)::krn_partial_segment_offset<long>(long*)",
+         "embedding"),
+        ("nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT", "gemm"),
         ("nvjet_qqtst_128x256_128x4_2x1_v_bz_TNT", "gemm"),
         ("void multi_tensor_apply_kernel<TensorListMetadata<4, false>, transformer_engine::"
          "multi_tensor_adam::AdamFunctorMaster<__nv_bfloat16, float>, float>(long)", "optimizer"),

@@ -17,7 +17,7 @@ class Mask(enum.Enum):
 
 
 class Attention(nn.Module):  # type: ignore[misc,unused-ignore]
-    def __init__(self, mask: Mask) -> None:
+    def __init__(self, mask: Mask | str) -> None:
         super().__init__()
         self.attn_mask_type = mask
 
@@ -25,12 +25,14 @@ class Attention(nn.Module):  # type: ignore[misc,unused-ignore]
 @pytest.mark.parametrize(
     ("masks", "told"),
     [
+        ([Mask.causal, "causal"], True),
+        ([Mask.causal, "padding_causal"], False),
         ([Mask.causal, Mask.causal], True),
         ([Mask.causal, Mask.padding], False),
         ([], None),
     ],
 )
-def test_attention_is_causal_if_every_mask_is(masks: list[Mask], told: bool | None) -> None:
+def test_attention_is_causal_if_every_mask_is(masks: list[Mask | str], told: bool | None) -> None:
     assert is_causal([nn.Sequential(*map(Attention, masks), nn.Linear(2, 2))]) is told
 
 

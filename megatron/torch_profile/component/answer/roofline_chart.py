@@ -4,24 +4,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron.torch_profile.component.measure.ceilings import Ceilings
 from megatron.torch_profile.component.results import Answer, Result
 from megatron.torch_trace.wording import number
 
 WIDTH, HEIGHT = 640, 320
-_LEFT, _BOTTOM, _TOP, _RIGHT = 56, 36, 12, 12
+_LEFT, _BOTTOM, _TOP, _RIGHT = 56, 36, 12, 28
+_LETTER, _LINE, _BESIDE = 7, 13, 9
+"""Width and height of a label's text, roughly, and how far from its point it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One variant: where it is, and what it says."""
+    """One variant: where it is, what it says, and where its label begins."""
 
     x: float
     y: float
     name: str
     told: str
+    label_x: float
+    label_y: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def chart(answer: Answer) -> Chart | None:
     )
     return Chart(
         roofs=tuple((_line(roof, axes), dtype) for dtype, roof in roofs.items()),
-        points=tuple(_point(one, x, y, axes) for one, x, y in spots),
+        points=_labelled([_point(one, x, y, axes) for one, x, y in spots]),
         marks_x=tuple((axes.at_x(10.0**n), number(10.0**n)) for n in range(*_ends(axes.x))),
         marks_y=tuple(
             (axes.at_y(10.0**n), number(10.0 ** (n - 12))) for n in range(*_ends(axes.y))
@@ -84,7 +88,29 @@ def _spot(one: Result) -> tuple[float, float]:
 
 def _point(one: Result, x: float, y: float, axes: _Axes) -> Point:
     told = f"{one.case.name}: {number(y / 1e12)} TFLOP/s at {number(x)} FLOP a byte"
-    return Point(axes.at_x(x), axes.at_y(y), one.case.name, told)
+    across, down, name = axes.at_x(x), axes.at_y(y), one.case.name
+    wide = _LETTER * len(name)
+    beside = across + _BESIDE
+    if beside + wide > WIDTH:  # no room: before the point
+        beside = across - _BESIDE - wide
+    return Point(across, down, name, told, round(beside, 1), round(down + _LINE / 3, 1))
+
+
+def _labelled(points: list[Point]) -> tuple[Point, ...]:
+    """With no label on another one: from the top, each below those that it would cover."""
+    placed: dict[int, Point] = {}
+    for n in sorted(range(len(points)), key=lambda n: points[n].y):
+        one = points[n]
+        while any(_covers(one, other) for other in placed.values()):
+            one = replace(one, label_y=round(one.label_y + _LINE, 1))
+        placed[n] = one
+    return tuple(placed[n] for n in range(len(points)))
+
+
+def _covers(one: Point, other: Point) -> bool:
+    first, last = sorted((one, other), key=lambda point: point.label_x)
+    over = first.label_x + _LETTER * len(first.name) > last.label_x
+    return over and abs(one.label_y - other.label_y) < _LINE
 
 
 def _line(roof: Ceilings, axes: _Axes) -> str:
