@@ -53,9 +53,12 @@ _FAMILIES = (
         "mixture of experts",
         r"moe|permute|row_id_map|chunk_sort|multi_(?:un)?padding|topk|top_k|router|bitonic|radix|sort|bincount|histogram",
     ),
-    ("embedding", r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)"
+    (
+        "embedding",
+        r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)"
         # The parts of the gradient of an embedding.
-        r"|compute_grad_weight|partial_segment|partials_per_segment"),
+        r"|compute_grad_weight|partial_segment|partials_per_segment",
+    ),
     ("cross entropy", r"cross_entropy|nll_loss"),
     ("random", r"dropout|random|philox|distribution"),
     ("cast or copy", r"copy|_cast|swap_first_dims|kv_cache|to_copy|transpose|catarray|cat_"),
