@@ -175,6 +175,13 @@ def test_a_layer_less_on_the_fullest_stage_frees_its_state_and_its_activations(
     assert found["how"].endswith(" for each of 2 micro-batches; another stage takes them")
 
 
+@pytest.mark.parametrize("flag", ["use_torch_fsdp2", "use_megatron_fsdp"])
+def test_what_fsdp_has_sharded_is_not_sharded_again(tmp_path: Path, flag: str) -> None:
+    given = {flag: True, "optimizer_cpu_offload": False}
+    found = effects(fit(run_of(tmp_path / "run", process(), **given)))
+    assert set(found) == {"--recompute-activations", "--recompute-granularity full"}
+
+
 def test_the_fuller_stage_decides_and_fewer_micro_batches_are_kept(tmp_path: Path) -> None:
     stages = [
         process(in_flight=2, layers=2, marks=True),

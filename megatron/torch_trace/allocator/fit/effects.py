@@ -122,7 +122,7 @@ def _sequence_parallel(moments: Moments, shape: Shape, layers: Layers | str) -> 
 
 def _distributed_optimizer(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
     change = "--use-distributed-optimizer"
-    if shape.distributed_optimizer or shape.data == 1:
+    if shape.distributed_optimizer or shape.sharded or shape.data == 1:
         return None
     held = int(moments.optimizer[moments.peak])
     if shape.distributed_optimizer is None or not shape.data or not held:
@@ -140,7 +140,7 @@ def _distributed_optimizer(moments: Moments, shape: Shape, layers: Layers | str)
 
 
 def _offloaded(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
-    if shape.offloads or shape.offloads is None:
+    if shape.offloads or shape.offloads is None or shape.sharded:
         return None
     change = "--optimizer-cpu-offload --use-precision-aware-optimizer"
     change += "" if shape.distributed_optimizer else " --use-distributed-optimizer"
@@ -161,7 +161,12 @@ def _offloaded(moments: Moments, shape: Shape, layers: Layers | str) -> Effect |
 def _more_stages(moments: Moments, shape: Shape, layers: Layers | str) -> Effect | None:
     stages = 2 * shape.pipeline
     change = f"--pipeline-model-parallel-size {stages}"
-    if not shape.layers or shape.layers % stages or (shape.data or 1) // shape.context < 2:
+    if (
+        shape.sharded
+        or not shape.layers
+        or shape.layers % stages
+        or (shape.data or 1) // shape.context < 2
+    ):
         return None
     state = layer_state(moments, shape)
     if isinstance(state, str):

@@ -25,10 +25,16 @@ _NUMBERS = (
 )
 _SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "swiglu")
 _WORDS = ("recompute_granularity",)
+_SHARDS = ("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp")
+"""FSDP, by the names that Megatron has had for it."""
 RELEVANT = (
     *_NUMBERS,
     *_SWITCHES,
     *_WORDS,
+    *_SHARDS,
+    "data_parallel_sharding_strategy",
+    "use_precision_aware_optimizer",
+    "optimizer_offload_fraction",
     "recompute_method",
     "recompute_num_layers",
     "recompute_modules",
@@ -64,6 +70,7 @@ class Shape:
         recompute: `full`, `selective`, or empty.
         dense: no experts.
         even: every stage has as many layers as any other.
+        sharded: FSDP shards parameters, gradients and optimizer state.
         offloads: the optimizer state is on the CPU; None where this Megatron cannot do that.
     """
 
@@ -87,6 +94,7 @@ class Shape:
     recompute: str | None
     dense: bool
     even: bool
+    sharded: bool
     offloads: bool | None
 
     @property
@@ -157,6 +165,7 @@ def shape_of(
         if "recompute_granularity" in arguments
         else None,
         dense=not _number(arguments, "num_experts"),
+        sharded=any(arguments.get(one) is True for one in _SHARDS),
         offloads=_switch(arguments, "optimizer_cpu_offload"),
         even=not any(arguments.get(one) for one in (*moved, "pipeline_model_parallel_layout")),
     )
@@ -171,7 +180,7 @@ def arguments_of(argv: Sequence[str]) -> dict[str, Any]:
         text = value_of(argv, _flag(name)) or ""
         if text.isdecimal():
             found[name] = int(text)
-    for name in _SWITCHES:
+    for name in (*_SWITCHES, *_SHARDS):
         found[name] = has(argv, _flag(name))
     found["recompute_granularity"] = value_of(argv, "--recompute-granularity")
     if has(argv, "--recompute-activations"):
