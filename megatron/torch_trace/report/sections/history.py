@@ -82,7 +82,7 @@ def _table(history: RunHistory) -> Table:
         )
         for one in history.events
     )
-    return Table("events-table", "", columns, rows, each="event", limit=_SHOWN_EVENTS)
+    return Table("events-table", "By iteration", columns, rows, each="event", limit=_SHOWN_EVENTS)
 
 
 def _at(event: Event) -> str:

@@ -84,7 +84,7 @@
     found[current]?.classList.remove("current");
     current = current < 0 && by < 0 ? found.length - 1 : (current + by + found.length) % found.length;
     found[current].classList.add("current");
-    found[current].scrollIntoView({ block: "center" });
+    found[current].scrollIntoView({ block: "center", behavior: "instant" });
     told();
   };
 
@@ -108,7 +108,7 @@
       event.preventDefault();
     } else if (event.key === "Escape") {
       clearTimeout(waiting);
-      if (search.value) { search.value = ""; apply(); } else end();
+      if (search.value) { search.value = ""; apply(); search.dispatchEvent(new Event("change")); } else end();
       if (typing) event.target.blur();
     }
   });

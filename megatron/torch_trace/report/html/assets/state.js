@@ -42,7 +42,7 @@
       field.dispatchEvent(new Event(name === "heat" ? "change" : "input"));
     }
     const [id, column, order] = (wanted.get("sort") ?? "").split(":");
-    const table = id && document.getElementById(id);
+    const table = id ? document.getElementById(id) : null;
     if (table?.matches("table.data:not(.tree)") && table.tHead.rows[0].cells[column]) {
       sortBy(table, Number(column), order === "descending");
       sorted = wanted.get("sort");
