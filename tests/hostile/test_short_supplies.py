@@ -69,6 +69,7 @@ def test_what_is_no_file_is_said_by_every_command_and_nobody_waits_for_it(
         ["info", odd], ["check", odd], ["analyze", odd], ["analyze", "--partials", odd],
         ["report", odd, "-o", out], ["convert", odd, "-o", out], ["export", odd, "-o", out],
         ["merge", odd, "-o", out], ["decompress", odd], ["slim", odd, "-o", out],
+        ["sql", odd, "select * from ranks"],
     ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["torch-trace", *command])
         assert run_here() == 2

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import polars as pl
 import pytest
-from command_line import last_line, run
+from command_line import MAIN, last_line, run
 from trace_builder import annotation, collective_args, kernel, launch, op, step, write_rank
 
 from megatron import torch_trace
@@ -207,6 +210,20 @@ def test_nothing_is_left_in_the_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     torch_trace.sql(two_ranks, "select * from kernels")
     assert run("sql", two_ranks, "select cast(name as int) from kernels").returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    command = [*MAIN, "sql", SLOW, "select a.name from events a, events b order by a.name"]
+    process = subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL
+    )
+    # A cross join of millions of rows does not end by itself.
+    while not list(tmp_path.glob("*/events.parquet")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(30) == 143
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,9 @@ def _run(frames: Mapping[str, pl.LazyFrame], asked: words.Query, file: Path | No
         if file is None:
             result.collect()
         else:
-            write_parquet(result, file)
+            # This thread only waits: inside of polars it would hear no signal until the end.
+            with ThreadPoolExecutor(1) as waiter:
+                waiter.submit(write_parquet, result, file).result()
     except (*_MISTAKES, OSError) as error:
         said = error.__cause__ if isinstance(error, OSError) else error
         if not isinstance(said, _MISTAKES):

@@ -87,6 +87,7 @@ def test_every_command_names_a_pointer_of_git_lfs(tmp_path: Path) -> None:
         ["info", path], ["check", path], ["analyze", path], ["report", path, "-o", out + ".html"],
         ["slim", path, "-o", out + ".json"], ["convert", path, "-o", out + ".pftrace"],
         ["decompress", path, "-o", out], ["export", path, "-o", out], ["compare", path, path],
+        ["sql", path, "select * from ranks"], ["sql", path, "select * from findings"],
         ["merge", path, path, "--ranks", "0,1", "-o", out], ["view", path, "--no-browser"],
     ):  # fmt: skip
         ended = run(*command)

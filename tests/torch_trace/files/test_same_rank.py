@@ -16,6 +16,7 @@ COMMANDS = {
     "convert": ["-o", "{out}.pftrace"],
     "merge": ["-o", "{out}.json"],
     "export": ["-o", "{out}"],
+    "sql": ["select * from ranks, findings"],
 }
 
 

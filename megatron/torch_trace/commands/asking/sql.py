@@ -66,8 +66,8 @@ def command(
         _list()
         return
     if path is None or query is None:
-        missing = "PATH and QUERY are missing" if path is None else f"{path}: QUERY is missing"
-        raise UsageError(f"{missing}; see torch-trace sql --help.")
+        missing = "PATH" if path is None else "QUERY"
+        raise UsageError(f"sql: {missing} is missing; see torch-trace sql --help.")
     from megatron.torch_trace.query import answer, rendering
 
     found = answer.answer(path, query, rows=rows, strict=strict, jobs=jobs)
