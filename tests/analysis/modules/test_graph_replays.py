@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,15 @@ import numpy as np
 import pytest
 from trace_builder import TraceBuilder
 
+from megatron.torch_trace.analysis.modules.attribution import attribute_work
 from megatron.torch_trace.analysis.modules.graph_replays import _Sequence, naming_launches
+from megatron.torch_trace.analysis.modules.ranges import find_ranges
 from megatron.torch_trace.analysis.modules.rows import look_at_modules
+from megatron.torch_trace.analysis.timeline.activity import read_activity
+from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD, PASSES
+from megatron.torch_trace.analysis.timeline.timeline import timeline_of
+
+RECORDED = Path(__file__).parents[2] / "data" / "graphs-from-eager" / "rank-0.pt.trace.json.zst"
 
 LAYERS = 4
 KERNELS = ("norm", "gemm_qkv", "softmax", "gemm_proj", "norm", "gemm_fc1", "gelu", "gemm_fc2")
@@ -131,6 +139,62 @@ def test_the_step_with_most_eager_kernels_is_the_one_that_names(tmp_path: Path) 
     times = own_times(trace, tmp_path)
     assert times["decoder.layers.3.mlp"] == 3 * (8 + 7)
     assert times["decoder.layers.0.mlp"] == 3 * (8 + 8 + 7)
+
+
+def test_every_kernel_of_a_recorded_run_on_a_gpu_finds_its_layer() -> None:
+    """Two steps of 4 micro-batches and 4 layers: a graph for each forward and each backward."""
+    timeline = timeline_of(read_activity(RECORDED))
+    assert timeline is not None
+    ranges = find_ranges(timeline)
+    assert ranges is not None
+    found = attribute_work(timeline, ranges)
+    assert int(found.replayed.sum()) == int(found.found.sum()) == 2240
+    layers = Counter(
+        (ranges.paths[module].split(".")[2], PASSES[direction])
+        for module, direction in zip(
+            found.module[found.replayed].tolist(),
+            found.direction[found.replayed].tolist(),
+            strict=True,
+        )
+    )
+    assert layers == {
+        (str(layer), direction): kernels
+        for layer in range(4)
+        for direction, kernels in ((FORWARD, 8 * 18), (BACKWARD, 8 * 52))
+    }
+
+
+def test_graphs_of_each_micro_batch_begin_anew_and_a_backward_runs_its_layers_backwards(
+    tmp_path: Path,
+) -> None:
+    """In the first micro-batch of the eager step kernels are tuned, so its order is another one."""
+    trace = TraceBuilder()
+    for step in (0, 1):
+        trace.step(step, step * STEP, (step + 1) * STEP)
+        for micro_batch in (0, 1):
+            now = step * STEP + micro_batch * 1_000
+            trace.annotation(f"forward micro-batch {micro_batch}", now, now + 900)
+            for layer in (0, 1):
+                names = ["gemm", "add"] if layer else ["norm", "gemm"]
+                if step == 0 and micro_batch == 0:
+                    names = ["gemm", *names, "add"]
+                at = now + 100 * layer
+                if step == 1:
+                    correlation = 9_000 + at
+                    args = {"correlation": correlation}
+                    trace.call("cudaGraphLaunch", at, at + 2, args=args)
+                trace.annotation(f"layers.{layer}: Layer", at, at + 90)
+                for offset, name in enumerate(names):
+                    begin = at + 10 * offset + 20
+                    if step == 1:
+                        trace.gpu(name, begin, begin + 7, args=args)
+                    else:
+                        trace.gpu(name, begin, begin + 8, launch=begin - 10)
+    found = look_at_modules(trace.timeline(tmp_path))
+    assert found.account is not None
+    assert (found.account.replayed, found.account.replayed_found) == (8, 8)
+    times = {row.module: row.self_ns for row in found.rows}
+    assert times == {"layers.0": (4 + 2) * 8 + 4 * 7, "layers.1": (4 + 2) * 8 + 4 * 7}
 
 
 @pytest.mark.parametrize("seed", range(5))

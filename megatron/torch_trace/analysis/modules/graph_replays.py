@@ -9,8 +9,9 @@ launched one by one:
     replaying step  [copy norm gemm gemm] [copy norm gemm gemm]  one call each
 
 Both run the same kernels in the same order. A graph's kernels are looked for behind those of the
-graph before, piece by piece, so that graphs of equal layers find their own layer; what is found
-nowhere stays without a name. Streams of a graph overlap, so within it the order is that of starts.
+graph before, piece by piece, so that graphs of equal layers find their own layer, and in each
+micro-batch anew; what is found nowhere stays without a name. Streams of a graph overlap, so within
+it the order is that of starts.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.span_names import microbatch_span
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import launches_graph
 
-_PIECES = ((16, 512), (8, 256), (4, 128), (2, 32), (1, 4))
-"""Lengths of pieces that are looked for, and how far: the shorter, the more places have it."""
+_PIECES = (16, 8, 4)
+"""Lengths of pieces that are looked for: what is shorter is in many places."""
+_SLACK = 4
+"""Launches that only one of the two has, at least."""
 _BYTES = 8
 
 
@@ -57,8 +61,7 @@ def naming_launches(timeline: Timeline) -> NamingLaunches:
     found = np.zeros(len(time), dtype=bool)
     if not replayed.any() or replayed[known].all():
         return NamingLaunches(time, track, replayed, found)
-    eager = _eager_step(timeline, known & ~replayed)
-    twins = _twins(timeline, replayed, eager)
+    twins = _twins(timeline, replayed, _eager_step(timeline, known & ~replayed))
     found = twins != NONE
     time, track = time.copy(), track.copy()
     time[found], track[found] = launches.time[twins[found]], launches.track[twins[found]]
@@ -74,23 +77,72 @@ def _eager_step(timeline: Timeline, eager: npt.NDArray[np.bool_]) -> Ints:
     return ints(rows[np.argsort(timeline.launches.time[rows], kind="stable")])
 
 
+_Place = tuple[str, int | None] | None
+"""Direction and virtual stage of a micro-batch; None outside of all."""
+
+
+class _Twins:
+    """Eager rows to look in: those of one micro-batch, where the trace tells of micro-batches.
+
+    Of several the last: in the first ones modules are still compiled and tuned.
+
+    Args:
+        timeline: of one rank.
+        eager: rows in the order of their launches.
+    """
+
+    def __init__(self, timeline: Timeline, eager: Ints) -> None:
+        self._timeline = timeline
+        chosen: dict[_Place, list[int]] = {}
+        last: dict[_Place, int | None] = {}
+        for row in eager.tolist():
+            place, number = self.place_of(row)
+            if place is None:
+                continue
+            if last.get(place) != number:
+                last[place], chosen[place] = number, []
+            chosen[place].append(row)
+        self._rows: dict[_Place, Ints] = {None: eager}
+        self._rows |= {place: ints(rows) for place, rows in chosen.items()}
+        names = timeline.activity.gpu.name
+        self._names = {place: _Sequence(names[rows]) for place, rows in self._rows.items()}
+
+    def place_of(self, row: int) -> tuple[_Place, int | None]:
+        """The micro-batch that launched a row: its place, and its number."""
+        timeline = self._timeline
+        span = int(timeline.microbatch[row])
+        if span == NONE:
+            return None, None
+        ops, names = timeline.activity.ops, timeline.activity.names
+        micro_batch = microbatch_span(names[int(ops.name[span])])
+        if micro_batch is None:
+            return None, None
+        return (micro_batch.direction, micro_batch.chunk), micro_batch.number
+
+    def of(self, block: Ints, place: _Place, at: int) -> tuple[Ints, int]:
+        """The twins of a graph's rows, NONE where there is none, and where the next graph's are."""
+        place = place if place in self._rows else None
+        names = self._timeline.activity.gpu.name
+        places, at = self._names[place].align(names[block], at)
+        return ints(np.where(places != NONE, self._rows[place][places], NONE)), at
+
+
 def _twins(timeline: Timeline, replayed: npt.NDArray[np.bool_], eager: Ints) -> Ints:
     """For each row of gpu the eager row that it repeats, or NONE."""
     gpu, launches = timeline.activity.gpu, timeline.launches
-    twins = np.full(len(gpu), NONE, dtype=np.int64)
+    found = np.full(len(gpu), NONE, dtype=np.int64)
     rows = np.flatnonzero(replayed)
     rows = rows[np.lexsort((gpu.start[rows], launches.call[rows], launches.time[rows]))]
     steps, calls = timeline.step_of[rows], launches.call[rows]
     edges = np.flatnonzero((np.diff(calls) != 0) | (np.diff(steps) != 0)) + 1
-    sequence = _Sequence(gpu.name[eager])
-    at, step = 0, None
+    twins = _Twins(timeline, eager)
+    at, before = 0, None
     for block in np.split(rows, edges):
-        if timeline.step_of[block[0]] != step:
-            at, step = 0, timeline.step_of[block[0]]
-        places, at = sequence.align(gpu.name[block], at)
-        matched = places != NONE
-        twins[block[matched]] = eager[places[matched]]
-    return ints(twins)
+        place, number = twins.place_of(int(block[0]))
+        now = (int(timeline.step_of[block[0]]), place, number)
+        at, before = (at if now == before else 0), now
+        found[block], at = twins.of(ints(block), place, at)
+    return ints(found)
 
 
 class _Sequence:
@@ -112,34 +164,56 @@ class _Sequence:
         """
         block = np.ascontiguousarray(block, dtype=np.int64)
         places = np.full(len(block), NONE, dtype=np.int64)
-        row, at, begun = 0, begin, False
+        row, at, most = 0, begin, len(self._names)
+        begun: int | None = None
         while row < len(block):
-            place = self._find(block[row:], at, anywhere=not begun)
+            wanted = block[row:]
+            place = self._first(wanted, at) if begun is None else self._next(wanted, at, most)
             if place is None:
                 row += 1
                 continue
-            length = _common(block[row:], self._names[place:])
+            if begun is None:
+                begun = place - row
+                # Eager launches of one graph are about as many as its kernels.
+                most = min(most, begun + len(block) + max(_SLACK, len(block) // 8))
+            length = _common(wanted, self._names[place:most])
             places[row : row + length] = np.arange(place, place + length)
-            row, at, begun = row + length, place + length, True
+            row, at = row + length, place + length
+        if begun is not None:
+            self._place_rest(block, places, max(begun, 0), most)
         return ints(places), at
 
-    def _find(self, wanted: Ints, at: int, *, anywhere: bool) -> int | None:
-        if at < len(self._names) and self._names[at] == wanted[0]:
+    def _first(self, wanted: Ints, at: int) -> int | None:
+        for length in (*_PIECES, 1):
+            if length <= len(wanted) or length == _PIECES[0]:
+                piece = wanted[:length].tobytes()
+                place = self._search(piece, at, len(self._names))
+                place = self._search(piece, 0, at) if place is None else place
+                if place is not None:
+                    return place
+        return None
+
+    def _next(self, wanted: Ints, at: int, most: int) -> int | None:
+        if at < most and self._names[at] == wanted[0]:
             return at
-        near = []
-        for length, reach in _PIECES:
-            piece = wanted[:length].tobytes()
-            if length > len(wanted):
-                continue
-            place = self._search(piece, at, len(self._names) if anywhere else at + reach)
-            if place is None and anywhere:
-                place = self._search(piece, 0, at)
-            if place is not None and anywhere:
-                return place
-            if place is not None:
-                near.append(place)
         # Equal layers have the same long pieces; the kernel's own place is the nearest.
-        return min(near, default=None)
+        found = (
+            self._search(wanted[:length].tobytes(), at, most)
+            for length in _PIECES
+            if length <= len(wanted)
+        )
+        return min((place for place in found if place is not None), default=None)
+
+    def _place_rest(self, block: Ints, places: Ints, begin: int, most: int) -> None:
+        """What a graph runs at another moment than the eager launches, but among the same ones."""
+        free = np.ones(most - begin, dtype=bool)
+        inside = places[(places >= begin) & (places < most)]
+        free[inside - begin] = False
+        for row in np.flatnonzero(places == NONE).tolist():
+            same = np.flatnonzero(free & (self._names[begin:most] == block[row]))
+            if len(same):
+                places[row] = begin + same[0]
+                free[same[0]] = False
 
     def _search(self, piece: bytes, begin: int, end: int) -> int | None:
         at = begin * _BYTES
