@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from snapshot_builder import MIB, SnapshotBuilder, block, frames
 from megatron.torch_trace.allocator.answer import memory
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
+from megatron.torch_trace.allocator.stack_table import StackTable
 from megatron.torch_trace.errors import UsageError
 
 DATA = Path(__file__).parents[1] / "data" / "memory-snapshot.pickle.gz"
@@ -205,3 +207,11 @@ def test_a_number_that_no_column_holds_leaves_no_half_of_an_entry(tmp_path: Path
     (answer,) = memory(built.write(tmp_path / "snapshot.pickle"))
     assert answer.odd == 3  # two entries, and the segment of the first one
     assert answer.peak_bytes == 4 * MIB
+
+
+def test_the_frames_of_one_entry_are_let_go() -> None:
+    """A snapshot of millions of entries has as many lists of frames."""
+    table, stack = StackTable(), frames(FORWARD)
+    kept = sys.getrefcount(stack)
+    assert table.stacks[table.number(stack)] == (FORWARD,)
+    assert sys.getrefcount(stack) == kept

@@ -41,7 +41,9 @@ class StackTable:
         if seen is not None and seen[0] is frames:
             return seen[1]
         number = self.number_of(tuple(self._text(one) for one in frames if isinstance(one, dict)))
-        self._seen[id(frames)] = (frames, number)
+        # A list is of one entry alone: kept, those of millions of entries would fill the memory.
+        if isinstance(frames, tuple):
+            self._seen[id(frames)] = (frames, number)
         return number
 
     def number_of(self, stack: Stack) -> int:
