@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from megatron.torch_trace.commands.running.status import command
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.inspect.run_history import Event, run_history
-from megatron.torch_trace.report.sections.history import sections_of_run, timeline_of
+from megatron.torch_trace.report.run_page.history import sections_of_run, timeline_of
 
 FIRST, SECOND = "20261128-120000", "20261128-180000"
 

@@ -10,10 +10,10 @@ from megatron.torch_trace.analysis.results.run_record import find_run
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.report.html.page import render_sections
 from megatron.torch_trace.report.run_page import windows
+from megatron.torch_trace.report.run_page.history import sections_of_run
 from megatron.torch_trace.report.run_page.windows import Windows
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import run
-from megatron.torch_trace.report.sections.history import sections_of_run
 from megatron.torch_trace.wording import counted
 
 
