@@ -32,7 +32,9 @@ WHOLE = 4 * 2 * 4 * 64 * 64 * 8
         (True, "forward-backward", WHOLE * 7 // 4),
     ],
 )
-def test_a_causal_mask_halves_fused_attention(causal: bool, direction: Direction, flops: int) -> None:
+def test_a_causal_mask_halves_fused_attention(
+    causal: bool, direction: Direction, flops: int
+) -> None:
     inputs = tuple(torch.randn(2, 4, 64, 8, requires_grad=True) for _ in range(3))
     case = Case("", (), "attention", {}, {}, "float32", direction, None, None, None)
     keywords = {"is_causal": causal}
