@@ -27,7 +27,7 @@ _KNOWN = 5
 _PAST = 50
 _CLOSELY = 3
 """Iterations that are measured in parts after a slow one."""
-_BUDGET = 512
+_BUDGET = 256
 """So many of them at most, and one more every `EVERY` iterations: some runs are always uneven."""
 
 
