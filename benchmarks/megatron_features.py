@@ -68,7 +68,7 @@ PARTS = {
         f"{EXPERTS} --overlap-moe-expert-parallel-comm --no-gradient-accumulation-fusion",
         environment=QUEUES,
     ),
-    "mtp": Part("--mtp-num-layers 1 --position-embedding-type rope", 1),
+    "mtp": Part("--mtp-num-layers 1 --position-embedding-type rope --no-rope-fusion", 1),
     "pp2": Part("--pipeline-model-parallel-size 2"),
     "pp2-interleaved": Part(
         "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
@@ -157,7 +157,8 @@ def judge(
     faults, figures = [], []
     for training, ended in zip((plain, profiled), ends, strict=True):
         if ended != "trained":
-            return [f"{ended}: {training.excerpt(500)}"], []
+            kind = "with a window" if training is profiled else "plain"
+            return [f"{kind}: {ended}: {training.excerpt(500)}"], []
     same = losses_of(plain) == losses_of(profiled)
     (figures if same else faults).append("losses the same to the bit" if same else "other losses")
     traces = sorted(profiled.folder.rglob("*.pt.trace.json.gz"))

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the cells of docs/compatibility.md that this machine can, and writes the page.
+
+    python scripts/compatibility.py                               the wheels of .wheels/
+    python scripts/compatibility.py --checkouts ~/Megatron-LM     its core_r* branches and main, too
+    python scripts/compatibility.py --pythons python3.10 ...      the read side on these
+    python scripts/compatibility.py --gpu FILE --versions torch=2.11    what benchmarks/
+                                                                  megatron_features.py found on GPUs
+    python scripts/compatibility.py --only "wheel 0.19.2"         some cells; the others keep theirs
+    python scripts/compatibility.py --page                        the page alone
+
+A cell trains the entry point of a Megatron twice on the CPU for four iterations, without a flag of
+ours and with a window. It holds if both end well with the same loss and gradient norm in every
+digit that is printed, and if the trace has the micro-batches and modules of iteration 3. Results
+lie in docs/compatibility.json, each with its date; what was never run has no row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "docs" / "compatibility.json", ROOT / "docs" / "compatibility.md"
+MODEL = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+    "--max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 2 --train-iters 4 "
+    "--lr 1e-3 --log-interval 1 --eval-interval 1000 --eval-iters 0 --mock-data "
+    "--tokenizer-type NullTokenizer --vocab-size 255"
+)
+OLD = "--use-mcore-models"
+PROFILED = "--torch-profile --torch-profile-spans phases modules --torch-profile-dir"
+RECORDED = "tests/data/tp2pp2-spans"
+SECONDS = 600
+OWN = ("--transformer-impl", "local")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One Megatron and one of its entry points.
+
+    Args:
+        name: of the row.
+        script: the entry point.
+        path: what stands on PYTHONPATH behind this repository.
+        more: flags of this cell.
+    """
+
+    name: str
+    script: Path
+    path: tuple[Path, ...]
+    more: tuple[str, ...] = ()
+
+
+@dataclass
+class Result:
+    """What a cell has shown, and when."""
+
+    date: str
+    works: bool
+    found: str
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def cells(options: argparse.Namespace, scratch: Path) -> Iterator[Cell]:
+    """Every cell that can be run with what is at hand."""
+    for wheel in sorted((ROOT / ".wheels").glob("*.*.*")):
+        yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
+    if options.checkouts is None:
+        return
+    for branch in _branches(options.checkouts):
+        others = ENTRY_POINTS.get(branch, {})
+        for entry in ("gpt", *others):
+            name = f"checkout {branch}, pretrain_{entry}.py"
+            if options.only and name not in options.only:
+                continue
+            folder = _checked_out(options.checkouts, branch, scratch)
+            old = branch in ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
+            more = others.get(entry, (*OWN, *((OLD,) if old else ())))
+            yield Cell(name, folder / f"pretrain_{entry}.py", (folder,), more)
+
+
+ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "core_r0.15.0": {
+        "bert": (*OWN, "--bert-no-binary-head"),
+        "t5": (
+            *OWN, "--encoder-num-layers", "2", "--decoder-num-layers", "2",
+            "--encoder-seq-length", "32", "--decoder-seq-length", "32", "--vocab-extra-ids", "10",
+        ),
+    },
+    "main": {
+        "hybrid": (
+            "--hybrid-layer-pattern", "*-", "--spec",
+            "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec",
+        ),
+    },
+}  # fmt: skip
+"""Entry points beside `pretrain_gpt.py`."""
+
+
+def _branches(repository: Path) -> list[str]:
+    listed = subprocess.run(
+        ["git", "-C", str(repository), "for-each-ref", "--format=%(refname:short)", "refs/heads"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    numbered = [name for name in listed if re.fullmatch(r"core_r0\.\d+\.0", name)]
+    supported = [name for name in numbered if int(name.split(".")[1]) >= 6]
+    return [*sorted(supported, key=lambda name: int(name.split(".")[1])), "main"]
+
+
+def _checked_out(repository: Path, branch: str, scratch: Path) -> Path:
+    folder = scratch / branch
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        archive = subprocess.run(
+            ["git", "-C", str(repository), "archive", f"refs/heads/{branch}"],
+            capture_output=True,
+            check=True,
+        )
+        subprocess.run(["tar", "x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+def run(cell: Cell, scratch: Path) -> Result:
+    """Train twice, and compare."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    plain, profiled = (_train(cell, folder, kind) for kind in ("plain", "profiled"))
+    result = Result(time.strftime("%Y-%m-%d"), works=False, found="", versions=_versions(cell))
+    for kind, (status, output) in (("without", plain), ("with", profiled)):
+        if status:
+            result.found = f"{kind} --torch-profile it ends with status {status}: {_last(output)}"
+            return result
+    if not _losses(plain[1]) or _losses(plain[1]) != _losses(profiled[1]):
+        result.found = "the losses are not the same"
+        return result
+    traces = sorted(folder.rglob("rank-0.pt.trace.json.gz"))
+    if len(traces) != 1:
+        result.found = f"{len(traces)} traces instead of one"
+        return result
+    text = gzip.decompress(traces[0].read_bytes()).decode(errors="replace")
+    counts = {
+        "forward": len(re.findall(r'"forward micro-batch \d', text)),
+        "backward": len(re.findall(r'"backward micro-batch \d', text)),
+        "modules": len(set(re.findall(r'"(\w+(?:\.\w+)+: [A-Z]\w+)"', text))),
+    }
+    result.works = counts["forward"] == counts["backward"] == 2 and counts["modules"] > 5
+    result.found = (
+        f"same losses; {counts['forward']} forward and {counts['backward']} backward "
+        f"micro-batches of 2; {counts['modules']} modules"
+    )
+    return result
+
+
+def _train(cell: Cell, folder: Path, kind: str) -> tuple[int, str]:
+    ours = [*PROFILED.split(), str(folder / "runs")] if kind == "profiled" else []
+    command = [
+        sys.executable, "-m", "megatron.torch_profile", "--cpu", str(cell.script), *MODEL.split(),
+        *cell.more, *ours,
+    ]  # fmt: skip
+    search = [str(ROOT), *map(str, cell.path), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, search)),
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONWARNINGS": "ignore",
+    }
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return 124, f"it runs longer than {SECONDS} s"
+    return done.returncode, f"{done.stdout}\n{done.stderr}"
+
+
+def _losses(output: str) -> list[tuple[str, ...]]:
+    return re.findall(r"iteration +(\d+)/.*?loss: (\S+) .*?grad norm: (\S+)", output)
+
+
+def _last(output: str) -> str:
+    errors = re.findall(r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception): .*)$", output, re.MULTILINE)
+    lines = errors or [line for line in output.splitlines() if line.strip()] or ["nothing was said"]
+    return re.sub(r"(?:/[\w.+-]+){2,}/", "", lines[-1].strip())[:200]
+
+
+def _versions(cell: Cell) -> dict[str, str]:
+    import torch
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"python": python, "torch": torch.__version__.split("+")[0]}
+
+
+def read_side(python: str, scratch: Path) -> tuple[str, Result]:
+    """Install the read side alone into a new environment of a Python, and analyse a recorded run.
+
+    Returns:
+        The name of the cell, and what came out: it holds if the answers are those of this Python.
+    """
+    environment = Path(tempfile.mkdtemp(dir=scratch))
+    subprocess.run([python, "-m", "venv", str(environment)], check=True)
+    other = environment / "bin" / "python"
+    told = "import platform; print(platform.python_version())"
+    version = subprocess.check_output([other, "-c", told], text=True).strip()
+    result = Result(time.strftime("%Y-%m-%d"), False, "", {"python": version})
+    name = f"read Python {version.rpartition('.')[0]}"
+    installed = subprocess.run(
+        [other, "-m", "pip", "install", "--quiet", str(ROOT)], capture_output=True, text=True
+    )
+    if installed.returncode:
+        result.found = f"the installation fails: {_last(installed.stderr)}"
+        return name, result
+    for command in (["analyze", "--json", "--no-gains"], ["info"], ["check"]):
+        ours, theirs = (
+            subprocess.run(
+                [one, "-m", "megatron.torch_trace", *command, str(ROOT / RECORDED)],
+                capture_output=True, text=True, cwd=scratch, env=_without_path(one == other),
+            )
+            for one in (sys.executable, other)
+        )  # fmt: skip
+        if theirs.returncode or ours.returncode or not _same(ours.stdout, theirs.stdout):
+            why = _last(theirs.stderr) if theirs.returncode else "another answer"
+            result.found = f"torch-trace {command[0]}: {why}"
+            return name, result
+    result.works = True
+    result.found = "analyze, info and check say the same, whole numbers and words to the last digit"
+    return name, result
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two answers are the same; from 3.12 on Python adds fractions more exactly."""
+    if one == other:
+        return True
+    fraction = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+    if fraction.sub("", one) != fraction.sub("", other):
+        return False
+    pairs = zip(fraction.findall(one), fraction.findall(other), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-12) for a, b in pairs)
+
+
+def _without_path(installed: bool) -> dict[str, str]:
+    """The environment, with this checkout on PYTHONPATH only for the Python that lacks it."""
+    path = "" if installed else str(ROOT)
+    return os.environ | {"PYTHONPATH": path, "COLUMNS": "100"}
+
+
+def write_page(results: dict[str, Result]) -> None:
+    """The page, from all results that there are."""
+    groups = {
+        "wheel": "Wheels of megatron-core, with this repository's `pretrain_gpt.py`",
+        "checkout": "Checkouts of Megatron-LM, with their own entry points",
+        "torch": "Versions of torch",
+        "launch": "Launch scripts that people publish",
+        "read": "The read side",
+        "gpu": "On GPUs",
+    }
+    parts = [_HEAD]
+    for kind, heading in groups.items():
+        rows = {name: one for name, one in results.items() if name.split()[0] == kind}
+        if not rows:
+            continue
+        parts += [f"## {heading}\n", "| what | date | result |", "|---|---|---|"]
+        for name, one in rows.items():
+            word = "works" if one.works else "**fails**"
+            with_ = ", ".join(f"{key} {value}" for key, value in one.versions.items())
+            shown = name.partition(" ")[2]
+            parts.append(f"| {shown} | {one.date} | {word} ({with_}): {one.found} |")
+        parts.append("")
+    PAGE.write_text("\n".join(parts))
+
+
+_HEAD = """# Compatibility
+
+What was run, when, and what came out. `scripts/compatibility.py` runs the cells and writes this
+page from `docs/compatibility.json`; what is in no table was not run. A training *works* if it ends
+well with and without `--torch-profile`, prints the same loss and gradient norm in all iterations,
+and leaves a trace with the micro-batches and modules of the recorded iteration. Trainings run on a
+CPU (`--cpu`) with two layers for four iterations unless the row says something else. A checkout
+compiles helpers of its own and needs pybind11, einops and, if it is old, `setuptools<80` beside it.
+"""
+
+
+def _save(results: dict[str, Result]) -> None:
+    text = json.dumps({name: asdict(one) for name, one in results.items()}, indent=1)
+    RESULTS.write_text(f"{text}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkouts", type=Path, help="a clone of Megatron-LM")
+    parser.add_argument("--pythons", nargs="+", default=[], help="interpreters for the read side")
+    parser.add_argument("--gpu", type=Path, help="results of benchmarks/megatron_features.py")
+    parser.add_argument("--versions", nargs="+", default=[], metavar="NAME=VERSION")
+    parser.add_argument("--only", nargs="+", metavar="CELL", help="names of cells")
+    parser.add_argument("--page", action="store_true", help="write the page, run nothing")
+    parser.add_argument("--scratch", type=Path, help="folder for checkouts and runs")
+    options = parser.parse_args()
+    written = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results = {name: Result(**one) for name, one in written.items()}
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = options.scratch or Path(temporary)
+        for cell in (
+            [] if options.page or options.pythons or options.gpu else cells(options, scratch)
+        ):
+            if options.only and cell.name not in options.only:
+                continue
+            results[cell.name] = found = run(cell, scratch)
+            print(f"{cell.name}: {'works' if found.works else 'FAILS'}: {found.found}", flush=True)
+            _save(results)
+        for python in options.pythons:
+            name, found = read_side(python, scratch)
+            results[name] = found
+            print(f"{name}: {'works' if found.works else 'FAILS'}: {found.found}", flush=True)
+            _save(results)
+    if options.gpu:
+        versions = dict(word.split("=", 1) for word in options.versions)
+        for name, part in json.loads(options.gpu.read_text()).items():
+            said = "; ".join(_last(one) for one in part["faults"] or part["figures"])
+            works = not part["faults"]
+            results[f"gpu {name}"] = Result(time.strftime("%Y-%m-%d"), works, said, versions)
+        _save(results)
+    write_page(results)
+
+
+if __name__ == "__main__":
+    main()
