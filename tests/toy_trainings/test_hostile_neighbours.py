@@ -36,7 +36,7 @@ def outlives(mark: str) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            line = process.read_text().replace("\0", " ")
+            line = process.read_text(errors="replace").replace("\0", " ")
             if mark in line:
                 found.append(line)
     return found

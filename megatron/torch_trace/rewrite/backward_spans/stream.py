@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A raw trace with the backward spans of its modules, in one pass over the text.
 
-During training only the forward pass of modules leaves spans: hooks for the other one cost ten
+During training only the forward pass of modules leaves spans: hooks for the other one cost several
 times as much as these.
 """
 
