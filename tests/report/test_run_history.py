@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.run_record import RunRecord, Series
 from megatron.torch_trace.commands.running.status import command
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.inspect.run_history import Event, run_history
 from megatron.torch_trace.report.run_page.history import sections_of_run, timeline_of
+from megatron.torch_trace.report.section import Subject
+from megatron.torch_trace.report.sections.run import telemetry
 
 FIRST, SECOND = "20261128-120000", "20261128-180000"
 
@@ -151,6 +155,15 @@ def test_a_hundred_thousand_iterations_are_a_small_picture_that_loses_no_extreme
     assert timeline is not None
     assert len(timeline.paths[0]) < 20_000
     assert timeline.paths[0].count(" 0.0") == 1
+
+
+def test_numbers_of_slow_ranks_that_were_named_are_events_and_no_curves(tp2pp2: Analysis) -> None:
+    names = ("monitor/slow_rank", "monitor/slow_by_ms/data", "monitor/iteration", "monitor/own_ms")
+    record = RunRecord("run", {}, tuple(Series(name, (3,), (1.0,)) for name in names))
+    groups = telemetry(Subject(tp2pp2, record)).data["groups"]
+    assert {group: [line.name for line in lines] for group, lines in groups.items()} == {
+        "monitor": ["own_ms"]
+    }
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

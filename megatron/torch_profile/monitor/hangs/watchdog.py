@@ -11,6 +11,7 @@ import math
 import pickle
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 EARLIER = 0.9
@@ -29,8 +30,8 @@ def watchdog_seconds() -> float:
         group = distributed.distributed_c10d._get_default_group()
         backend = group._get_backend(torch.device("cuda"))
         return EARLIER * float(backend.options._timeout.total_seconds())
-    except (AttributeError, RuntimeError, ValueError):
-        return math.inf  # an older torch, or another kind of group
+    except Exception:  # private names of torch, which differ from version to version
+        return math.inf
 
 
 def pending_seconds(device: int | None = None) -> float:
@@ -42,7 +43,8 @@ def pending_seconds(device: int | None = None) -> float:
     found: list[float] = []
 
     def ask() -> None:
-        found.append(_oldest(device))
+        with suppress(Exception):  # the process may be ending
+            found.append(_oldest(device))
 
     # torch may wait for a lock of CUDA that a thread of the job holds.
     thread = threading.Thread(target=ask, name="torch-profile-watchdog", daemon=True)

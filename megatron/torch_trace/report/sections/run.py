@@ -77,7 +77,9 @@ def telemetry(subject: Subject) -> Section:
 def _is_told(series: Series) -> bool:
     # What a single window said is this page itself; that of several is a course.
     said_here = series.name.startswith("profile/") and len(series.iterations) == 1
-    return not (said_here or series.name.endswith(_SPREADS))
+    # Slow ranks that were named are events; these numbers have no course.
+    named = series.name.startswith("monitor/slow_") or series.name == "monitor/iteration"
+    return not (said_here or named or series.name.endswith(_SPREADS))
 
 
 def _line(series: Series) -> Line:
