@@ -11,7 +11,7 @@ import torch
 from recordings import end, make, spans
 from recordings import signals as signals
 from recordings import training_stops as training_stops
-from slow_stop import TRACE
+from written_files import files_below
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
@@ -24,7 +24,8 @@ def trained(folder: Path, **flags: Any) -> list[str]:
         recorder.begin_step(iteration)
         model(torch.ones(2, 4)).sum().backward()
     end(recorder)
-    return spans(folder / TRACE, "model: ", "0: ", "1: ")
+    (trace,) = files_below(folder)
+    return spans(folder / trace, "model: ", "0: ", "1: ")
 
 
 FORWARD = ["model: Sequential", "0: Linear", "1: GELU"]
