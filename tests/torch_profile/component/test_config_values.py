@@ -20,6 +20,7 @@ class Newer:
     layernorm_epsilon: float = 1e-5
     gated_linear_unit: bool = False
     layer_freq: int | list[int] = 1
+    scope: str | Literal["full"] | None = None
 
 
 @dataclass
@@ -53,6 +54,7 @@ def test_values_that_fields_can_have_are_taken() -> None:
         "num_query_groups": 2,
         "layernorm_epsilon": 1,
         "layer_freq": [0, 1],
+        "scope": "attention",
         "of another version": object(),
     }
     check_values(Newer, given)

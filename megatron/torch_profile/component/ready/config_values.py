@@ -54,12 +54,17 @@ def _choices(hint: Any) -> list[Any]:
     """The values of a Literal, also of one that may be None."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
-    return [value for one in get_args(hint) for value in _choices(one)]
+    others = [one for one in get_args(hint) if one is not type(None)]
+    return _choices(others[0]) if len(others) == 1 and _is_union(hint) else []
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType)
 
 
 def _is_plain(hint: Any) -> bool:
     """Whether it is made of numbers, text and truth values only."""
-    if get_origin(hint) in (Union, UnionType):
+    if _is_union(hint):
         return all(_is_plain(one) for one in get_args(hint))
     return hint in _PLAIN or hint is type(None)
 

@@ -32,8 +32,8 @@ _FAMILIES = (
     # tensor, its scale, and the conversion itself, which often transposes as well.
     (
         "amax and scales",
-        r"amax_(?:kernel|and_scale|zero|flat|update)|(?:zero|partial_|wise_|multi)amax|wise_amax"
-        r"|partial_amax|amax(?:tma|memcpy)|delayed_scaling|current_scaling|compute_?scale|scale_inv"
+        r"amax_(?:kernel|and_scale|zero|flat)|(?:zero|partial|wise|multi)_?amax|amax(?:tma|memcpy)|"
+        r"delayed_scaling|current_scaling|compute_?scale|scale_inv"
         r"|zero_scales|scaling_factors|swizzle_(?:scaling|block|row|col)|nvfp4_\w*scale",
     ),
     (
