@@ -214,17 +214,35 @@ def test_nothing_is_left_in_the_temporary_folder(
 
 
 def test_a_question_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    command = [*MAIN, "sql", SLOW, "select a.name from events a, events b order by a.name"]
+    command = [
+        *MAIN,
+        "sql",
+        SLOW,
+        "select count(*) from kernels a join kernels b on a.rank = b.rank",
+    ]
     process = subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL
     )
-    # A cross join of millions of rows does not end by itself.
-    while not list(tmp_path.glob("*/events.parquet")):
+    while not list(tmp_path.glob("*/kernels.parquet")):
         assert process.poll() is None
         time.sleep(0.01)
     process.terminate()
     assert process.wait(30) == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_that_takes_too_much_is_ended_in_a_sentence(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megatron.torch_trace.query.child._LEAST_MEMORY", 1 << 29)
+    monkeypatch.setattr("megatron.torch_trace.query.child._MOST_MEMORY", 1 << 29)
+    done = run("sql", tables, "select * from ranks")
+    assert done.returncode == 1
+    assert last_line(done.stderr) == (
+        "torch-trace: the query was ended, since it takes more than the 537 MB of memory that it "
+        "may take; ask for less: filter by rank and step, and join on a call, or on a rank and a "
+        "step."
+    )
 
 
 def test_an_export_of_some_tables_answers_for_them_alone(two_ranks: Path, tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,14 @@ from pathlib import Path
 import polars as pl
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.parquet import write_parquet
 from megatron.torch_trace.files.sources import absence, is_file, is_folder
 from megatron.torch_trace.parquet.schemas import SCHEMAS
-from megatron.torch_trace.query import words
-from megatron.torch_trace.query.mistakes import mistake
+from megatron.torch_trace.query import child, words
+from megatron.torch_trace.query.execution import execute
 from megatron.torch_trace.query.tables import Tables, exported, is_exported, made
 from megatron.torch_trace.system import leftovers
 
 _ANSWER = "answer"
-_MISTAKES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
-"""A query may be wrong in ways that polars does not foresee: then it panics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +89,22 @@ def answer(
             tables = exported(source, wanted)
         else:
             # A mistake is told before minutes of reading.
-            _run({table: pl.LazyFrame(schema=dict(SCHEMAS[table])) for table in wanted}, asked)
+            execute(
+                {table: pl.LazyFrame(schema=dict(SCHEMAS[table])) for table in wanted}, asked.text
+            )
             tables = made(source, wanted, folder, strict=strict, jobs=jobs)
         return ask(tables, asked, folder, rows)
 
 
-def ask(tables: Tables, asked: words.Query, folder: Path, rows: int | None) -> Answer:
+def ask(
+    tables: Tables,
+    asked: words.Query,
+    folder: Path,
+    rows: int | None,
+    *,
+    seconds: float | None = None,
+    disk: int = 0,
+) -> Answer:
     """Ask tables that are there.
 
     Args:
@@ -106,36 +112,18 @@ def ask(tables: Tables, asked: words.Query, folder: Path, rows: int | None) -> A
         asked: the query.
         folder: of this process alone, for the whole answer.
         rows: see `answer`.
+        seconds, disk: see `child.run`.
 
     Raises:
         UsageError: the query is wrong.
+        TorchTraceError: it takes too long or too much.
     """
     file = folder / f"{_ANSWER}.parquet"
-    _run(tables.frames(), asked, file)
+    child.run(tables.files, asked.text, file, seconds=seconds, disk=disk)
     whole = pl.scan_parquet(file, glob=False)
     count = whole.select(pl.len()).collect().item()
     frame = (whole if rows is None else whole.head(rows)).collect()
     return Answer(frame, count - len(frame), tables.lost, tables.notes)
-
-
-def _run(frames: Mapping[str, pl.LazyFrame], asked: words.Query, file: Path | None = None) -> None:
-    """Write the answer to a file, or only see whether there is one."""
-    try:
-        result = pl.SQLContext(frames, eager=False).execute(asked.text)
-        if not result.collect_schema():
-            raise UsageError("the query has no columns; name one, or *.")
-        if file is None:
-            result.collect()
-        else:
-            # This thread only waits: inside of polars it would hear no signal until the end.
-            with ThreadPoolExecutor(1) as waiter:
-                waiter.submit(write_parquet, result, file).result()
-    except (*_MISTAKES, OSError) as error:
-        said = error.__cause__ if isinstance(error, OSError) else error
-        if not isinstance(said, _MISTAKES):
-            raise
-        columns = {name: frame.collect_schema().names() for name, frame in frames.items()}
-        raise mistake(said, columns, [*SCHEMAS]) from error
 
 
 @contextmanager
