@@ -37,7 +37,7 @@ def _findings(result: Result, step: Step) -> Iterator[Finding]:
         yield Finding(
             "above_the_roof",
             f"It reaches {percent(result.roof_share)} of the roof: others were at work when the "
-            "ceilings were measured, or it skips work that torch counts (a causal mask).",
+            "ceilings were measured, or it skips work that torch counts.",
         )
     yield from _launch_bound(result)
     summary = result.summary
