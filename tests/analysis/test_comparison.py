@@ -159,7 +159,7 @@ def test_what_may_be_noise_has_no_colour_on_the_page(tmp_path: Path) -> None:
     samples = SAMPLES / "analysis"
     output = tmp_path / "compare.html"
     assert run(samples / "dp4", samples / "dp4-rank2-slow", "-o", output).exit_code == 0
-    rows = re.findall(r"<tr>\n?(.*?)</tr>", output.read_text(), re.DOTALL)
+    rows = re.findall(r"<tr[^>]*>\n?(.*?)</tr>", output.read_text(), re.DOTALL)
     changes = [
         (re.findall(r"<td class=\"n ?(\w*)\"[^>]*>[+-]\d", row), ">no</td>" in row) for row in rows
     ]
