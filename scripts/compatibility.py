@@ -43,7 +43,8 @@ OLD = "--use-mcore-models"
 PROFILED = "--torch-profile --torch-profile-spans phases modules --torch-profile-dir"
 RECORDED = "tests/data/tp2pp2-spans"
 SECONDS = 600
-OWN = ("--transformer-impl", "local")
+OWN = ("--transformer-impl", "local", "--vocab-size", "8191")
+"""Mock data of older versions counts tokens up to 4,095."""
 
 
 @dataclass(frozen=True)
