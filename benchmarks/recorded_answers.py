@@ -26,14 +26,14 @@ class Answer:
     """What is said of a window; times are ns an iteration, None where nothing is said.
 
     Args:
-        place: of the finding, from 1.
+        position: of the finding, from 1.
         name: the span that it names, or the kernel.
         gain_ns, error_ns, undisturbed_gain_ns: of the finding.
         asked_ns: the gain that `whatif` tells of the change that mends the fault.
         notes: what went wrong.
     """
 
-    place: int | None = None
+    position: int | None = None
     name: str = ""
     gain_ns: int | None = None
     error_ns: int | None = None
@@ -79,12 +79,12 @@ def answer_of(folder: Path, kind: str, rank: int) -> Answer:
         analysis = torch_trace.analyze(folder, gains=True, use_partials=False, jobs=1)
     except TorchTraceError as error:
         return Answer(asked_ns=asked, notes=str(error))
-    for place, one in enumerate(analysis.findings, 1):
+    for position, one in enumerate(analysis.findings, 1):
         causes = one.evidence.get("causes") or []
         if causes and causes[0]["rank"] == rank:
             return Answer(
-                place, causes[0]["name"], one.gain_ns, one.gain_error_ns, one.undisturbed_gain_ns,
-                asked,
+                position, causes[0]["name"],
+                one.gain_ns, one.gain_error_ns, one.undisturbed_gain_ns, asked,
             )  # fmt: skip
         if not notes and one.code == "straggler":
             notes = one.title

@@ -155,7 +155,7 @@ def judged(fault: Fault, folder: Path, truth: tuple[float, float, float]) -> dic
         file.unlink()
     answer = answer_of(folder, fault.kind, fault.rank)
     healthy, cost, error = truth
-    named = answer.place is not None and answer.names(fault.kind, fault.micro_batch)
+    named = answer.position is not None and answer.names(fault.kind, fault.micro_batch)
     return {
         **asdict(fault),
         "window": folder.name,
@@ -184,7 +184,7 @@ def line(row: dict[str, Any]) -> str:
         f"rank {row['rank']} {row['ms']} ms: {ms(row['healthy_ns'])}, costs {ms(cost)} "
         f"± {ms(row['cost_error_ns'])}; foreseen {ms(foreseen)} ({off}), "
         f"recorded gain {ms(answer.gain_ns)} ± {ms(answer.error_ns)}, asked {ms(answer.asked_ns)}, "
-        f"finding {answer.place} in `{answer.name}` {answer.notes[:90]}"
+        f"finding {answer.position} in `{answer.name}` {answer.notes[:90]}"
     )
 
 

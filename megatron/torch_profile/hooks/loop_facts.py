@@ -70,8 +70,10 @@ def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:
     sizes: dict[str, int] = {}
     if mesh is None or mesh.get_coordinate() is None:
         return coordinates, sizes
-    places = zip(mesh.mesh_dim_names or (), mesh.get_coordinate(), mesh.mesh.shape, strict=False)
-    for name, index, size in places:
+    coordinates = zip(
+        mesh.mesh_dim_names or (), mesh.get_coordinate(), mesh.mesh.shape, strict=False
+    )
+    for name, index, size in coordinates:
         dimension = _DIMENSIONS.get(name.lower().split("_")[0])
         if dimension:
             coordinates[dimension] = coordinates.get(dimension, 0) * size + index

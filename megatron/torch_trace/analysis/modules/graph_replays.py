@@ -36,7 +36,7 @@ _BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class NamingLaunches:
-    """For each row of `Activity.gpu`, the launch whose place tells the module.
+    """For each row of `Activity.gpu`, the launch whose moment tells the module.
 
     Args:
         time, track: the row's own launch; for a replayed kernel that was found, the eager one.
@@ -77,7 +77,7 @@ def _eager_step(timeline: Timeline, eager: npt.NDArray[np.bool_]) -> Ints:
     return ints(rows[np.argsort(timeline.launches.time[rows], kind="stable")])
 
 
-_Place = tuple[str, int | None] | None
+_Pass = tuple[str, int | None] | None
 """Direction and virtual stage of a micro-batch; None outside of all."""
 
 
@@ -93,22 +93,22 @@ class _Twins:
 
     def __init__(self, timeline: Timeline, eager: Ints) -> None:
         self._timeline = timeline
-        chosen: dict[_Place, list[int]] = {}
-        last: dict[_Place, int | None] = {}
+        chosen: dict[_Pass, list[int]] = {}
+        last: dict[_Pass, int | None] = {}
         for row in eager.tolist():
-            place, number = self.place_of(row)
-            if place is None:
+            key, number = self.pass_of(row)
+            if key is None:
                 continue
-            if last.get(place) != number:
-                last[place], chosen[place] = number, []
-            chosen[place].append(row)
-        self._rows: dict[_Place, Ints] = {None: eager}
-        self._rows |= {place: ints(rows) for place, rows in chosen.items()}
+            if last.get(key) != number:
+                last[key], chosen[key] = number, []
+            chosen[key].append(row)
+        self._rows: dict[_Pass, Ints] = {None: eager}
+        self._rows |= {key: ints(rows) for key, rows in chosen.items()}
         names = timeline.activity.gpu.name
-        self._names = {place: _Sequence(names[rows]) for place, rows in self._rows.items()}
+        self._names = {key: _Sequence(names[rows]) for key, rows in self._rows.items()}
 
-    def place_of(self, row: int) -> tuple[_Place, int | None]:
-        """The micro-batch that launched a row: its place, and its number."""
+    def pass_of(self, row: int) -> tuple[_Pass, int | None]:
+        """The micro-batch that launched a row: its pass, and its number."""
         timeline = self._timeline
         span = int(timeline.microbatch[row])
         if span == NONE:
@@ -119,12 +119,12 @@ class _Twins:
             return None, None
         return (micro_batch.direction, micro_batch.chunk), micro_batch.number
 
-    def of(self, block: Ints, place: _Place, at: int) -> tuple[Ints, int]:
+    def of(self, block: Ints, key: _Pass, at: int) -> tuple[Ints, int]:
         """The twins of a graph's rows, NONE where there is none, and where the next graph's are."""
-        place = place if place in self._rows else None
+        key = key if key in self._rows else None
         names = self._timeline.activity.gpu.name
-        places, at = self._names[place].align(names[block], at)
-        return ints(np.where(places != NONE, self._rows[place][places], NONE)), at
+        positions, at = self._names[key].align(names[block], at)
+        return ints(np.where(positions != NONE, self._rows[key][positions], NONE)), at
 
 
 def _twins(timeline: Timeline, replayed: npt.NDArray[np.bool_], eager: Ints) -> Ints:
@@ -138,10 +138,10 @@ def _twins(timeline: Timeline, replayed: npt.NDArray[np.bool_], eager: Ints) -> 
     twins = _Twins(timeline, eager)
     at, before = 0, None
     for block in np.split(rows, edges):
-        place, number = twins.place_of(int(block[0]))
-        now = (int(timeline.step_of[block[0]]), place, number)
+        key, number = twins.pass_of(int(block[0]))
+        now = (int(timeline.step_of[block[0]]), key, number)
         at, before = (at if now == before else 0), now
-        found[block], at = twins.of(ints(block), place, at)
+        found[block], at = twins.of(ints(block), key, at)
     return ints(found)
 
 
@@ -157,62 +157,62 @@ class _Sequence:
         self._bytes = self._names.tobytes()
 
     def align(self, block: Ints, begin: int) -> tuple[Ints, int]:
-        """Where the names of a block are, from a place on; else from the start.
+        """Where the names of a block are, from a position on; else from the start.
 
         Returns:
             For each the position, or NONE; and the position behind the last one.
         """
         block = np.ascontiguousarray(block, dtype=np.int64)
-        places = np.full(len(block), NONE, dtype=np.int64)
+        positions = np.full(len(block), NONE, dtype=np.int64)
         row, at, most = 0, begin, len(self._names)
         begun: int | None = None
         while row < len(block):
             wanted = block[row:]
-            place = self._first(wanted, at) if begun is None else self._next(wanted, at, most)
-            if place is None:
+            position = self._first(wanted, at) if begun is None else self._next(wanted, at, most)
+            if position is None:
                 row += 1
                 continue
             if begun is None:
-                begun = place - row
+                begun = position - row
                 # Eager launches of one graph are about as many as its kernels.
                 most = min(most, begun + len(block) + max(_SLACK, len(block) // 8))
-            length = _common(wanted, self._names[place:most])
-            places[row : row + length] = np.arange(place, place + length)
-            row, at = row + length, place + length
+            length = _common(wanted, self._names[position:most])
+            positions[row : row + length] = np.arange(position, position + length)
+            row, at = row + length, position + length
         if begun is not None:
-            self._place_rest(block, places, max(begun, 0), most)
-        return ints(places), at
+            self._match_rest(block, positions, max(begun, 0), most)
+        return ints(positions), at
 
     def _first(self, wanted: Ints, at: int) -> int | None:
         for length in (*_PIECES, 1):
             if length <= len(wanted) or length == _PIECES[0]:
                 piece = wanted[:length].tobytes()
-                place = self._search(piece, at, len(self._names))
-                place = self._search(piece, 0, at) if place is None else place
-                if place is not None:
-                    return place
+                position = self._search(piece, at, len(self._names))
+                position = self._search(piece, 0, at) if position is None else position
+                if position is not None:
+                    return position
         return None
 
     def _next(self, wanted: Ints, at: int, most: int) -> int | None:
         if at < most and self._names[at] == wanted[0]:
             return at
-        # Equal layers have the same long pieces; the kernel's own place is the nearest.
+        # Equal layers have the same long pieces; the kernel's own position is the nearest.
         found = (
             self._search(wanted[:length].tobytes(), at, most)
             for length in _PIECES
             if length <= len(wanted)
         )
-        return min((place for place in found if place is not None), default=None)
+        return min((position for position in found if position is not None), default=None)
 
-    def _place_rest(self, block: Ints, places: Ints, begin: int, most: int) -> None:
+    def _match_rest(self, block: Ints, positions: Ints, begin: int, most: int) -> None:
         """What a graph runs at another moment than the eager launches, but among the same ones."""
         free = np.ones(most - begin, dtype=bool)
-        inside = places[(places >= begin) & (places < most)]
+        inside = positions[(positions >= begin) & (positions < most)]
         free[inside - begin] = False
-        for row in np.flatnonzero(places == NONE).tolist():
+        for row in np.flatnonzero(positions == NONE).tolist():
             same = np.flatnonzero(free & (self._names[begin:most] == block[row]))
             if len(same):
-                places[row] = begin + same[0]
+                positions[row] = begin + same[0]
                 free[same[0]] = False
 
     def _search(self, piece: bytes, begin: int, end: int) -> int | None:
