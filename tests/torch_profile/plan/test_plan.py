@@ -161,6 +161,29 @@ def test_an_exit_interval_ends_the_run_for_the_schedule_too(tmp_path: Path) -> N
         capture_plan.agree(config, arguments_of(exit_interval=5))
 
 
+@pytest.mark.parametrize(("done", "last"), [(0, 5), (4, 5), (5, 10), (6, 10), (19, 20), (20, 23)])
+def test_an_exit_interval_ends_a_resumed_run_at_its_next_multiple(done: int, last: int) -> None:
+    run = arguments_of(iteration=done, train_iters=23, exit_interval=5)
+    assert capture_plan.schedule_of(TorchProfileConfig(), run).span == Span(done + 1, last)
+
+
+def test_profiled_ranks_of_a_node_share_its_disks() -> None:
+    config, span = TorchProfileConfig(enabled=True), Span(1, 9)
+    hosts = ["node0", "node0", "node1", "node1", "node1", "node2"]
+    members = [Member(r, host, 100 + r, r, "NVIDIA H200", {}) for r, host in enumerate(hosts)]
+    writers = [
+        CapturePlan(
+            config,
+            Topology(me, Layout(6, {"tp": 1, "cp": 1, "pp": 1, "dp": 6}), members),
+            (0, 1, 2, 4),
+            Schedule(config, span),
+            Path("/traces/run"),
+        ).writers_here
+        for me in range(6)
+    ]
+    assert writers == [2, 2, 2, 2, 2, 1]
+
+
 def test_a_resume_moves_the_cycles(tmp_path: Path) -> None:
     config = TorchProfileConfig(enabled=True, dir=str(tmp_path))
     assert list(capture_plan.agree(config, arguments_of(iteration=5)).schedule) == [Window(8, 8, 1)]
@@ -231,6 +254,27 @@ def test_the_size_to_expect_is_guessed_from_layers_and_micro_batches() -> None:
     assert str(stacks).startswith("about 749 MB raw (a guess")
     assert str(stacks).endswith("3.74 GB of host memory until it is written")
     assert estimate(TorchProfileConfig(), arguments_of(), 1) is None
+
+
+def test_a_trace_grows_with_layers_micro_batches_and_iterations() -> None:
+    def raw_mb(iterations: int, **values: int) -> float:
+        sizes = {
+            "num_layers": 24,
+            "pipeline_model_parallel_size": 2,
+            "global_batch_size": 32,
+            "data_parallel_size": 2,
+            "micro_batch_size": 4,
+        }
+        guess = estimate(TorchProfileConfig(), SimpleNamespace(**{**sizes, **values}), iterations)
+        assert guess is not None
+        return guess.raw_mb
+
+    once = raw_mb(1)
+    assert raw_mb(3) == pytest.approx(3 * once)
+    assert raw_mb(1, num_layers=48) == pytest.approx(2 * once)
+    assert raw_mb(1, micro_batch_size=2) == pytest.approx(2 * once)
+    assert raw_mb(1, micro_batch_size=3) == pytest.approx(4 / 3 * once)
+    assert raw_mb(1, data_parallel_size=8) == pytest.approx(once / 4)
 
 
 def test_a_temporary_file_that_vanishes_while_it_is_looked_at_is_nobodys_trouble(

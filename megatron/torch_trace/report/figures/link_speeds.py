@@ -23,7 +23,7 @@ class LinkSpeed:
 
 
 _NVLINK = (
-    (r"B200|B300|GB200|GB300", LinkSpeed("NVLink 5", 900.0, "NVIDIA Blackwell data sheet")),
+    (r"B100|B200|B300", LinkSpeed("NVLink 5", 900.0, "NVIDIA Blackwell data sheet")),
     (r"H100 PCIe", LinkSpeed("NVLink 4 bridge", 300.0, "NVIDIA H100 data sheet")),
     (r"H100|H200|H800|GH200|H20\b", LinkSpeed("NVLink 4", 450.0, "NVIDIA H100 data sheet")),
     (r"A100|A800", LinkSpeed("NVLink 3", 300.0, "NVIDIA A100 data sheet")),
