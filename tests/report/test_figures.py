@@ -116,6 +116,42 @@ def test_the_schedule_has_the_micro_batches_of_the_document_and_the_ideal_below(
     assert 0 < figure.ideal_ns <= figure.recorded_ns
 
 
+def test_a_schedule_without_spans_has_the_passes_of_the_document(tp2pp2: Analysis) -> None:
+    figure = schedule_figure(tp2pp2)
+    assert figure is not None
+    lowest = [document(tp2pp2)["ranks"][number] for number in (0, 2)]
+    for row, rank in zip(figure.rows, lowest, strict=True):
+        assert [
+            (one.told.split(":")[0], one.at and (one.at.start, one.at.duration))
+            for one in row.blocks
+        ] == [
+            (
+                f"{one['direction']} {one['number']}",
+                (one["on_gpu"]["start_ns"], one["on_gpu"]["duration_ns"]),
+            )
+            for one in rank["passes"]
+        ]
+        assert len(row.ideal) == len(row.blocks) == 16
+    assert "The trace has no spans of phases: threads that launch tell" in figure.said
+    assert figure.said in render_html(tp2pp2)
+
+
+def test_passes_whose_micro_batches_are_unknown_are_drawn_without_numbers_and_ideal(
+    tp2pp2: Analysis,
+) -> None:
+    unnumbered = [
+        replace(rank, passes=tuple(replace(one, number=None) for one in rank.passes))
+        for rank in tp2pp2.ranks
+    ]
+    analysis = replace(tp2pp2, ranks=tuple(unnumbered))
+    figure = schedule_figure(analysis)
+    assert figure is not None
+    assert [(len(row.blocks), row.ideal) for row in figure.rows] == [(16, ()), (16, ())]
+    assert {block.label for row in figure.rows for block in row.blocks} == {""}
+    assert "The blocks have no numbers" in figure.said
+    assert "ghost" not in render_html(analysis).split('id="schedule"')[1].split("</figure>")[0]
+
+
 def test_a_stage_without_a_trace_makes_no_schedule(spans: Analysis) -> None:
     assert schedule_figure(replace(spans, ranks=spans.ranks[1:])) is None
 

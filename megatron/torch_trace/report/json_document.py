@@ -123,6 +123,7 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         "phases": [asdict(row) for row in rank.phases],
         "microbatches": [asdict(row) for row in rank.microbatches],
         "bubble": [asdict(row) for row in rank.bubble],
+        "passes": [asdict(row) for row in rank.passes],
         "casts": asdict(rank.casts),
         "cpu": None if rank.cpu is None else asdict(rank.cpu),
         "compile": dict(rank.compile),

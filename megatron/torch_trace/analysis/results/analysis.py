@@ -22,6 +22,7 @@ from megatron.torch_trace.analysis.results.path_part import PathPart
 from megatron.torch_trace.analysis.results.stage_work import StageWork
 from megatron.torch_trace.analysis.results.summary import Summary
 from megatron.torch_trace.analysis.schedule.microbatches import BubbleRow, MicrobatchRow
+from megatron.torch_trace.analysis.schedule.passes import PassRow
 from megatron.torch_trace.analysis.schedule.phases import PhaseRow
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
@@ -89,7 +90,7 @@ class RankResult:
         module_classes: modules by class, by time.
         module_account: GPU work in modules and outside; None if the trace tells of no modules.
         phases, microbatches: by time; in order. Empty without spans of phases.
-        bubble: the pipeline's bubble by place in 1F1B.
+        bubble, passes: the pipeline's bubble by place in 1F1B; its passes in a trace without spans.
         base_ns: what the trace's times count from, ns since the epoch where the trace tells it.
         course: the breakdown in slices of time; None if utilisation is unknown.
         cpu: time of the CPU, of a recording with neither GPU work nor launches; else None.
@@ -137,6 +138,7 @@ class RankResult:
     phases: tuple[PhaseRow, ...] = ()
     microbatches: tuple[MicrobatchRow, ...] = ()
     bubble: tuple[BubbleRow, ...] = ()
+    passes: tuple[PassRow, ...] = ()
     base_ns: int = 0
     course: Course | None = None
     is_rank_known: bool = True

@@ -26,6 +26,7 @@ from megatron.torch_trace.analysis.schedule.microbatches import (
     bubble_rows,
     microbatch_rows,
 )
+from megatron.torch_trace.analysis.schedule.passes import pass_rows
 from megatron.torch_trace.analysis.schedule.phases import phase_rows
 from megatron.torch_trace.analysis.schedule.pipeline import (
     PipelineStep,
@@ -191,6 +192,7 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
         phases=phase_rows(timeline),
         microbatches=microbatch_rows(timeline),
         bubble=bubble,
+        passes=pass_rows(timeline, calls, pipeline),
         casts=casts(timeline),
         launches=launches,
         host=look_at_host(timeline),

@@ -30,7 +30,7 @@ from megatron.torch_trace.analysis.timeline.steps import Step
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals
 
-_POINT_TO_POINT = ("send", "recv", "send_recv")
+POINT_TO_POINT = ("send", "recv", "send_recv")
 _MODEL_FAMILIES = ("gemm", "attention")
 _MOST_DIMENSIONS = 4
 
@@ -92,14 +92,14 @@ def pipeline_steps(
 
     Source: docs/computed.md, "Pipeline"; the ideal is that of Narayanan et al., see the module.
     """
-    mask = _sends_and_receives(timeline, calls)
+    mask = sends_and_receives(timeline, calls)
     if not mask.any():
         return ()
     gpu = timeline.activity.gpu
     exposed, idle = _waiting(timeline, mask)
     stage, stages = _position(timeline)
-    model = _model_work(timeline)
-    backward = _launched_elsewhere(timeline)
+    model = model_work(timeline)
+    backward = launched_elsewhere(timeline) & timeline.is_compute
     found = []
     for number, step in enumerate(timeline.window.steps):
         here = timeline.step_of == number
@@ -121,15 +121,16 @@ def pipeline_waiting(timeline: Timeline, calls: CollectiveCalls) -> Intervals:
 
     Intervals in ns of the trace's own clock. Source: docs/computed.md, "Pipeline".
     """
-    exposed, idle = _waiting(timeline, _sends_and_receives(timeline, calls))
+    exposed, idle = _waiting(timeline, sends_and_receives(timeline, calls))
     return exposed.union(idle)
 
 
-def _sends_and_receives(timeline: Timeline, calls: CollectiveCalls) -> npt.NDArray[np.bool_]:
+def sends_and_receives(timeline: Timeline, calls: CollectiveCalls) -> npt.NDArray[np.bool_]:
+    """The pipeline's, by row of `activity.gpu`."""
     kinds = [
         code
         for code, kind in enumerate(calls.kinds)
-        if kind.dimension == "pp" and kind.collective in _POINT_TO_POINT
+        if kind.dimension == "pp" and kind.collective in POINT_TO_POINT
     ]
     mask = np.zeros(len(timeline.activity.gpu), dtype=bool)
     mask[calls.rows[rows_with(calls.kind, kinds, len(calls.kinds))]] = True
@@ -185,13 +186,14 @@ def _position(timeline: Timeline) -> tuple[int | None, int | None]:
     return stage, None
 
 
-def _model_work(timeline: Timeline) -> np.ndarray:
+def model_work(timeline: Timeline) -> npt.NDArray[np.bool_]:
+    """Matrix products and attention, by row of `activity.gpu`."""
     names, gpu = timeline.activity.names, timeline.activity.gpu
     codes = [code for code in present(gpu.name) if family_of(names[code]) in _MODEL_FAMILIES]
     return timeline.is_compute & rows_with(gpu.name, codes, len(names))
 
 
-def _launched_elsewhere(timeline: Timeline) -> np.ndarray:
+def launched_elsewhere(timeline: Timeline) -> npt.NDArray[np.bool_]:
     """Work that another thread than the training loop's launched: autograd runs backward there."""
     track, activity = timeline.window.track, timeline.activity
     if track == NONE:
@@ -199,11 +201,7 @@ def _launched_elsewhere(timeline: Timeline) -> np.ndarray:
     loop = activity.tracks[track]
     own = [code for code, one in enumerate(activity.tracks) if one == loop]
     launched: np.ndarray = timeline.launches.track != NONE
-    return (
-        launched
-        & ~rows_with(timeline.launches.track, own, len(activity.tracks))
-        & timeline.is_compute
-    )
+    return launched & ~rows_with(timeline.launches.track, own, len(activity.tracks))
 
 
 def _schedule(timeline: Timeline, step: Step, stage: int | None, stages: int | None) -> Schedule:

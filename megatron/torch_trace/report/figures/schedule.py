@@ -9,8 +9,7 @@ from statistics import fmean
 
 from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape, plan_of
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
-from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.report.figures.recorded_passes import RecordedPass, recorded_passes
 from megatron.torch_trace.report.tables import At
 from megatron.torch_trace.report.timebase import shifts_of
 from megatron.torch_trace.wording import duration
@@ -61,43 +60,65 @@ class ScheduleFigure:
         rows: the stages, the first one on top.
         ideal_ns: how long the micro-batches take in the ideal schedule.
         recorded_ns: and how long they took.
+        is_numbered: micro-batches are known by number, and the ideal schedule with them.
+        is_derived: there are no spans; threads, sends and receives tell the passes.
     """
 
     step: int | None
     rows: tuple[StageRow, ...]
     ideal_ns: int
     recorded_ns: int
+    is_numbered: bool
+    is_derived: bool
 
     @property
     def said(self) -> str:
-        """What the figure shows, a sentence or two."""
+        """What the figure shows, a few sentences."""
+        colours = (
+            "behind them orange where the stage waits for a neighbour and grey where its GPU is "
+            "idle."
+        )
+        if not self.is_numbered:
+            return (
+                f"Forwards and backwards of step {self.step}; {colours} The blocks have no "
+                "numbers: the trace has no spans of phases, and the order of the blocks is not "
+                "that of 1F1B without virtual stages."
+            )
+        source = (
+            " The trace has no spans of phases: threads that launch tell forwards from backwards, "
+            "and sends and receives part them."
+            if self.is_derived
+            else ""
+        )
         return (
             f"Micro-batches of step {self.step}: forwards and backwards by their numbers, lighter "
-            "ones of a higher virtual stage; behind them orange where the stage waits for a "
-            "neighbour and grey where its GPU is idle. Below each stage, pale: the same "
+            f"ones of a higher virtual stage; {colours} Below each stage, pale: the same "
             "micro-batches in 1F1B with stages of equal cost and no waiting, which take "
-            f"{duration(self.ideal_ns)} instead of {duration(self.recorded_ns)}."
+            f"{duration(self.ideal_ns)} instead of {duration(self.recorded_ns)}.{source}"
         )
 
 
 def schedule_figure(analysis: Analysis) -> ScheduleFigure | None:
     """Of the last step whose micro-batches are known on every stage; None without such a step."""
     stages = _stages(analysis)
-    shape = _shape(stages)
-    if shape is None:
+    passes = [recorded_passes(rank) for rank in stages]
+    if not _is_whole_pipeline(stages):
         return None
-    steps = [{row.step for row in rank.microbatches if _is_whole(row)} for rank in stages]
-    common = set.intersection(*steps) - {None}
-    if not common:
+    is_derived = not all(rank.microbatches for rank in stages)
+    shape = _shape(len(stages), passes)
+    if shape is None and not is_derived:
         return None
-    step = max(one for one in common if one is not None)
+    step = max(set.intersection(*map(_whole_steps, passes)), default=None)
+    if step is None:
+        return None
+    rows = [[one for one in of if one.step == step] for of in passes]
+    if sum(map(len, rows)) > _MOST_BLOCKS:
+        return None
     shifts = shifts_of(analysis)
-    rows = [[row for row in rank.microbatches if row.step == step] for rank in stages]
     starts, ends = _bounds(stages, rows, shifts)
-    ideal = _ideal(shape, rows)
-    ideal_ns = round(max(end for _, end in ideal.values()))
-    whole = max(ends - starts, ideal_ns, 1)
-    frame = _Frame(starts, whole)
+    ideal = _ideal(shape, rows) if shape else {}
+    ideal_ns = round(max((end for _, end in ideal.values()), default=0))
+    frame = _Frame(starts, max(ends - starts, ideal_ns, 1))
     drawn = tuple(
         StageRow(
             f"stage {rank.coordinates.get('pp', number)}",
@@ -107,32 +128,36 @@ def schedule_figure(analysis: Analysis) -> ScheduleFigure | None:
         )
         for number, (rank, of) in enumerate(zip(stages, rows, strict=True))
     )
-    return ScheduleFigure(step, drawn, ideal_ns, ends - starts)
+    return ScheduleFigure(step, drawn, ideal_ns, ends - starts, bool(ideal), is_derived)
 
 
 def _stages(analysis: Analysis) -> list[RankResult]:
     """The lowest rank of each stage with micro-batches."""
     found: dict[int, RankResult] = {}
     for rank in analysis.ranks:
-        if rank.microbatches:
+        if rank.microbatches or rank.passes:
             found.setdefault(rank.coordinates.get("pp", 0), rank)
     return [found[stage] for stage in sorted(found)]
 
 
-def _shape(stages: Sequence[RankResult]) -> Shape | None:
-    """None where it is no pipeline, a stage is missing, or the schedule is another one."""
+def _is_whole_pipeline(stages: Sequence[RankResult]) -> bool:
+    """False where it is no pipeline, or a stage is missing."""
     numbers = [rank.coordinates.get("pp", 0) for rank in stages]
     if not 1 < len(stages) <= _MOST_STAGES or numbers != list(range(len(stages))):
-        return None
-    rows = [row for rank in stages for row in rank.microbatches]
-    if any(row.number is None for row in rows):
-        return None
-    chunks = 1 + max((row.chunk or 0) for row in rows)
-    counts = {len({row.number for row in rank.microbatches}) for rank in stages}
+        return False
     depth = {one.stages for rank in stages for one in rank.pipeline if one.stages}
-    if len(counts) != 1 or (depth and depth != {len(stages)}):
+    return not depth or depth == {len(stages)}
+
+
+def _shape(stages: int, passes: Sequence[Sequence[RecordedPass]]) -> Shape | None:
+    """None where passes have no number, or the schedule is another one."""
+    every = [one for of in passes for one in of]
+    if not every or any(one.number is None for one in every):
         return None
-    shape = Shape(len(stages), chunks, counts.pop())
+    counts = {len({one.number for one in of}) for of in passes}
+    if len(counts) != 1:
+        return None
+    shape = Shape(stages, 1 + max(one.chunk for one in every), counts.pop())
     try:
         plan = plan_of(shape)
     except ValueError:
@@ -140,39 +165,35 @@ def _shape(stages: Sequence[RankResult]) -> Shape | None:
     return shape if len(plan.passes) <= _MOST_BLOCKS else None
 
 
-def _is_whole(row: MicrobatchRow) -> bool:
-    return row.forward_on_gpu is not None and row.backward_on_gpu is not None
-
-
-def _moments(row: MicrobatchRow) -> list[tuple[str, Moment]]:
-    both = (("forward", row.forward_on_gpu), ("backward", row.backward_on_gpu))
-    return [(direction, moment) for direction, moment in both if moment is not None]
+def _whole_steps(passes: Sequence[RecordedPass]) -> set[int]:
+    """Steps with a micro-batch in both directions."""
+    ways: dict[tuple[int, int | None, int], set[str]] = {}
+    for one in passes:
+        if one.step is not None:
+            ways.setdefault((one.step, one.number, one.chunk), set()).add(one.direction)
+    return {step for (step, *_), found in ways.items() if len(found) == 2}
 
 
 def _bounds(
     stages: Sequence[RankResult],
-    rows: Sequence[Sequence[MicrobatchRow]],
+    rows: Sequence[Sequence[RecordedPass]],
     shifts: dict[int, int],
 ) -> tuple[int, int]:
     moments = [
-        (moment.start_ns + shifts[rank.rank], moment.duration_ns)
+        (one.on_gpu.start_ns + shifts[rank.rank], one.on_gpu.duration_ns)
         for rank, of in zip(stages, rows, strict=True)
-        for row in of
-        for _, moment in _moments(row)
+        for one in of
     ]
     return min(at for at, _ in moments), max(at + length for at, length in moments)
 
 
-def _ideal(
-    shape: Shape, rows: Sequence[Sequence[MicrobatchRow]]
-) -> dict[Pass, tuple[float, float]]:
+def _ideal(shape: Shape, rows: Sequence[Sequence[RecordedPass]]) -> dict[Pass, tuple[float, float]]:
     """When each pass runs if all take the mean of the work that was recorded, and nobody waits."""
     work: dict[str, list[int]] = {"forward": [], "backward": []}
     for of in rows:
-        for row in of:
-            for direction, moment in _moments(row):
-                own = getattr(row, f"{direction}_gpu_ns")
-                work[direction].append(min(own or moment.duration_ns, moment.duration_ns))
+        for one in of:
+            length = one.on_gpu.duration_ns
+            work[one.direction].append(min(one.gpu_ns or length, length))
     mean = {direction: fmean(times) if times else 0.0 for direction, times in work.items()}
     plan = plan_of(shape)
     ends: list[float] = []
@@ -198,22 +219,24 @@ class _Frame:
             max(round(100 * length / self.length, _DECIMALS), 0.05),
         )
 
-    def blocks(self, rank: RankResult, rows: Sequence[MicrobatchRow], shift: int) -> list[Block]:
+    def blocks(self, rank: RankResult, passes: Sequence[RecordedPass], shift: int) -> list[Block]:
         found = []
-        for row in rows:
-            for direction, moment in _moments(row):
-                left, width = self._part(moment.start_ns + shift - self.start, moment.duration_ns)
-                found.append(
-                    Block(
-                        left,
-                        width,
-                        direction,
-                        row.chunk or 0,
-                        str(row.number) if width >= _LEAST_LABEL else "",
-                        f"{direction} {row.number}: {duration(moment.duration_ns)}",
-                        At(rank.rank, moment.start_ns, moment.duration_ns),
-                    )
+        for one in passes:
+            moment = one.on_gpu
+            left, width = self._part(moment.start_ns + shift - self.start, moment.duration_ns)
+            number = "" if one.number is None else str(one.number)
+            told = f"{one.direction} {number}".rstrip()
+            found.append(
+                Block(
+                    left,
+                    width,
+                    one.direction,
+                    one.chunk,
+                    number if width >= _LEAST_LABEL else "",
+                    f"{told}: {duration(moment.duration_ns)}",
+                    At(rank.rank, moment.start_ns, moment.duration_ns),
                 )
+            )
         return found
 
     def ideal(self, times: dict[Pass, tuple[float, float]], stage: int) -> list[Block]:
@@ -227,12 +250,12 @@ class _Frame:
                 found.append(Block(left, width, direction, one.chunk, label, told, None))
         return found
 
-    def bubbles(self, rank: RankResult, rows: Sequence[MicrobatchRow], shift: int) -> list[Bubble]:
+    def bubbles(self, rank: RankResult, passes: Sequence[RecordedPass], shift: int) -> list[Bubble]:
         """Slices between the first and the last micro-batch in which the stage mostly waits."""
         course = rank.course
-        if course is None or not rows:
+        if course is None or not passes:
             return []
-        moments = [moment for row in rows for _, moment in _moments(row)]
+        moments = [one.on_gpu for one in passes]
         first = min(moment.start_ns for moment in moments)
         last = max(moment.start_ns + moment.duration_ns for moment in moments)
         found: list[Bubble] = []
