@@ -82,6 +82,21 @@ def test_every_file_in_the_tables_for_contributors_exists() -> None:
         assert any((folder / name).exists() for folder in (ROOT, *halves)), name
 
 
+def test_every_room_and_file_of_the_architecture_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    figure = (ROOT / "docs" / "images" / "architecture.svg").read_text()
+    named = set(re.findall(r"`([\w/]+\.py|megatron/[\w/]+/)`", page))
+    drawn = set(re.findall(r'class="module"[^>]*>([^<]+)<', figure))
+    capture, read_side = (ROOT / "megatron" / name for name in ("torch_profile", "torch_trace"))
+    assert len(named) > 20
+    assert len(drawn) > 10
+    assert {
+        name
+        for name in named | drawn
+        if not any((folder / name).exists() for folder in (ROOT, capture, read_side))
+    } == set()
+
+
 def test_every_test_that_the_table_of_faults_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "faults.md").read_text()))
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
