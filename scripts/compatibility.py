@@ -3,6 +3,8 @@
 
     python scripts/compatibility.py                               the wheels of .wheels/
     python scripts/compatibility.py --checkouts ~/Megatron-LM     its core_r* branches and main, too
+    python scripts/compatibility.py --launch NVIDIA/Megatron-LM=~/Megatron-LM ...
+                                                                  launch_scripts.py's, of clones
     python scripts/compatibility.py --pythons python3.10 ...      the read side on these
     python scripts/compatibility.py --gpu FILE --versions torch=2.11    what benchmarks/
                                                                   megatron_features.py found on GPUs
@@ -12,7 +14,8 @@
 A cell trains the entry point of a Megatron twice on the CPU for four iterations, without a flag of
 ours and with a window. It holds if both end well with the same loss and gradient norm in every
 digit that is printed, and if the trace has the micro-batches and modules of iteration 3. Results
-lie in docs/compatibility.json, each with its date; what was never run has no row.
+lie in docs/compatibility.json, each with its date; what was never run has no row. Where the
+training ends badly without a flag of ours, the cell is not judged, and its row says why.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+
+import launch_scripts
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "docs" / "compatibility.json", ROOT / "docs" / "compatibility.md"
@@ -66,12 +72,21 @@ class Cell:
 
 @dataclass
 class Result:
-    """What a cell has shown, and when."""
+    """What a cell has shown, and when.
+
+    Args:
+        date: of the run.
+        works: whether the training with our flags is the one without them.
+        found: in words.
+        versions: of what it ran with.
+        judged: False if already the training without our flags ends badly.
+    """
 
     date: str
     works: bool
     found: str
     versions: dict[str, str] = field(default_factory=dict)
+    judged: bool = True
 
 
 def cells(options: argparse.Namespace, scratch: Path) -> Iterator[Cell]:
@@ -133,15 +148,28 @@ def _checked_out(repository: Path, branch: str, scratch: Path) -> Path:
     return folder
 
 
-def run(cell: Cell, scratch: Path) -> Result:
-    """Train twice, and compare."""
+def run(train: Callable[[Path, list[str]], tuple[int, str]], scratch: Path) -> Result:
+    """Train twice, and compare.
+
+    Args:
+        train: trains in a folder with flags of ours; gives its status and what it said.
+        scratch: where the folder lies.
+    """
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    plain, profiled = (_train(cell, folder, kind) for kind in ("plain", "profiled"))
-    result = Result(time.strftime("%Y-%m-%d"), works=False, found="", versions=_versions(cell))
-    for kind, (status, output) in (("without", plain), ("with", profiled)):
-        if status:
-            result.found = f"{kind} --torch-profile it ends with status {status}: {_last(output)}"
-            return result
+    result = Result(time.strftime("%Y-%m-%d"), works=False, found="", versions=_versions())
+    plain = train(folder, [])
+    if plain[0]:
+        result.judged = False
+        result.found = (
+            f"without --torch-profile it already ends with status {plain[0]}: {_last(plain[1])}"
+        )
+        return result
+    profiled = train(folder, [*PROFILED.split(), str(folder / "runs")])
+    if profiled[0]:
+        result.found = (
+            f"with --torch-profile it ends with status {profiled[0]}: {_last(profiled[1])}"
+        )
+        return result
     if not _losses(plain[1]) or _losses(plain[1]) != _losses(profiled[1]):
         result.found = "the losses are not the same"
         return result
@@ -163,18 +191,49 @@ def run(cell: Cell, scratch: Path) -> Result:
     return result
 
 
-def _train(cell: Cell, folder: Path, kind: str) -> tuple[int, str]:
-    ours = [*PROFILED.split(), str(folder / "runs")] if kind == "profiled" else []
+def _launches(
+    clones: dict[str, Path], options: argparse.Namespace, scratch: Path
+) -> Iterator[tuple[str, Result]]:
+    """The published launch scripts of the repositories that are there, by name."""
+    for launch in launch_scripts.LAUNCHES:
+        name = f"launch {launch.name}"
+        if launch.repository in clones and (not options.only or name in options.only):
+            yield name, _launched(launch, clones, scratch)
+
+
+def _launched(launch: launch_scripts.Launch, clones: dict[str, Path], scratch: Path) -> Result:
+    megatron = clones[launch_scripts.MEGATRON]
+    checkout = _checked_out(megatron, launch.branch, scratch)
+    at = launch.branch if launch.repository == launch_scripts.MEGATRON else "HEAD"
+    shown = ["git", "-C", str(clones[launch.repository]), "show", f"{at}:{launch.path}"]
+    text = subprocess.check_output(shown, text=True)
+
+    def train(folder: Path, ours: list[str]) -> tuple[int, str]:
+        prepared = launch_scripts.prepared(launch, text, checkout, folder, ours)
+        return _said(prepared.command, folder, (checkout,), prepared.environment)
+
+    return run(train, scratch)
+
+
+def _train(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
     command = [
         sys.executable, "-m", "megatron.torch_profile", "--cpu", str(cell.script), *MODEL.split(),
         *cell.more, *ours,
     ]  # fmt: skip
-    search = [str(ROOT), *map(str, cell.path), os.environ.get("PYTHONPATH", "")]
+    return _said(command, folder, cell.path, {})
+
+
+def _said(
+    command: list[str], folder: Path, path: tuple[Path, ...], more: dict[str, str]
+) -> tuple[int, str]:
+    """Run a command on the CPU, this checkout and a path first on PYTHONPATH."""
+    search = [str(ROOT), *map(str, path), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, search)),
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONWARNINGS": "ignore",
+        **more,
     }
     try:
         done = subprocess.run(
@@ -196,7 +255,7 @@ def _last(output: str) -> str:
     return re.sub(r"(?:/[\w.+-]+){2,}/", "", lines[-1].strip())[:200]
 
 
-def _versions(cell: Cell) -> dict[str, str]:
+def _versions() -> dict[str, str]:
     import torch
 
     python = ".".join(map(str, sys.version_info[:3]))
@@ -273,22 +332,29 @@ def write_page(results: dict[str, Result]) -> None:
             continue
         parts += [f"## {heading}\n", "| what | date | result |", "|---|---|---|"]
         for name, one in rows.items():
-            word = "works" if one.works else "**fails**"
             with_ = ", ".join(f"{key} {value}" for key, value in one.versions.items())
             shown = name.partition(" ")[2]
-            parts.append(f"| {shown} | {one.date} | {word} ({with_}): {one.found} |")
+            parts.append(f"| {shown} | {one.date} | {_word(one)} ({with_}): {one.found} |")
         parts.append("")
     PAGE.write_text("\n".join(parts))
+
+
+def _word(one: Result) -> str:
+    return "works" if one.works else "**fails**" if one.judged else "not judged"
 
 
 _HEAD = """# Compatibility
 
 What was run, when, and what came out. `scripts/compatibility.py` runs the cells and writes this
-page from `docs/compatibility.json`; what is in no table was not run. A training *works* if it ends
-well with and without `--torch-profile`, prints the same loss and gradient norm in all iterations,
-and leaves a trace with the micro-batches and modules of the recorded iteration. Trainings run on a
-CPU (`--cpu`) with two layers for four iterations unless the row says something else. A checkout
-compiles helpers of its own and needs pybind11, einops and, if it is old, `setuptools<80` beside it.
+page from `docs/compatibility.json`; what is in no table has no result. A training *works* if it
+ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
+iterations, and leaves a trace with the micro-batches and modules of the recorded iteration. It is
+*not judged* if it ends badly without `--torch-profile`, too. Trainings run on a CPU (`--cpu`) with
+two layers for four iterations unless the row says something else. A checkout compiles helpers of
+its own and needs pybind11, einops and, if it is old, `setuptools<80` beside it. A launch script is
+edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash
+on two ranks; `scripts/launch_scripts.py` makes sizes smaller and leaves out what needs GPUs or
+files of others, so the row is about the script's form and its remaining flags.
 """
 
 
@@ -297,9 +363,26 @@ def _save(results: dict[str, Result]) -> None:
     RESULTS.write_text(f"{text}\n")
 
 
+def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Result]]:
+    """The names and results of what the command line asks for, one after the other."""
+    if options.launch:
+        clones = dict(word.split("=", 1) for word in options.launch)
+        yield from _launches(
+            {name: Path(clone) for name, clone in clones.items()}, options, scratch
+        )
+    for python in options.pythons:
+        yield read_side(python, scratch)
+    if options.page or options.pythons or options.gpu or options.launch:
+        return
+    for cell in cells(options, scratch):
+        if not options.only or cell.name in options.only:
+            yield cell.name, run(partial(_train, cell), scratch)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkouts", type=Path, help="a clone of Megatron-LM")
+    parser.add_argument("--launch", nargs="+", metavar="OWNER/NAME=CLONE", help="launch scripts of")
     parser.add_argument("--pythons", nargs="+", default=[], help="interpreters for the read side")
     parser.add_argument("--gpu", type=Path, help="results of benchmarks/megatron_features.py")
     parser.add_argument("--versions", nargs="+", default=[], metavar="NAME=VERSION")
@@ -310,19 +393,9 @@ def main() -> None:
     written = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     results = {name: Result(**one) for name, one in written.items()}
     with tempfile.TemporaryDirectory() as temporary:
-        scratch = options.scratch or Path(temporary)
-        for cell in (
-            [] if options.page or options.pythons or options.gpu else cells(options, scratch)
-        ):
-            if options.only and cell.name not in options.only:
-                continue
-            results[cell.name] = found = run(cell, scratch)
-            print(f"{cell.name}: {'works' if found.works else 'FAILS'}: {found.found}", flush=True)
-            _save(results)
-        for python in options.pythons:
-            name, found = read_side(python, scratch)
+        for name, found in _found(options, options.scratch or Path(temporary)):
             results[name] = found
-            print(f"{name}: {'works' if found.works else 'FAILS'}: {found.found}", flush=True)
+            print(f"{name}: {_word(found)}: {found.found}", flush=True)
             _save(results)
     if options.gpu:
         versions = dict(word.split("=", 1) for word in options.versions)

@@ -46,9 +46,21 @@ def process(
     core: int = 80,
     linear: int = 34,
     marks: bool = False,
+    turns: bool = False,
     optimizer: int = 960,
 ) -> SnapshotBuilder:
-    """One rank: state in MiB that stays, then micro-batches in flight, then all of them freed."""
+    """One rank: state in MiB that stays, then micro-batches in flight, then all of them freed.
+
+    Args:
+        batch: size of a micro-batch.
+        in_flight: micro-batches that the stage keeps.
+        layers: of the stage.
+        core: MiB of a layer's core attention.
+        linear: MiB of the rest of a layer.
+        marks: spans of micro-batches are in the history.
+        turns: these are the turns that a forward and a backward take.
+        optimizer: MiB of its state.
+    """
     built = SnapshotBuilder()
     built.alloc(160 * MIB, *MODEL)
     built.alloc(320 * MIB, *BUFFER)
@@ -56,7 +68,11 @@ def process(
     held = []
     time = 2_000_000
     for number in range(in_flight):
-        if marks:
+        if turns:
+            for turn in range(3):
+                start = time - 3 + turn
+                built.annotation(f"forward micro-batch {number} (steady), part", start, start + 1)
+        elif marks:
             built.annotation(f"forward micro-batch {number}", time - 1, time + 50)
         for _ in range(layers):
             for size, stack in ((core, CORE), (linear, MLP)):
@@ -68,8 +84,12 @@ def process(
     for address in reversed(held):
         time += 1
         built.free(address, *BACKWARD, time_us=time)
-    if marks:
-        for number in range(in_flight):
+    for number in range(in_flight):
+        if turns:
+            for start in (time - 1, time + 5):
+                name = f"backward micro-batch {number} (cooldown), part"
+                built.annotation(name, start, start + 1)
+        elif marks:
             built.annotation(f"backward micro-batch {number}", time, time + 10)
     peak = sum(one["size"] for one in built.traces[0] if one["action"] == "alloc")
     built.segment(block(peak - (480 + optimizer) * MIB, state="inactive"), block(512))

@@ -175,6 +175,18 @@ def test_a_layer_less_on_the_fullest_stage_frees_its_state_and_its_activations(
     assert found["how"].endswith(" for each of 2 micro-batches; another stage takes them")
 
 
+def test_the_turns_of_a_micro_batch_are_one_micro_batch(tmp_path: Path) -> None:
+    """`--overlap-moe-expert-parallel-comm` leaves a span for each turn of a pass."""
+    answers = []
+    for kind in ({"marks": True}, {"turns": True}):
+        stages = [process(in_flight=2, layers=2, **kind), process(layers=2, **kind)]
+        run = run_of(tmp_path / str(*kind), *stages, pipeline_model_parallel_size=2)
+        answers.append(fit(run, "--gpu-memory", 80))
+    whole, turns = answers
+    assert turns["effects"] == whole["effects"]
+    assert [one["needs"] for one in turns["ranks"]] == [one["needs"] for one in whole["ranks"]]
+
+
 @pytest.mark.parametrize("flag", ["use_torch_fsdp2", "use_megatron_fsdp"])
 def test_what_fsdp_has_sharded_is_not_sharded_again(tmp_path: Path, flag: str) -> None:
     given = {flag: True, "optimizer_cpu_offload": False}

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import compatibility  # noqa: E402
+import launch_scripts  # noqa: E402
 
 
 def test_the_page_is_what_the_results_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +63,62 @@ def test_cells_are_the_wheels_that_are_there(
     options = SimpleNamespace(checkouts=None, only=None)
     found = [cell.name for cell in compatibility.cells(options, tmp_path)]
     assert found == ["wheel 0.17.0", "wheel 0.19.2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (
+            "torchrun ${ARGS[@]} pretrain_gpt.py \\\n    $MORE\n",
+            "torchrun ${ARGS[@]} -m megatron.torch_profile pretrain_gpt.py \\\n    $MORE\n",
+        ),
+        (
+            'torchrun $ARGS \\\n    "$PRETRAIN_SCRIPT_PATH" \\\n    $MORE\n',
+            "torchrun $ARGS \\\n    -m megatron.torch_profile "
+            '"$PRETRAIN_SCRIPT_PATH" \\\n    $MORE\n',
+        ),
+        (
+            'srun -l python -m torch.distributed.run "${A[@]}" /there/pretrain_gpt.py $MORE\n',
+            'srun -l python -m torch.distributed.run "${A[@]}" '
+            "-m megatron.torch_profile /there/pretrain_gpt.py $MORE\n",
+        ),
+    ],
+)
+def test_a_launch_script_gets_our_word_before_its_training_script(
+    command: str, wanted: str
+) -> None:
+    before = "# torchrun pretrain_gpt.py\nPRETRAIN_SCRIPT_PATH=pretrain_gpt.py\n"
+    assert launch_scripts.edited(before + command) == before + wanted
+
+
+def test_a_launch_script_that_starts_no_training_is_refused() -> None:
+    with pytest.raises(ValueError, match="no command starts a training script"):
+        launch_scripts.edited("echo pretrain_gpt.py\n")
+
+
+def test_a_launch_script_keeps_its_flags_but_those_of_gpus_and_files() -> None:
+    given = ["--swiglu", "--data-path", "0.5", "one", "--num-experts", "64", "--bf16", "--lr", "1"]
+    found = launch_scripts.reduced(given, ["--global-batch-size", "4"])
+    assert found[:5] == ["--swiglu", "--num-experts", "64", "--lr", "1"]
+    assert found[-5:] == ["--num-experts", "4", "--mock-data", "--global-batch-size", "4"]
+    assert "--kv-channels" not in found
+
+
+def test_a_training_that_fails_without_our_flags_is_not_judged(tmp_path: Path) -> None:
+    def train(folder: Path, ours: list[str]) -> tuple[int, str]:
+        assert not ours
+        return 1, "ImportError: Transformer Engine is not there"
+
+    found = compatibility.run(train, tmp_path)
+    assert (found.works, found.judged, found.found) == (
+        False,
+        False,
+        "without --torch-profile it already ends with status 1: "
+        "ImportError: Transformer Engine is not there",
+    )
+
+
+def test_a_training_that_fails_with_our_flags_alone_fails(tmp_path: Path) -> None:
+    found = compatibility.run(lambda folder, ours: (3 * bool(ours), "ValueError: no"), tmp_path)
+    assert (found.works, found.judged) == (False, True)
+    assert found.found == "with --torch-profile it ends with status 3: ValueError: no"
