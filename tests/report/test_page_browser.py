@@ -207,6 +207,45 @@ def test_the_heat_map_tells_a_rank_and_a_time_by_keys_and_adds_up_a_range(page: 
     assert "slices of all ranks that are mostly compute: " in told.inner_text()
 
 
+def test_a_range_of_the_heat_map_filters_the_tables_that_know_moments_until_it_ends(
+    page: Any,
+) -> None:
+    canvas, ranged = page.locator("#heat-map canvas"), page.locator("#block-kernels .ranged")
+    rows = "[...document.querySelectorAll('#kernels tbody tr')]"
+    canvas.focus()
+    page.keyboard.press("Escape")
+    assert ranged.inner_text() == ""
+    before = page.locator("#kernels tbody tr:not(.gone)").count()
+    canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 3)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 90, steps=4)  # ends below the map
+    page.mouse.up()
+    inside = page.evaluate(f"{rows}.filter(row => row.dataset.beside === undefined).length")
+    assert 0 < inside < page.locator("#kernels tbody tr").count()
+    assert (
+        ranged.inner_text()
+        == f"{inside} of {page.locator('#kernels tbody tr').count()} examples in the range"
+    )
+    assert page.locator("#block-ranks .ranged").inner_text() == "of the whole window"
+    start, length = canvas.evaluate("one => [one.dataset.start, one.dataset.duration]")
+    rank = canvas.get_attribute("data-rank")
+    own = page.evaluate(
+        f"{rows}.filter(row => row.dataset.rank === '{rank}').map(row => "
+        "[row.dataset.start, row.dataset.duration, row.dataset.beside === undefined])"
+    )
+    assert own
+    for begin, duration, is_inside in own:
+        touches = int(start) <= int(begin) + int(duration) and int(begin) <= int(start) + int(
+            length
+        )
+        assert touches == is_inside
+    page.locator("#heat-everything").click()
+    assert ranged.inner_text() == ""
+    assert page.locator("#kernels tbody tr:not(.gone)").count() == before
+
+
 def test_the_switch_goes_from_automatic_to_light_to_dark(page: Any) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     page.emulate_media(color_scheme="dark")

@@ -152,6 +152,30 @@ def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
     assert duration < before[1] / 10
 
 
+def test_a_range_of_the_heat_map_moves_the_timeline_to_it(visit: Visit) -> None:
+    canvas = visit.page.locator("#heat-map canvas")
+    canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
+    box, before = canvas.bounding_box(), visit.visible()
+    visit.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20)
+    visit.page.mouse.down()
+    visit.page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20, steps=4)
+    visit.page.mouse.up()
+    rank, begin, length = canvas.evaluate(
+        "one => [one.dataset.rank, one.dataset.start, one.dataset.duration]"
+    )
+    for _ in range(200):
+        if visit.visible() != before:
+            break
+        visit.page.wait_for_timeout(50)
+    start, duration = visit.visible()
+    offsets = visit.page.request.get(f"{visit.address}offsets").json()["offset_ns"]
+    begin = int(begin) + offsets[rank]
+    assert rank == "1"
+    assert start <= begin < begin + int(length) <= start + duration
+    assert duration < 4 * int(length)
+    visit.page.locator("#heat-everything").click()
+
+
 def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) -> None:
     finding = visit.page.locator(".finding:not(.lead)", has_text="The pipeline bubble")
     finding.locator(".title").first.click()

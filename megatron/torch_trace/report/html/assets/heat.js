@@ -6,6 +6,7 @@
   const figure = one("#heat-map"), source = one("#heat-rows");
   if (!figure || !source) return;
   const canvas = one("canvas", figure), told = one("#heat-told"), order = one("#heat-order"), labels = one(".heat-labels", figure);
+  const everything = one("#heat-everything");
   const rows = source.content.textContent.split(";").map((line) => {
     const [rank, where, host, start, end, own, idle, letters] = line.split("|");
     const at = Object.fromEntries(where.split(" ").filter(Boolean).map((one) => /^(.*?)(\d+)$/.exec(one)).filter(Boolean).map((one) => [one[1], Number(one[2])]));
@@ -105,6 +106,25 @@
       rank: row.rank, start: row.own + BigInt(Math.round(first + range[0] * span - row.start)), duration: Math.max(1, Math.round((range[1] - range[0]) * span)),
     });
   };
+  // Moments of tables are of a rank's own clock.
+  const clocks = new Map(rows.map((row) => [row.rank, row]));
+  const filter = () => {
+    everything.hidden = !range;
+    if (!range) { globalThis.report.showRange(null); return; }
+    const from = first + range[0] * span, to = first + range[1] * span;
+    globalThis.report.showRange((rank, start, duration) => {
+      const row = clocks.get(rank), at = row && row.start + Number(start - row.own);
+      return row !== undefined && at <= to && at + duration >= from;
+    }, span / 2);
+    told.textContent += " Tables show the rows whose example lies in the range; their numbers are of the whole window.";
+  };
+  const leave = () => {
+    if (!range) return;
+    range = null;
+    canvas.dataset.scrub = "";
+    filter();
+    draw();
+  };
   const point = (event) => {
     const box = canvas.getBoundingClientRect();
     cursor = {
@@ -112,7 +132,15 @@
       row: Math.min(rows.length - 1, Math.max(0, Math.floor((event.clientY - box.top) / height()))),
     };
   };
-  canvas.addEventListener("pointerdown", (event) => { point(event); from = cursor.x; range = null; canvas.dataset.scrub = ""; });
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    // A drag that ends beside the map is a click on the map all the same.
+    canvas.setPointerCapture(event.pointerId);
+    leave();
+    point(event);
+    tell();
+    from = cursor.x;
+  });
   canvas.addEventListener("pointermove", (event) => {
     point(event);
     if (from !== null && Math.abs(cursor.x - from) > 0.01) {
@@ -121,17 +149,30 @@
       addUp();
     } else if (!range) tell();
   });
-  addEventListener("pointerup", () => { from = null; });
+  for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => {
+    if (from !== null && range) filter();
+    from = null;
+  });
+  everything.addEventListener("click", () => { leave(); tell(); canvas.focus(); });
   canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && range) { leave(); tell(); return; }
     const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (!steps) return;
     cursor ??= { x: 0, row: 0 };
+    const anchor = range && (cursor.x === range[0] ? range[1] : range[0]), before = cursor.x;
     cursor.x = Math.min(1, Math.max(0, cursor.x + steps[0] / 120));
     cursor.row = Math.min(rows.length - 1, Math.max(0, cursor.row + steps[1]));
-    range = null;
-    canvas.dataset.scrub = "";
-    tell();
     event.preventDefault();
+    const other = anchor ?? before;
+    if (event.shiftKey && other !== cursor.x) {
+      range = [Math.min(other, cursor.x), Math.max(other, cursor.x)];
+      draw();
+      addUp();
+      filter();
+      return;
+    }
+    leave();
+    tell();
   });
   figure.hidden = false;
   order.addEventListener("change", arrange);

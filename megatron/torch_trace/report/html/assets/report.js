@@ -48,7 +48,7 @@
     const limit = table.dataset.all !== undefined ? Infinity : Number(table.dataset.limit);
     let shown = 0, found = 0;
     for (const row of rows) {
-      const match = matches(row, wanted) && row.dataset.out === undefined;
+      const match = matches(row, wanted) && row.dataset.out === undefined && row.dataset.beside === undefined;
       found += match;
       const visible = match && (shown < limit || wanted.length > 0);
       shown += visible;
