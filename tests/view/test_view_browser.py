@@ -199,6 +199,18 @@ def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) ->
     assert {name[:7] for name in tracks} == {f"rank 0{rank}"}
 
 
+def test_perfetto_is_as_dark_as_the_page(visit: Visit) -> None:
+    theme = "app.settings.get('theme').get()"
+    for page, perfetto in (("light", "light"), ("dark", "dark"), ("auto", "light")):
+        visit.page.locator("#theme").click()
+        assert visit.page.locator("#theme").inner_text() == f"Theme: {page}"
+        for _ in range(100):
+            if visit.perfetto(theme) == perfetto:
+                break
+            visit.page.wait_for_timeout(50)
+        assert visit.perfetto(theme) == perfetto
+
+
 def test_a_hostile_name_is_text(visit: Visit) -> None:
     names = "[...document.querySelectorAll('[title]')].map(one => one.title).join()"
     assert HOSTILE in visit.page.evaluate(names)  # in the table it is cut in the middle

@@ -24,3 +24,24 @@ const arrangeTracks = async (frame) => {
     arrangeOnce(frame);
   }
 };
+
+// Perfetto is as dark as the page around it, from the first moment that it can be told so, and follows it.
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => {
+  const { theme } = document.documentElement.dataset;
+  return theme === undefined ? DARK.matches : theme === "dark";
+};
+const themeOnce = (frame) => {
+  try {
+    const setting = frame.contentWindow.app.settings.get("theme"), wanted = isDark() ? "dark" : "light";
+    if (setting.get() !== wanted) setting.set(wanted);
+    return true;
+  } catch { return false; }
+};
+const followTheme = async (frame) => {
+  const follow = () => { themeOnce(frame); };
+  new MutationObserver(follow).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  DARK.addEventListener("change", follow);
+  // A version without such a setting stays as it is.
+  for (let asked = 0; asked < 300 && !themeOnce(frame); asked += 1) await new Promise((done) => { setTimeout(done, 100); });
+};

@@ -23,6 +23,7 @@
     frame.title = "Timeline in Perfetto";
     frame.src = address();
     pane.append(frame);
+    followTheme(frame);
     state.textContent = "Loading the timeline ...";
     ping();
   };
