@@ -24,7 +24,16 @@ from megatron.torch_trace.report.html.prose import prose
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import Medium
 
-_SCRIPTS = ("report.js", "search.js", "ranks.js", "range.js", "heat.js", "strip.js", "markdown.js", "state.js")
+_SCRIPTS = (
+    "report.js",
+    "search.js",
+    "ranks.js",
+    "range.js",
+    "heat.js",
+    "strip.js",
+    "markdown.js",
+    "state.js",
+)
 _SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
 
 
