@@ -20,6 +20,7 @@ from megatron.torch_trace.report.figures.heat_map import PARTS, heat_figure
 from megatron.torch_trace.report.figures.link_speeds import link_of
 from megatron.torch_trace.report.figures.message_sizes import message_figure
 from megatron.torch_trace.report.figures.module_icicle import module_icicle
+from megatron.torch_trace.report.figures.module_ladder import module_ladder
 from megatron.torch_trace.report.figures.path_strip import path_strip
 from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
 from megatron.torch_trace.report.figures.schedule import schedule_figure
@@ -235,6 +236,30 @@ def test_modules_are_an_icicle_as_wide_as_their_work(spans: Analysis) -> None:
             assert above.left <= below.left
             assert below.left + below.width <= above.left + above.width + 0.02
     assert module_icicle(replace(rank, modules=()), "rank 0", 1) is None
+
+
+def test_classes_of_modules_stand_by_their_flops_with_the_peak_share_of_the_document(
+    spans: Analysis,
+) -> None:
+    figure = module_ladder(spans.ranks[0], "rank 0, stage 0", 1)
+    assert figure is not None
+    passes = ("flops", "backward_flops", "recompute_flops")
+    known = [
+        (sum(row[of] for of in passes), row["peak_share"], row["type"])
+        for row in document(spans)["ranks"][0]["module_classes"]
+        if row["peak_share"]
+    ]
+    known.sort(key=lambda one: -one[0])
+    assert [(one.share, one.label) for one in figure.rungs] == [one[1:] for one in known]
+    assert figure.rungs[0].told == "7.7 TFLOP, 120 TFLOP/s, 12 %"
+    assert figure.rest == 0
+    assert figure.caption in render_html(spans)
+
+
+def test_without_a_known_peak_there_is_no_ladder_of_modules(spans: Analysis) -> None:
+    rank = spans.ranks[0]
+    unknown = tuple(replace(row, peak_share=None) for row in rank.module_classes)
+    assert module_ladder(replace(rank, module_classes=unknown), "rank 0", 1) is None
 
 
 def test_of_1024_ranks_the_page_stays_below_three_megabytes(spans: Analysis) -> None:

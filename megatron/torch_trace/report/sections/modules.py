@@ -9,6 +9,7 @@ from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.ranges import STACKS
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.report.figures.module_icicle import module_icicle
+from megatron.torch_trace.report.figures.module_ladder import module_ladder
 from megatron.torch_trace.report.module_nodes import ModuleNode, Path, module_nodes, walk
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import stage_work
@@ -62,7 +63,12 @@ def section(subject: Subject) -> Section:
     tables = [*trees, stages, classes]
     steps = len(analysis.summary.steps)
     icicles = [module_icicle(rank, label(rank, shown), steps) for rank in shown]
-    data = {**stage_work.figure(analysis), "icicles": [one for one in icicles if one]}
+    ladders = [module_ladder(rank, label(rank, shown), steps) for rank in shown]
+    data = {
+        **stage_work.figure(analysis),
+        "icicles": [one for one in icicles if one],
+        "ladders": [one for one in ladders if one],
+    }
     return Section("modules", title, tables=tables, data=data if data["icicles"] else {})
 
 
