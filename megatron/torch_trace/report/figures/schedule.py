@@ -191,9 +191,9 @@ def _ideal(shape: Shape, rows: Sequence[Sequence[RecordedPass]]) -> dict[Pass, t
     """When each pass runs if all take the mean of the work that was recorded, and nobody waits."""
     work: dict[str, list[int]] = {"forward": [], "backward": []}
     for of in rows:
-        for one in of:
-            length = one.on_gpu.duration_ns
-            work[one.direction].append(min(one.gpu_ns or length, length))
+        for recorded in of:
+            length = recorded.on_gpu.duration_ns
+            work[recorded.direction].append(min(recorded.gpu_ns or length, length))
     mean = {direction: fmean(times) if times else 0.0 for direction, times in work.items()}
     plan = plan_of(shape)
     ends: list[float] = []
