@@ -200,7 +200,10 @@ def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) ->
 
 
 def test_perfetto_is_as_dark_as_the_page(visit: Visit) -> None:
-    theme = "app.settings.get('theme').get()"
+    theme = (
+        "document.querySelector('.pf-theme-provider--dark') ? 'dark' :"
+        " document.querySelector('.pf-theme-provider--light') ? 'light' : 'unknown'"
+    )
     for page, perfetto in (("light", "light"), ("dark", "dark"), ("auto", "light")):
         visit.page.locator("#theme").click()
         assert visit.page.locator("#theme").inner_text() == f"Theme: {page}"

@@ -34,7 +34,11 @@ const isDark = () => {
 const themeOnce = (frame) => {
   try {
     const setting = frame.contentWindow.app.settings.get("theme"), wanted = isDark() ? "dark" : "light";
-    if (setting.get() !== wanted) setting.set(wanted);
+    if (setting.get() !== wanted) {
+      setting.set(wanted);
+      // It draws again only when it is told that something has changed.
+      frame.contentWindow.raf.scheduleFullRedraw();
+    }
     return true;
   } catch { return false; }
 };
