@@ -199,6 +199,27 @@ def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) ->
     assert {name[:7] for name in tracks} == {f"rank 0{rank}"}
 
 
+def test_the_cpu_side_of_a_finding_is_the_main_thread_of_that_rank_in_sight(visit: Visit) -> None:
+    button = visit.page.locator(".cpu-side:visible").first
+    rank = int(button.get_attribute("data-rank"))
+    button.click()
+    in_sight = f"""(() => {{
+      const title = [...document.querySelectorAll('.pf-track')]
+        .findLast(one => /^rank 0*{rank} main thread/m.test(one.innerText));
+      if (!title) return false;
+      let around = title.parentElement;
+      while (around && !/auto|scroll/.test(getComputedStyle(around).overflowY)) around = around.parentElement;
+      const row = title.getBoundingClientRect(), frame = around.getBoundingClientRect();
+      return row.top >= frame.top && row.top + 60 <= frame.bottom;
+    }})()"""
+    for _ in range(200):
+        if visit.perfetto(in_sight):
+            break
+        visit.page.wait_for_timeout(50)
+    visit.page.wait_for_timeout(2500)
+    assert visit.perfetto(in_sight)
+
+
 def test_perfetto_is_as_dark_as_the_page(visit: Visit) -> None:
     theme = (
         "document.querySelector('.pf-theme-provider--dark') ? 'dark' :"

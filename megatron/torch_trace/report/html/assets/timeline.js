@@ -82,10 +82,14 @@
       if (threads.length) {
         selection.selectArea({ start: from, end: from + duration, trackUris: threads.map((one) => one.uri) }, drawer);
         for (let above = threads[0].parent; above; above = above.parent) above.expand?.();
-        // The row is there when its group has been drawn open.
-        for (const wait of [200, 1000]) {
+        // The row is there when its group has been drawn open, and must not end up at the lower edge,
+        // where Perfetto leaves it, or below what is said about the selection.
+        for (const wait of [200, 1000, 1000]) {
           await new Promise((done) => { setTimeout(done, wait); });
           shown().scrollTo({ track: { uri: threads[0].uri, expandGroup: true } });
+          // The row of a group has those of its members inside.
+          const rows = [...frame.contentDocument.querySelectorAll(".pf-track")];
+          rows.findLast((one) => one.innerText.split("\n").some((line) => mainThread.test(line)))?.scrollIntoView({ block: "center" });
         }
         return;
       }
