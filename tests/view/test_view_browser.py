@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from browser_visit import Visit
 from command_line import MAIN
 
 from megatron.torch_trace.viewing.preparation import READY, Preparation, Progress
@@ -43,41 +43,6 @@ RANKS = [
     "rank 03 CPU 40000",
 ]
 """The rows at the top of the sample's timeline."""
-
-
-@dataclass
-class Visit:
-    """One page and what the browser told about it."""
-
-    page: Any
-    address: str
-    """Without the token: the cookie is enough."""
-    console: list[str] = field(default_factory=list)
-    answered: set[str] = field(default_factory=set)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def see(self, page: Any) -> None:
-        page.on("console", self._note)
-        page.on("pageerror", lambda error: self.console.append(f"uncaught: {error}"))
-        page.on("requestfinished", lambda request: self.answered.add(request.url))
-        page.on("requestfailed", lambda one: self.refused.update({one.url: one.failure}))
-
-    def _note(self, message: Any) -> None:
-        if message.type == "error":
-            self.console.append(f"{message.text} ({message.location.get('url', '')})")
-
-    def perfetto(self, expression: str) -> object:
-        """What an expression gives inside of Perfetto."""
-        frame = next(one for one in self.page.frames if "/ui/" in one.url)
-        return frame.evaluate(expression)
-
-    def visible(self) -> tuple[int, int]:
-        """(start, duration) that the timeline shows, ns."""
-        start, duration = self.perfetto(
-            "(() => { const shown = app.trace.timeline.visibleWindow;"
-            " return [String(shown.start.integral), String(shown.duration)]; })()"
-        )
-        return int(start), int(float(duration))
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +139,7 @@ def test_a_range_of_the_heat_map_moves_the_timeline_to_it(visit: Visit) -> None:
     assert start <= begin < begin + int(length) <= start + duration
     assert duration < 4 * int(length)
     visit.page.locator("#heat-everything").click()
+    visit.perfetto("app.trace.selection.clearSelection()")
 
 
 def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) -> None:
@@ -208,7 +174,8 @@ def test_the_cpu_side_of_a_finding_is_the_main_thread_of_that_rank_in_sight(visi
         .findLast(one => /^rank 0*{rank} main thread/m.test(one.innerText));
       if (!title) return false;
       let around = title.parentElement;
-      while (around && !/auto|scroll/.test(getComputedStyle(around).overflowY)) around = around.parentElement;
+      const scrolls = (one) => /auto|scroll/.test(getComputedStyle(one).overflowY);
+      while (around && !scrolls(around)) around = around.parentElement;
       const row = title.getBoundingClientRect(), frame = around.getBoundingClientRect();
       return row.top >= frame.top && row.top + 60 <= frame.bottom;
     }})()"""
