@@ -62,12 +62,14 @@ class Cell:
         script: the entry point.
         path: what stands on PYTHONPATH behind this repository.
         more: flags of this cell.
+        ranks: how many train.
     """
 
     name: str
     script: Path
     path: tuple[Path, ...]
     more: tuple[str, ...] = ()
+    ranks: int = 1
 
 
 @dataclass
@@ -91,8 +93,13 @@ class Result:
 
 def cells(options: argparse.Namespace, scratch: Path) -> Iterator[Cell]:
     """Every cell that can be run with what is at hand."""
-    for wheel in sorted((ROOT / ".wheels").glob("*.*.*")):
+    wheels = sorted((ROOT / ".wheels").glob("*.*.*"))
+    for wheel in wheels:
         yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
+    for flags, ranks in FEATURES.items():
+        more = (*OWN, *flags.split())
+        name = f"feature `{flags}`, {ranks} rank{'s' * (ranks > 1)}"
+        yield Cell(name, ROOT / "pretrain_gpt.py", (wheels[-1],), more, ranks)
     if options.checkouts is None:
         return
     for branch in _branches(options.checkouts):
@@ -105,6 +112,15 @@ def cells(options: argparse.Namespace, scratch: Path) -> Iterator[Cell]:
             old = branch in ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
             more = others.get(entry, (*OWN, *((OLD,) if old else ())))
             yield Cell(name, folder / f"pretrain_{entry}.py", (folder,), more)
+
+
+FEATURES = {
+    "--mtp-num-layers 1 --position-embedding-type rope": 1,
+    "--delay-wgrad-compute": 1,
+    "--context-parallel-size 2 --cp-comm-type p2p": 2,
+    "--fine-grained-activation-offloading --offload-modules core_attn": 1,
+}
+"""Flags that are tried with the newest wheel, and on how many ranks."""
 
 
 ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -216,9 +232,10 @@ def _launched(launch: launch_scripts.Launch, clones: dict[str, Path], scratch: P
 
 
 def _train(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cell.ranks)]
     command = [
-        sys.executable, "-m", "megatron.torch_profile", "--cpu", str(cell.script), *MODEL.split(),
-        *cell.more, *ours,
+        sys.executable, *(launcher if cell.ranks > 1 else []), *launch_scripts.WORD.split(),
+        "--cpu", str(cell.script), *MODEL.split(), *cell.more, *ours,
     ]  # fmt: skip
     return _said(command, folder, cell.path, {})
 
@@ -319,6 +336,7 @@ def write_page(results: dict[str, Result]) -> None:
     """The page, from all results that there are."""
     groups = {
         "wheel": "Wheels of megatron-core, with this repository's `pretrain_gpt.py`",
+        "feature": "Flags of Megatron, with the newest of these wheels",
         "checkout": "Checkouts of Megatron-LM, with their own entry points",
         "torch": "Versions of torch",
         "launch": "Launch scripts that people publish",

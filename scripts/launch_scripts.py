@@ -65,7 +65,7 @@ ONLY_REDUCED = {
 
 _LAUNCH = re.compile(
     r"^(?P<launcher>[ \t]*(?:torchrun|srun|python)\b(?:\\\n|[^\n])*?\s)"
-    r"(?P<script>\"?\$?\{?[\w/.]*(?:pretrain_\w+\.py|PRETRAIN_SCRIPT_PATH)\}?\"?(?=\s))",
+    r"(?P<script>\"?\$?\{?[\w/.-]*(?:pretrain_\w+\.py|PRETRAIN_SCRIPT_PATH)\}?\"?(?=\s))",
     re.MULTILINE,
 )
 
@@ -110,8 +110,12 @@ LAUNCHES = (
     Launch(MEGATRON, "examples/gpt3/train_gpt3_175b_distributed.sh", _PP2),
     Launch(MEGATRON, "examples/llama/train_llama3_8b_h100_fp8.sh", _DP2, files=0),
     Launch(MEGATRON, "examples/mixtral/train_mixtral_8x7b_distributed.sh", _PP2),
-    Launch(MEGATRON, "examples/gptoss/02_train.sh", _DP2, files=0),
-    Launch(MEGATRON, "examples/bert/train_bert_340m_distributed.sh", _TP2, "core_r0.15.0"),
+    Launch(
+        MEGATRON,
+        "examples/bert/train_bert_340m_distributed.sh",
+        f"{_TP2} --spec local",
+        "core_r0.15.0",
+    ),
     Launch(_AWS, f"{_ON_AWS}/gpt3/2.distributed-training.sbatch", _PP2, setting=_SLURM),
     Launch(_AWS, f"{_ON_AWS}/llama2/pretrain-llama2.sbatch", _TP2, setting=_SLURM),
 )

@@ -54,7 +54,7 @@ def test_answers_are_the_same_but_for_how_python_adds_fractions(other: str, same
     assert compatibility._same('{"a": 1, "b": 0.1, "c": "x"}', other) is same
 
 
-def test_cells_are_the_wheels_that_are_there(
+def test_cells_are_the_wheels_that_are_there_and_flags_with_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("0.17.0", "0.19.2", "hta"):
@@ -62,7 +62,9 @@ def test_cells_are_the_wheels_that_are_there(
     monkeypatch.setattr(compatibility, "ROOT", tmp_path)
     options = SimpleNamespace(checkouts=None, only=None)
     found = [cell.name for cell in compatibility.cells(options, tmp_path)]
-    assert found == ["wheel 0.17.0", "wheel 0.19.2"]
+    assert found[:2] == ["wheel 0.17.0", "wheel 0.19.2"]
+    assert found[2] == "feature `--mtp-num-layers 1 --position-embedding-type rope`, 1 rank"
+    assert all(name.startswith("feature ") for name in found[2:])
 
 
 @pytest.mark.parametrize(
@@ -78,9 +80,9 @@ def test_cells_are_the_wheels_that_are_there(
             '"$PRETRAIN_SCRIPT_PATH" \\\n    $MORE\n',
         ),
         (
-            'srun -l python -m torch.distributed.run "${A[@]}" /there/pretrain_gpt.py $MORE\n',
+            'srun -l python -m torch.distributed.run "${A[@]}" /my-own/pretrain_gpt.py $MORE\n',
             'srun -l python -m torch.distributed.run "${A[@]}" '
-            "-m megatron.torch_profile /there/pretrain_gpt.py $MORE\n",
+            "-m megatron.torch_profile /my-own/pretrain_gpt.py $MORE\n",
         ),
     ],
 )
