@@ -72,6 +72,8 @@ def render_sections(
     scripts = ["".join(map(asset, _SCRIPTS))]
     if view:
         scripts.append(asset("perfetto.js") + asset("timeline.js"))
+    # It comes last: beside a timeline, the parts of figures take the focus themselves.
+    scripts[-1] += asset("tips.js")
     template = _environment().get_template("page.html")
     return template.render(
         title=title,
