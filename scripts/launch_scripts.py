@@ -92,8 +92,8 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """Of its row."""
-        return f"{self.repository}: {self.path}"
+        """Of its row; Megatron-LM keeps its scripts in the folder `examples`."""
+        return f"{self.repository}: {self.path.removeprefix('examples/')}"
 
 
 MEGATRON, _AWS = "NVIDIA/Megatron-LM", "aws-samples/awsome-distributed-training"
