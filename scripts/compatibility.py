@@ -143,7 +143,7 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
 
 def _branches(repository: Path) -> list[str]:
     listed = subprocess.run(
-        ["git", "-C", str(repository), "for-each-ref", "--format=%(refname:short)", "refs/heads"],
+        ["git", "-C", str(repository), "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     numbered = [name for name in listed if re.fullmatch(r"core_r0\.\d+\.0", name)]
