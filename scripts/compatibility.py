@@ -142,8 +142,10 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def _branches(repository: Path) -> list[str]:
+    # Not refname:short, which puts "heads/" before a name that a tag has, too.
+    named = "--format=%(refname:lstrip=2)"
     listed = subprocess.run(
-        ["git", "-C", str(repository), "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads"],
+        ["git", "-C", str(repository), "for-each-ref", named, "refs/heads"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     numbered = [name for name in listed if re.fullmatch(r"core_r0\.\d+\.0", name)]
