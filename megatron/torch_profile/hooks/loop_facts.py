@@ -70,7 +70,7 @@ def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:
     sizes: dict[str, int] = {}
     if mesh is None or mesh.get_coordinate() is None:
         return coordinates, sizes
-    coordinates = zip(
+    dimensions = zip(
         mesh.mesh_dim_names or (), mesh.get_coordinate(), mesh.mesh.shape, strict=False
     )
     for name, index, size in coordinates:
