@@ -73,7 +73,7 @@ def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:
     dimensions = zip(
         mesh.mesh_dim_names or (), mesh.get_coordinate(), mesh.mesh.shape, strict=False
     )
-    for name, index, size in coordinates:
+    for name, index, size in dimensions:
         dimension = _DIMENSIONS.get(name.lower().split("_")[0])
         if dimension:
             coordinates[dimension] = coordinates.get(dimension, 0) * size + index
