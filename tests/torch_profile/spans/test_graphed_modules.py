@@ -38,7 +38,11 @@ class GraphedLayer(Layer):
         return super().__call__(*args, **kwargs)
 
 
-def test_what_is_inside_cuda_graphs_is_not_touched(tmp_path: Path) -> None:
+def test_what_is_inside_cuda_graphs_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where another test has loaded Megatron's module of graphs, a capture would be told.
+    monkeypatch.delitem(sys.modules, graph_captures._MODULE, raising=False)
     model = Model()
     model.decoder.layers[0] = GraphedLayer()
     model.decoder.layers[1].cuda_graphs = []  # Transformer Engine's
