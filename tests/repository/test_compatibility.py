@@ -14,17 +14,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import compatibility  # noqa: E402
+import compatibility_results  # noqa: E402
 import launch_scripts  # noqa: E402
+import megatron_trainings  # noqa: E402
+import read_side  # noqa: E402
 
 
 def test_the_page_is_what_the_results_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = json.loads((ROOT / "docs" / "compatibility.json").read_text())
-    monkeypatch.setattr(compatibility, "PAGE", tmp_path / "page.md")
-    compatibility.write_page({name: compatibility.Result(**one) for name, one in results.items()})
+    results = compatibility_results.read()
+    monkeypatch.setattr(compatibility_results, "PAGE", tmp_path / "page.md")
+    compatibility_results.write_page(results)
     assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / "compatibility.md").read_text()
     assert results
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", one["date"]) for one in results.values())
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", one.date) for one in results.values())
 
 
 def test_every_kind_of_cell_has_a_table() -> None:
@@ -36,8 +38,10 @@ def test_every_kind_of_cell_has_a_table() -> None:
 
 def test_the_last_error_is_told_without_folders_of_this_machine() -> None:
     output = "Traceback\n[rank0]: ValueError: no /a/folder/of/mine/train.py here\nmore\n"
-    assert compatibility._last(output) == "ValueError: no train.py here"
-    assert compatibility._last("\n") == "nothing was said"
+    assert compatibility_results.last_error(output) == "ValueError: no train.py here"
+    assert compatibility_results.last_error("AssertionError\n=====\n") == "AssertionError"
+    assert compatibility_results.last_error("it ended\n=====\n \n") == "it ended"
+    assert compatibility_results.last_error("\n") == "nothing was said"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_the_last_error_is_told_without_folders_of_this_machine() -> None:
     ],
 )
 def test_answers_are_the_same_but_for_how_python_adds_fractions(other: str, same: bool) -> None:
-    assert compatibility._same('{"a": 1, "b": 0.1, "c": "x"}', other) is same
+    assert read_side.same('{"a": 1, "b": 0.1, "c": "x"}', other) is same
 
 
 def test_cells_are_the_wheels_that_are_there_and_flags_with_the_newest(
@@ -59,9 +63,9 @@ def test_cells_are_the_wheels_that_are_there_and_flags_with_the_newest(
 ) -> None:
     for name in ("0.17.0", "0.19.2", "hta"):
         (tmp_path / ".wheels" / name).mkdir(parents=True)
-    monkeypatch.setattr(compatibility, "ROOT", tmp_path)
+    monkeypatch.setattr(megatron_trainings, "ROOT", tmp_path)
     options = SimpleNamespace(checkouts=None, only=None)
-    found = [cell.name for cell in compatibility.cells(options, tmp_path)]
+    found = [cell.name for cell in megatron_trainings.cells(options, tmp_path)]
     assert found[:2] == ["wheel 0.17.0", "wheel 0.19.2"]
     assert found[2] == "feature `--mtp-num-layers 1 --position-embedding-type rope`, 1 rank"
     assert all(name.startswith("feature ") for name in found[2:])
@@ -111,7 +115,7 @@ def test_a_training_that_fails_without_our_flags_is_not_judged(tmp_path: Path) -
         assert not ours
         return 1, "ImportError: Transformer Engine is not there"
 
-    found = compatibility.run(train, tmp_path)
+    found = megatron_trainings.run(train, tmp_path)
     assert (found.works, found.judged, found.found) == (
         False,
         False,
@@ -121,6 +125,8 @@ def test_a_training_that_fails_without_our_flags_is_not_judged(tmp_path: Path) -
 
 
 def test_a_training_that_fails_with_our_flags_alone_fails(tmp_path: Path) -> None:
-    found = compatibility.run(lambda folder, ours: (3 * bool(ours), "ValueError: no"), tmp_path)
+    found = megatron_trainings.run(
+        lambda folder, ours: (3 * bool(ours), "ValueError: no"), tmp_path
+    )
     assert (found.works, found.judged) == (False, True)
     assert found.found == "with --torch-profile it ends with status 3: ValueError: no"

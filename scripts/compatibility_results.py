@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cells of the matrix have shown: docs/compatibility.json, and the page that is made of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "docs" / "compatibility.json", ROOT / "docs" / "compatibility.md"
+
+
+@dataclass
+class Result:
+    """What a cell has shown, and when.
+
+    Args:
+        date: of the run.
+        works: whether the training with our flags is the one without them.
+        found: in words.
+        versions: of what it ran with.
+        judged: False if already the training without our flags ends badly.
+    """
+
+    date: str
+    works: bool
+    found: str
+    versions: dict[str, str] = field(default_factory=dict)
+    judged: bool = True
+
+
+def today() -> str:
+    """The date of a result."""
+    return time.strftime("%Y-%m-%d")
+
+
+def read() -> dict[str, Result]:
+    """All results that there are, by the name of the cell."""
+    written = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    return {name: Result(**one) for name, one in written.items()}
+
+
+def save(results: dict[str, Result]) -> None:
+    text = json.dumps({name: asdict(one) for name, one in results.items()}, indent=1)
+    RESULTS.write_text(f"{text}\n")
+
+
+def last_error(output: str) -> str:
+    """The last error that a program told, else its last line; without folders of this machine."""
+    errors = re.findall(
+        r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception)(?:: .*)?)$", output, re.MULTILINE
+    )
+    # torchrun ends with rulers.
+    lines = errors or re.findall(r"^.*\w.*$", output, re.MULTILINE) or ["nothing was said"]
+    return re.sub(r"(?:/[\w.+-]+){2,}/", "", lines[-1].strip())[:200]
+
+
+def write_page(results: dict[str, Result]) -> None:
+    """The page, from all results that there are."""
+    groups = {
+        "wheel": "Wheels of megatron-core, with this repository's `pretrain_gpt.py`",
+        "feature": "Flags of Megatron, with the newest of these wheels",
+        "checkout": "Checkouts of Megatron-LM, with their own entry points",
+        "torch": "Versions of torch",
+        "launch": "Launch scripts that people publish",
+        "read": "The read side",
+        "gpu": "On GPUs",
+    }
+    parts = [_HEAD]
+    for kind, heading in groups.items():
+        rows = {name: one for name, one in results.items() if name.split()[0] == kind}
+        if not rows:
+            continue
+        parts += [f"## {heading}\n", "| what | date | result |", "|---|---|---|"]
+        for name, one in rows.items():
+            with_ = ", ".join(f"{key} {value}" for key, value in one.versions.items())
+            shown = name.partition(" ")[2]
+            parts.append(f"| {shown} | {one.date} | {word(one)} ({with_}): {one.found} |")
+        parts.append("")
+    PAGE.write_text("\n".join(parts))
+
+
+def word(one: Result) -> str:
+    return "works" if one.works else "**fails**" if one.judged else "not judged"
+
+
+_HEAD = """# Compatibility
+
+What was run, when, and what came out. `scripts/compatibility.py` runs the cells and writes this
+page from `docs/compatibility.json`; what is in no table has no result. A training *works* if it
+ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
+iterations, and leaves a trace with the micro-batches and modules of the recorded iteration. It is
+*not judged* if it ends badly without `--torch-profile`, too. Trainings run on a CPU (`--cpu`) with
+two layers for four iterations unless the row says something else. A checkout compiles helpers of
+its own and needs pybind11, einops and, if it is old, `setuptools<80` beside it. A launch script is
+edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash
+on two ranks; `scripts/launch_scripts.py` makes sizes smaller and leaves out what needs GPUs or
+files of others, so the row is about the script's form and its remaining flags.
+"""
