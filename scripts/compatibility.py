@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -43,10 +44,7 @@ def _launches(
 def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Result]]:
     """The names and results of what the command line asks for, one after the other."""
     if options.launch:
-        clones = dict(word.split("=", 1) for word in options.launch)
-        yield from _launches(
-            {name: Path(clone) for name, clone in clones.items()}, options, scratch
-        )
+        yield from _launches(dict(options.launch), options, scratch)
     for python in options.pythons:
         yield read_side(python, scratch)
     if options.page or options.pythons or options.gpu or options.launch:
@@ -56,20 +54,71 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
             yield cell.name, run(partial(train_cell, cell), scratch)
 
 
+def _clone(word: str) -> tuple[str, Path]:
+    """OWNER/NAME=CLONE of the command line.
+
+    Raises:
+        ArgumentTypeError: one sentence.
+    """
+    name, _, clone = word.partition("=")
+    known = sorted({launch_scripts.MEGATRON, *(one.repository for one in launch_scripts.LAUNCHES)})
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"{word}: no repository of {', '.join(known)}")
+    return name, _repository(clone)
+
+
+def _repository(word: str) -> Path:
+    """A clone of the command line.
+
+    Raises:
+        ArgumentTypeError: one sentence.
+    """
+    clone = Path(word)
+    if not word or not ((clone / ".git").exists() or (clone / "HEAD").is_file()):
+        raise argparse.ArgumentTypeError(f"{word or 'nothing'}: no clone of a repository")
+    return clone
+
+
+def _python(word: str) -> str:
+    """An interpreter of the command line.
+
+    Raises:
+        ArgumentTypeError: one sentence.
+    """
+    if shutil.which(word) is None:
+        raise argparse.ArgumentTypeError(f"{word}: no such program")
+    return word
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkouts", type=Path, help="a clone of Megatron-LM")
-    parser.add_argument("--launch", nargs="+", metavar="OWNER/NAME=CLONE", help="launch scripts of")
-    parser.add_argument("--pythons", nargs="+", default=[], help="interpreters for the read side")
+    parser.add_argument("--checkouts", type=_repository, help="a clone of Megatron-LM")
+    parser.add_argument(
+        "--launch",
+        nargs="+",
+        type=_clone,
+        default=[],
+        metavar="OWNER/NAME=CLONE",
+        help="launch scripts of",
+    )
+    parser.add_argument(
+        "--pythons", nargs="+", type=_python, default=[], help="interpreters for the read side"
+    )
     parser.add_argument("--gpu", type=Path, help="results of benchmarks/megatron_features.py")
     parser.add_argument("--versions", nargs="+", default=[], metavar="NAME=VERSION")
     parser.add_argument("--only", nargs="+", metavar="CELL", help="names of cells")
     parser.add_argument("--page", action="store_true", help="write the page, run nothing")
     parser.add_argument("--scratch", type=Path, help="folder for checkouts and runs")
     options = parser.parse_args()
+    if options.launch and launch_scripts.MEGATRON not in dict(options.launch):
+        parser.error(f"--launch: needs a clone of {launch_scripts.MEGATRON}, which trains")
+    if options.gpu and not options.gpu.is_file():
+        parser.error(f"--gpu {options.gpu}: no such file")
     results = read()
     with tempfile.TemporaryDirectory() as temporary:
+        unknown = set(options.only or ())
         for name, found in _found(options, options.scratch or Path(temporary)):
+            unknown.discard(name)
             results[name] = found
             print(f"{name}: {word(found)}: {found.found}", flush=True)
             save(results)
@@ -81,6 +130,8 @@ def main() -> None:
             results[f"gpu {name}"] = Result(today(), works, said, versions)
         save(results)
     write_page(results)
+    if unknown:
+        parser.error(f"--only {sorted(unknown)[0]}: no such cell among those that were asked for")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import compatibility  # noqa: E402
 import compatibility_results  # noqa: E402
 import launch_scripts  # noqa: E402
 import megatron_trainings  # noqa: E402
@@ -130,3 +131,28 @@ def test_a_training_that_fails_with_our_flags_alone_fails(tmp_path: Path) -> Non
     )
     assert (found.works, found.judged) == (False, True)
     assert found.found == "with --torch-profile it ends with status 3: ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--launch NVIDIA/Megatron=.", "NVIDIA/Megatron=.: no repository of NVIDIA/Megatron-LM, "),
+        ("--launch NVIDIA/Megatron-LM=nowhere", "nowhere: no clone of a repository"),
+        ("--checkouts nowhere", "nowhere: no clone of a repository"),
+        ("--pythons python0.9", "python0.9: no such program"),
+        ("--gpu nowhere.json", "--gpu nowhere.json: no such file"),
+        ("--page --only no-cell", "--only no-cell: no such cell among those that were asked for"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence(
+    words: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(compatibility_results, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(sys, "argv", ["compatibility.py", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        compatibility.main()
+    assert said in capsys.readouterr().err.splitlines()[-1]
