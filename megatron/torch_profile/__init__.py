@@ -23,12 +23,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.hooks import cuda_graphs, other_loops
+from megatron.torch_profile.hooks import cuda_graphs
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.patching import PatchSet
+
+if TYPE_CHECKING:
+    from megatron.torch_profile.hooks.other_loops import Attached
 
 __all__ = ["TorchProfileConfig", "attach", "install", "step", "uninstall"]
 
@@ -68,7 +71,7 @@ def attach(
     loop: str = "pytorch",
     flops_per_iteration: int | None = None,
     tokens_per_iteration: int | None = None,
-) -> other_loops.Attached:
+) -> Attached:
     """Follow a training loop that is not Megatron's, from now on. Call it on every rank.
 
     Nothing happens, and `step` costs nothing, unless somebody switches profiling on: `config`, a
@@ -96,6 +99,9 @@ def attach(
     Raises:
         SystemExit: a setting is wrong; one sentence says which, and the status is 2.
     """
+    # Not above: the programs beside training import this package, too, and need none of it.
+    from megatron.torch_profile.hooks import other_loops
+
     return other_loops.attach(
         model,
         optimizer=optimizer,
@@ -116,4 +122,6 @@ def step(iteration: int | None = None) -> AbstractContextManager[None]:
     Args:
         iteration: counted from 1 over the whole training; None is the one after the last.
     """
+    from megatron.torch_profile.hooks import other_loops
+
     return other_loops.step(iteration)

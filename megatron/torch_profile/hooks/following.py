@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.log import Slug, warn
-from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
+
+if TYPE_CHECKING:
+    from megatron.torch_profile.plan.capture_plan import CapturePlan
 
 _MODULES = {
     "session": ("megatron.torch_profile.record.session", Slug.NO_PROFILE, "a profile"),

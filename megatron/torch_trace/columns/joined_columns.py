@@ -84,10 +84,6 @@ class JoinedColumns:
                 else:
                     column.add_nothing(len(found["start"]))
 
-    def map_of(self, what: str, block: BlockColumns) -> Ints:
-        """The file's codes of a block's own."""
-        return self.codes[what].of(block.values.get(what, ()))
-
     def finish(self) -> dict[str, dict[str, Ints]]:
         """The tables; a column in which no row has anything takes no memory."""
         return {

@@ -63,10 +63,6 @@ class EventTable:
     odd_times: OddTimes
     track_names: dict[Track, str] = field(default_factory=dict)
 
-    def name_codes(self, wanted: Collection[str]) -> list[int]:
-        """Codes of the given names, for filters on column `name`."""
-        return [code for code, name in enumerate(self.names) if name in wanted]
-
 
 def read_table(
     path: Path | str,

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -212,11 +212,6 @@ class TraceWriter:
 def join(texts: Iterable[bytes]) -> bytes:
     """Events as `TraceWriter.add_joined` wants them."""
     return _SEPARATOR.join(texts)
-
-
-def join_inner(inner: Sequence[bytes]) -> bytes:
-    """The same from events without their braces."""
-    return b"{%b}" % (b"}" + _SEPARATOR + b"{").join(inner) if inner else b""
 
 
 def _entry(key: str, value: bytes) -> bytes:

@@ -36,8 +36,6 @@ from megatron.torch_trace.columns.intervals import Ints, ints
 
 _ALIKE = 0.01
 """Of the iteration: paths that differ by less are as long, whatever else is known."""
-MOST_ERROR = 0.02
-"""A replay that misses the recorded iteration by more than this share tells no gain."""
 
 
 class Replay:
@@ -123,11 +121,6 @@ class Replay:
         They keep what they waited for it, and less communication gains less than is told.
         """
         return self.found.joined.missing
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the replay is close enough to the recording for gains to be told."""
-        return self.error_ns <= MOST_ERROR * self.recorded_ns
 
     def simulate(
         self, changes: Sequence[Change], *, with_path: bool = True, with_error: bool = True
