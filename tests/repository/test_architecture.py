@@ -70,7 +70,11 @@ def test_importing_is_light(package: str, heavy: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    sorted([*CAPTURE.rglob("*.py"), *READ_SIDE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]),
+    sorted(
+        file
+        for folder in (CAPTURE, READ_SIDE, *(ROOT / n for n in ("benchmarks", "scripts", "tests")))
+        for file in folder.rglob("*.py")
+    ),
     ids=lambda p: p.name,
 )
 def test_files_are_short_and_named_after_what_they_hold(file: Path) -> None:
