@@ -245,6 +245,18 @@ def test_a_query_that_takes_too_much_is_ended_in_a_sentence(
     )
 
 
+def test_a_query_that_ends_for_another_reason_says_what_it_said(
+    two_ranks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = "import sys\nprint('Warning', file=sys.stderr)\nsys.exit('No module named polars')\n"
+    monkeypatch.setattr("megatron.torch_trace.query.child._PROGRAM", broken)
+    done = run("sql", two_ranks, "select 1 from ranks")
+    assert (done.returncode, last_line(done.stderr).partition(", perhaps")[0]) == (
+        1,
+        "torch-trace: the query ended with status 1 (No module named polars)",
+    )
+
+
 def test_an_export_of_some_tables_answers_for_them_alone(two_ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "tables"
     done = run("export", two_ranks, "-o", out, "--table", "steps", "--table", "ranks")

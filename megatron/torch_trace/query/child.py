@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,10 @@ from megatron.torch_trace.wording import duration, size
 _LEAST_MEMORY = 3 << 30
 """Addresses that polars and its threads reserve before they use any, and some to work with."""
 _MOST_MEMORY = 16 << 30
+_OUT_OF_MEMORY = (os.EX_OSERR, -signal.SIGABRT, -signal.SIGKILL, -signal.SIGSEGV)
+"""`main` says so, an allocation of polars' fails, the system ends it, a thread gets no stack."""
+_SENTENCES = {os.EX_USAGE: UsageError, os.EX_DATAERR: TorchTraceError}
+"""What `main` ends with behind a sentence; a Python that fails ends with 1 or 2 and a traceback."""
 _PACKAGE = str(Path(__file__).parents[2])
 _PROGRAM = """
 import resource, sys, types
@@ -91,14 +96,18 @@ def run(
         process.kill()
         process.communicate()
         leftovers.forget_process(process.pid)
-    if process.returncode == UsageError.exit_status:
-        raise UsageError(said.decode("utf-8", "replace"))
-    if process.returncode == TorchTraceError.exit_status:
-        raise TorchTraceError(said.decode("utf-8", "replace"))
-    if process.returncode:
+    if process.returncode in _SENTENCES:
+        raise _SENTENCES[process.returncode](said.decode("utf-8", "replace"))
+    if process.returncode in _OUT_OF_MEMORY:
         raise TorchTraceError(
             f"the query was ended, since it takes more than the {size(memory)} of memory that it "
             f"may take; {_ASK_LESS}"
+        )
+    if process.returncode:
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise TorchTraceError(
+            f"the query ended with status {process.returncode} ({last or 'nothing was said'}), "
+            f"perhaps since it takes more than {size(memory)} of memory; {_ASK_LESS}"
         )
 
 
@@ -112,10 +121,12 @@ def main() -> NoReturn:
     status, said = 0, ""
     try:
         execute(Tables(files).frames(), job["query"], Path(job["file"]))
+    except UsageError as error:
+        status, said = os.EX_USAGE, str(error)
     except TorchTraceError as error:
-        status, said = error.exit_status, str(error)
+        status, said = os.EX_DATAERR, str(error)
     except OSError as error:
-        status = TorchTraceError.exit_status
+        status = os.EX_DATAERR
         said = f"the answer cannot be written ({error.strerror or error}); {_ASK_LESS}"
     except MemoryError:
         status = os.EX_OSERR
