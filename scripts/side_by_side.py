@@ -17,15 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 NOTHING_TO_DO = 5
 """pytest's status where no test of a folder is asked for."""
-_WHOLE = re.compile(r"\b(passed|skipped|deselected|no tests ran)\b.* in [\d.]+s")
+_SUMMARY = re.compile(
+    r"^=* ?(no tests ran|\d+ (passed|failed|skipped|deselected|errors?)\b).* in [\d.]+s"
+)
 _SECONDS_FOR_LAST_WORDS = 10
 
 
@@ -39,8 +41,16 @@ class Ended:
     seconds: float
 
     @property
+    def summary(self) -> str:
+        """pytest's own last line; what ends after pytest may have said more below the line."""
+        return next((line.strip("= ") for line in self._lines() if _SUMMARY.match(line)), "")
+
+    @property
     def last_line(self) -> str:
-        return self.output.strip().rpartition("\n")[2].strip("= ")
+        return self.summary or next(self._lines(), "").strip("= ")
+
+    def _lines(self) -> Iterator[str]:
+        return reversed(self.output.strip().splitlines())
 
     def __str__(self) -> str:
         told = [self.failure] if self.failure else []
@@ -76,9 +86,8 @@ class Folders:
             self.running.discard(process)
             log.seek(0)
             output = log.read().decode(errors="replace")
-        if not failure and not _WHOLE.search(output[-500:]):
-            failure = "ENDED EARLY"
-        return Ended(folder, output, failure, time.monotonic() - began)
+        ended = Ended(folder, output, failure, time.monotonic() - began)
+        return ended if failure or ended.summary else replace(ended, failure="ENDED EARLY")
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> str:
         """Wait for pytest, end what its tests left running; says why it failed."""

@@ -66,6 +66,14 @@ def test_all_folders_passed_is_status_0_and_so_is_a_folder_without_tests_of_this
     assert (status, summary(output)) == (0, said)
 
 
+def test_what_is_said_below_pytests_last_line_is_no_failure(tmp_path: Path) -> None:
+    late = "import atexit; [atexit.register(os.write, 2, b'an export ended\\n') for _ in range(99)]"
+    folder(tmp_path, "late", late)
+    status, output = run(tmp_path, "late")
+    assert (status, summary(output)) == (0, [["late", "1 passed in s"]])
+    assert "an export ended" in output.partition("1 passed")[2]
+
+
 def test_each_folder_has_a_folder_of_its_own_for_temporary_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         folder(tmp_path, name, "open(os.environ['PYTEST_DEBUG_TEMPROOT'] + '/it', 'x')")
