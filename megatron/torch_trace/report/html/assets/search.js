@@ -34,23 +34,26 @@
     CSS.highlights.set("found", marks);
   };
 
-  const begin = () => { before = { x: scrollX, y: scrollY, report: one("#report").scrollTop }; };
-  const end = () => {
+  // A search begins before anything moves the page, and an empty field does not end it: somebody types again.
+  const begin = () => { before ??= { x: scrollX, y: scrollY, report: one("#report").scrollTop }; };
+  const close = () => {
     opened.forEach((part) => { part.open = false; });
     opened = [];
+  };
+  // At once, as the next search begins where the page is then.
+  const back = () => {
     const at = before;
     before = null;
-    if (at) requestAnimationFrame(() => {
-      scrollTo({ left: at.x, top: at.y, behavior: "instant" });
-      one("#report").scrollTop = at.report;
-    });
+    if (!at) return;
+    scrollTo({ left: at.x, top: at.y, behavior: "instant" });
+    one("#report").scrollTop = at.report;
   };
   const told = () => {
     count.textContent = found.length ? `${current + 1 || "-"} of ${found.length.toLocaleString("en")}` : "none";
   };
   const apply = () => {
     const wanted = words(search.value);
-    if (wanted.length && !before) begin();
+    if (wanted.length) begin();
     globalThis.report.search(wanted);
     found.forEach((element) => element.classList.remove("current"));
     found = [];
@@ -77,7 +80,7 @@
     tools.hidden = !wanted.length;
     told();
     highlight(wanted.filter((word) => !/^\d+$/.test(word)));
-    if (!wanted.length) end();
+    if (!wanted.length) close();
   };
   const go = (by) => {
     if (!found.length) return;
@@ -88,12 +91,18 @@
     told();
   };
 
-  let waiting;
-  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(apply, 120); });
+  let waiting = 0;
+  const now = () => {
+    clearTimeout(waiting);
+    waiting = 0;
+    apply();
+  };
+  search.addEventListener("beforeinput", begin); // what one types moves the page to the field
+  search.addEventListener("blur", () => { if (!search.value) before = null; });
+  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(now, 120); });
   search.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
-    clearTimeout(waiting);
-    if (current < 0) apply();
+    if (waiting || current < 0) now();
     go(event.shiftKey ? -1 : 1);
     event.preventDefault();
   });
@@ -102,13 +111,18 @@
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest?.("input, textarea");
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      if (!before) begin(); // where the page was before the focus moved it
-      search.focus();
+      begin();
+      search.focus({ preventScroll: true });
+      search.scrollIntoView({ block: "nearest", behavior: "instant" });
       search.select();
       event.preventDefault();
     } else if (event.key === "Escape") {
-      clearTimeout(waiting);
-      if (search.value) { search.value = ""; apply(); search.dispatchEvent(new Event("change")); } else end();
+      if (search.value || waiting || !tools.hidden) {
+        search.value = "";
+        now();
+        search.dispatchEvent(new Event("change"));
+      }
+      back();
       if (typing) event.target.blur();
     }
   });
