@@ -3,6 +3,7 @@
 
     python benchmarks/partials.py                          # 1,024 ranks: tp 8, dp 16, pp 8
     python benchmarks/partials.py --keep FOLDER            # and leave them there
+    python benchmarks/partials.py --dp 128 --pp 16 --times 1 --keep FOLDER   # 16,384 ranks, 2.9 GB
 
 The tables of each rank are those of a recorded trace (`--sample`); its collective calls are made
 up: two steps of 16 micro-batches and 12 layers a stage with sequence parallelism, eight buckets of
@@ -34,8 +35,7 @@ from megatron.torch_trace.analysis.run.rank import RankOutcome, analyse_rank
 from megatron.torch_trace.format.file_names import TraceName
 
 ROOT = Path(__file__).resolve().parents[1]
-TP, DP, PP, RANKS_A_HOST = 8, 16, 8, 8
-WORLD = TP * DP * PP
+RANKS_A_HOST = 8
 STEPS, MICRO_BATCHES, LAYERS, BUCKETS = 2, 16, 12, 8
 LATE_RANK, LATE_NS = 517, 3_000_000
 BASE = 1_790_857_026_000_000_000
@@ -51,42 +51,56 @@ class Call:
     bytes: int
 
 
-def kinds(rank: int) -> tuple[CollectiveKind, ...]:
-    """The collectives of a rank, in the order that `schedule` counts them."""
-    tp, dp, pp = coordinates(rank)
-    model = [t + TP * dp + TP * DP * p for p in range(PP) for t in range(TP)]
-    members = {
-        "TENSOR_MODEL_PARALLEL_GROUP": ("tp", [t + TP * dp + TP * DP * pp for t in range(TP)]),
-        "DATA_PARALLEL_GROUP_WITH_CP": (
-            "dp",
-            [tp + TP * d + TP * DP * pp for d in range(DP)],
-        ),
-        "MODEL_PARALLEL_GROUP": ("mp", model),
-        "default_pg": ("default", list(range(WORLD))),
-    }
-    wanted = [
-        ("TENSOR_MODEL_PARALLEL_GROUP", "allgather"),
-        ("TENSOR_MODEL_PARALLEL_GROUP", "reduce_scatter"),
-        ("DATA_PARALLEL_GROUP_WITH_CP", "reduce_scatter"),
-        ("DATA_PARALLEL_GROUP_WITH_CP", "allgather"),
-        ("MODEL_PARALLEL_GROUP", "allreduce"),
-        ("default_pg", "allreduce"),
-    ]
-    return tuple(
-        CollectiveKind(
-            dimension=members[group][0],
-            group=group,
-            key=f"{group} {members[group][1]}",
-            collective=collective,
-            group_size=len(members[group][1]),
+@dataclass(frozen=True)
+class Layout:
+    """How many ranks there are, in Megatron's order: tensor, data, pipeline."""
+
+    tp: int
+    dp: int
+    pp: int
+
+    @property
+    def world(self) -> int:
+        """All of them."""
+        return self.tp * self.dp * self.pp
+
+    def coordinates(self, rank: int) -> tuple[int, int, int]:
+        """(tp, dp, pp) of a rank."""
+        return rank % self.tp, rank // self.tp % self.dp, rank // (self.tp * self.dp)
+
+    def rank(self, tp: int, dp: int, pp: int) -> int:
+        """The rank at these coordinates."""
+        return tp + self.tp * dp + self.tp * self.dp * pp
+
+    def kinds(self, rank: int) -> tuple[CollectiveKind, ...]:
+        """The collectives of a rank, in the order that `schedule` counts them."""
+        tp, dp, pp = self.coordinates(rank)
+        model = [self.rank(t, dp, p) for p in range(self.pp) for t in range(self.tp)]
+        members = {
+            "TENSOR_MODEL_PARALLEL_GROUP": ("tp", [self.rank(t, dp, pp) for t in range(self.tp)]),
+            "DATA_PARALLEL_GROUP_WITH_CP": ("dp", [self.rank(tp, d, pp) for d in range(self.dp)]),
+            "MODEL_PARALLEL_GROUP": ("mp", model),
+            "default_pg": ("default", range(self.world)),
+        }
+        wanted = [
+            ("TENSOR_MODEL_PARALLEL_GROUP", "allgather"),
+            ("TENSOR_MODEL_PARALLEL_GROUP", "reduce_scatter"),
+            ("DATA_PARALLEL_GROUP_WITH_CP", "reduce_scatter"),
+            ("DATA_PARALLEL_GROUP_WITH_CP", "allgather"),
+            ("MODEL_PARALLEL_GROUP", "allreduce"),
+            ("default_pg", "allreduce"),
+        ]
+        return tuple(
+            CollectiveKind(
+                dimension=members[group][0],
+                group=group,
+                # torch lists no members of a group of all ranks.
+                key=f"{group} {[] if group == 'default_pg' else members[group][1]}",
+                collective=collective,
+                group_size=len(members[group][1]),
+            )
+            for group, collective in wanted
         )
-        for group, collective in wanted
-    )
-
-
-def coordinates(rank: int) -> tuple[int, int, int]:
-    """(tp, dp, pp) in Megatron's order of ranks."""
-    return rank % TP, rank // TP % DP, rank // (TP * DP)
 
 
 def schedule() -> list[Call]:
@@ -107,7 +121,7 @@ def schedule() -> list[Call]:
     return calls
 
 
-def calls_of(rank: int, plan: list[Call], rng: np.random.Generator) -> RankCalls:
+def calls_of(rank: int, layout: Layout, plan: list[Call], rng: np.random.Generator) -> RankCalls:
     """One rank's calls: it arrives up to 100 us early, leaves with the others, by its own clock."""
     kind = np.array([call.kind for call in plan])
     arrival = np.array([call.at for call in plan]) - rng.integers(0, 100_000, len(plan))
@@ -125,7 +139,7 @@ def calls_of(rank: int, plan: list[Call], rng: np.random.Generator) -> RankCalls
         start=arrival + clock,
         end=end + rng.integers(0, 3_000, len(plan)) + clock,
         kind=kind,
-        kinds=kinds(rank),
+        kinds=layout.kinds(rank),
         step=np.repeat(np.arange(STEPS), len(plan) // STEPS),
         bytes=size,
         elements=size // 2,
@@ -158,26 +172,26 @@ def communication(calls: RankCalls) -> tuple[CommunicationRow, ...]:
     return tuple(rows)
 
 
-def generate(folder: Path, sample: Path, *, with_traces: bool) -> None:
-    """Partials of `WORLD` ranks, with stubs for traces or without."""
+def generate(folder: Path, sample: Path, layout: Layout, *, with_traces: bool) -> None:
+    """Partials of all ranks, with stubs for traces or without."""
     recorded = [analyse_rank(path) for path in sorted(sample.glob("*.json.gz"))]
     plan, rng = schedule(), np.random.default_rng(7)
-    for rank in range(WORLD):
-        tp, dp, pp = coordinates(rank)
-        model = recorded[pp * len(recorded) // PP]
-        calls = calls_of(rank, plan, rng)
+    for rank in range(layout.world):
+        tp, dp, pp = layout.coordinates(rank)
+        model = recorded[pp * len(recorded) // layout.pp]
+        calls = calls_of(rank, layout, plan, rng)
         result = replace(
             model.result,
             communication=communication(calls),
             rank=rank,
             coordinates={"tp": tp, "dp": dp, "pp": pp},
-            world_size=WORLD,
+            world_size=layout.world,
             host_name=f"node{rank // RANKS_A_HOST:04d}",
             pipeline=tuple(
-                replace(one, rank=rank, stage=pp, stages=PP) for one in model.result.pipeline
+                replace(one, rank=rank, stage=pp, stages=layout.pp) for one in model.result.pipeline
             ),
         )
-        trace = folder / str(TraceName(rank, WORLD))
+        trace = folder / str(TraceName(rank, layout.world))
         trace.write_text('{"traceEvents": [\n]}')
         outcome = RankOutcome(rank, result, calls, "20261127-221810")
         kept_analysis.write(outcome, trace, kept_analysis.identify(trace))
@@ -210,17 +224,21 @@ def main() -> None:
         default=ROOT / "tests" / "data" / "pp2-recompute-spans",
         help="traces whose tables the ranks get, by stage [default: %(default)s]",
     )
+    for name, default in (("tp", 8), ("dp", 16), ("pp", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default, help="[default: %(default)s]")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the partials there")
     parser.add_argument("--with-traces", action="store_true", help="leave stubs of traces beside")
     parser.add_argument("--times", type=int, default=3, help="runs of each [default: 3]")
     arguments = parser.parse_args()
+    layout = Layout(arguments.tp, arguments.dp, arguments.pp)
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.keep or Path(name)
         folder.mkdir(exist_ok=True)
         if not (folder / "artifacts").exists():
-            generate(folder, arguments.sample, with_traces=arguments.with_traces)
+            generate(folder, arguments.sample, layout, with_traces=arguments.with_traces)
         size = sum(path.stat().st_size for path in (folder / "artifacts").iterdir())
-        print(f"{WORLD:,} ranks, {len(schedule()):,} calls each, {size / 1e6:.0f} MB of partials")
+        calls = len(schedule())
+        print(f"{layout.world:,} ranks, {calls:,} calls each, {size / 1e6:,.0f} MB of partials")
         load = os.getloadavg()[0]
         print(f"{len(os.sched_getaffinity(0))} cores, load before: {load:.1f}\n")
         print("| what | wall s | CPU s | peak MiB |\n|---|---|---|---|")

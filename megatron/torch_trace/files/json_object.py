@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 _MOST_BYTES = 64 << 20
@@ -19,7 +20,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     status = path.stat()
     # What is no file, a pipe for one, might never end.
-    if not path.is_file():
+    if not S_ISREG(status.st_mode):
         raise ValueError("it is no regular file")
     if status.st_size > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")

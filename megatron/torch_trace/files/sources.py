@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,10 +53,16 @@ class Sources:
     skipped: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def find_traces(paths: Iterable[Path | str]) -> Sources:
+def find_traces(
+    paths: Iterable[Path | str], known: Callable[[Path], bool] = lambda _: False
+) -> Sources:
     """The traces that `paths` name: files, folders of a window, folders of a run.
 
     A file named by itself is taken at its word; in a folder, strangers are skipped with a reason.
+
+    Args:
+        paths: files and folders.
+        known: which files need not be opened to know that they are traces.
 
     Raises:
         UsageError: a path does not exist, or a folder holds no trace.
@@ -64,7 +72,7 @@ def find_traces(paths: Iterable[Path | str]) -> Sources:
         if str(path) == "-" or is_file(path):
             sources.traces.append(path)
         elif is_folder(path):
-            _search(path, sources)
+            _search(path, sources, known)
         else:
             raise UsageError(f"{path}: {absence(path)}.")
     return sources
@@ -113,13 +121,37 @@ def absence(path: Path) -> str:
     return f"is {'a socket' if stat.S_ISSOCK(mode) else 'a device'}, and no trace"
 
 
-def _search(folder: Path, sources: Sources) -> None:
+def files_below(folder: Path, *, artifacts: bool = False) -> Iterator[Path]:
+    """Files in a folder and below, in no order; what a folder lists is asked of no file again.
+
+    On a shared file system each question costs, and there are as many files as ranks.
+
+    Args:
+        folder: to look into; what may not be looked into is passed over.
+        artifacts: also those in folders of artifacts.
+    """
+    with suppress(PermissionError, FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if artifacts or entry.name != ARTIFACTS:
+                    yield from files_below(folder / entry.name, artifacts=artifacts)
+            elif _is_regular(entry):
+                yield folder / entry.name
+
+
+def _is_regular(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def _search(folder: Path, sources: Sources, known: Callable[[Path], bool]) -> None:
     found = []
-    for path in sorted(folder.rglob("*"), key=by_folder_and_rank):
-        relative = path.relative_to(folder)
-        if not path.is_file() or ARTIFACTS in relative.parts[:-1] or path.name in _OF_THE_RUN:
+    for path in sorted(files_below(folder), key=by_folder_and_rank):
+        if path.name in _OF_THE_RUN:
             continue
-        reason = stranger(path)
+        reason = None if known(path) else stranger(path)
         if reason:
             sources.skipped.append((path, reason))
         else:
@@ -128,8 +160,9 @@ def _search(folder: Path, sources: Sources) -> None:
         raise UsageError(
             f"{folder}: holds no trace (every file in this folder and below was looked at)."
         )
+    there = {*found}
     for path in found:
-        packed = {path.with_name(path.name + suffix) for suffix in (".gz", ".zst")} & {*found}
+        packed = {path.with_name(path.name + suffix) for suffix in (".gz", ".zst")} & there
         if packed:
             sources.skipped.append(
                 (path, f"unpacked text of {min(packed).name}, which is in the same folder")

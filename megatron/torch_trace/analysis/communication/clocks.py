@@ -25,6 +25,8 @@ from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
 
 _LEAST_MATCHES = 3
+_MOST_SORTED = 1 << 18
+"""Rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,13 @@ def align(
     """
     use = matched.symmetric
     offset, reference = _offsets(matched, use, first)
-    aligned = matched.end + offset[matched.rank]
-    distance = np.abs(aligned - _middles(aligned, first)[matched.call])
+    # In place: of thousands of ranks there are tens of millions of rows.
+    distance = offset[matched.rank]
+    distance += matched.end
+    distance -= _middles(distance, first)[matched.call]
+    np.abs(distance, out=distance)
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
-    of = reference[matched.rank]
+    of = reference.astype(np.int32)[matched.rank]
     one_clock = np.minimum.reduceat(of, first) == np.maximum.reduceat(of, first)
     clocks = []
     for position, rank in enumerate(matched.ranks):
@@ -137,12 +142,14 @@ def _middles(values: Ints, first: Ints) -> Ints:
     """The middle of each call's values, of two the mean: as far from one as from the other."""
     sizes = np.diff(np.append(first, len(values)))
     found = np.empty(len(first), dtype=np.int64)
-    # Calls of as many ranks are a matrix, and sorting its rows is fast.
+    # Calls of as many ranks are a matrix, and sorting its rows is fast; in parts of bounded size.
     for size in distinct(sizes).tolist():
-        calls = np.flatnonzero(sizes == size)
-        rows = np.sort(values[first[calls][:, None] + np.arange(size)], axis=1)
-        low, high = rows[:, (size - 1) // 2], rows[:, size // 2]
-        found[calls] = low + (high - low) // 2
+        same = np.flatnonzero(sizes == size)
+        for calls in np.array_split(same, -(-len(same) * size // _MOST_SORTED)):
+            rows = values[first[calls][:, None] + np.arange(size)]
+            rows.sort(axis=1)
+            low, high = rows[:, (size - 1) // 2], rows[:, size // 2]
+            found[calls] = low + (high - low) // 2
     return found
 
 

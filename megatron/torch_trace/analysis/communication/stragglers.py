@@ -18,15 +18,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from megatron.torch_trace.analysis.communication.arrivals import (
+    Arrivals,
+    RankArrivals,
+    arrivals_of,
+    arrivals_of_rank,
+)
 from megatron.torch_trace.analysis.communication.clocks import Clock, align, unknown_clocks
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.communication.worst_call import WorstCall, worst_call
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints, ints
-
-_NOISE_NS = 20_000
-"""Arrivals closer than this are together: nobody is called late for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Waits:
         stragglers: by imposed wait, the worst first; ranks without matched calls are left out.
         matched_calls: calls that at least two ranks have.
         wait: for each row of the matched calls, ns.
-        shortest: for each row, the shortest duration over the ranks of its call, ns.
+        shortest: for each call, the shortest duration over its ranks, ns.
         worst: the call in which ranks waited longest in sum.
     """
 
@@ -112,15 +115,16 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
         bases: rank -> base time of its trace, ns since the epoch; moments need it.
 
     Returns:
-        Times in ns; `wait` and `shortest` of shape (rows of `matched`,). Sends, receives and
-        broadcasts wait 0. Source: docs/computed.md, "Stragglers".
+        Times in ns; `wait` of shape (rows of `matched`,), `shortest` of shape (calls,). Sends,
+        receives and broadcasts wait 0. Source: docs/computed.md, "Stragglers".
     """
     if not len(matched):
         return Waits(unknown_clocks(matched), (), 0, ints([]), ints([]))
     first = matched.first_rows()
-    duration = matched.end - matched.start
-    shortest = np.minimum.reduceat(duration, first)[matched.call]
-    wait = np.where(matched.symmetric, duration - shortest, 0)
+    wait = matched.end - matched.start
+    shortest = np.minimum.reduceat(wait, first)
+    wait -= shortest[matched.call]
+    wait[~matched.symmetric] = 0
     clocks, offset, one_clock = align(matched, first)
     stragglers, worst = _stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {})
     return Waits(
@@ -140,95 +144,75 @@ def _stragglers(
     alignment: tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]],
     bases: Mapping[int, int],
 ) -> tuple[tuple[Straggler, ...], WorstCall | None]:
-    clocks, offset, one_clock = alignment
-    errors = ints([clock.error_ns or 0 for clock in clocks])
-    start = np.where(
-        one_clock[matched.call],
-        matched.start + offset[matched.rank],
-        matched.start - matched.end,
-    )
-    earliest = np.minimum.reduceat(start, first)
-    latest = np.maximum.reduceat(start, first)
-    # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
-    error = np.maximum.reduceat(errors[matched.rank], first)
-    counts = matched.symmetric[first] & (latest - earliest > np.maximum(_NOISE_NS, 3 * error))
-    counted_rows = counts[matched.call]
-    last = (start == latest[matched.call]) & counted_rows
-    total = np.add.reduceat(wait, first)
-    imposed = np.where(last, total[matched.call] - wait, 0)
-    others = np.diff(np.append(first, len(wait))) - 1
-    delayed = imposed // np.maximum(others, 1)[matched.call]
-    labels = [(dimension, collective) for dimension, _, collective in matched.labels]
-    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
-    label = ints([codes[one] for one in labels])[matched.label][matched.call]
-    names = list(codes)
-    early = start - earliest[matched.call]
+    calls = arrivals_of(matched, first, wait, alignment)
     found = []
     for position, rank in enumerate(matched.ranks):
-        mine = matched.rows_of[position]
-        rows = mine[matched.symmetric[mine]]
-        if not len(rows):
-            continue
-        counted = mine[counted_rows[mine]]
-        by_label = np.bincount(label[mine], weights=imposed[mine], minlength=len(names))
-        worst = int(by_label.argmax())
-        there = counted[label[counted] == worst]
-        has_worst = bool(by_label[worst])
-        columns = (counted_rows, last, imposed, wait, early)
-        lateness = tuple(
-            _lateness(matched, names[code], rows[label[rows] == code], columns, bases.get(rank))
-            for code in present(label[rows])
+        one = _straggler(
+            calls, arrivals_of_rank(calls, matched.rows_of[position]), rank, bases.get(rank)
         )
-        found.append(
-            Straggler(
-                rank=rank,
-                calls=len(counted),
-                last_arrivals=int(last[mine].sum()),
-                imposed_wait_ns=int(imposed[mine].sum()),
-                delay_ns=int(delayed[mine].sum()),
-                own_wait_ns=int(wait[mine].sum()),
-                dimension=names[worst][0] if has_worst else None,
-                collective=names[worst][1] if has_worst else None,
-                calls_there=len(there) if has_worst else 0,
-                share_there=float(last[there].sum() / len(there)) if has_worst else None,
-                by_collective=lateness,
-                peers=_peers(matched, first, there, rank) if has_worst else (),
-            )
-        )
+        if one is not None:
+            found.append(one)
     stragglers = tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
-    return stragglers, worst_call(matched, first, counts, wait, early, bases)
+    total = np.where(calls.counts, calls.total, 0)
+    return stragglers, worst_call(matched, first, total, wait, calls.start, bases)
 
 
-def _peers(matched: MatchedCalls, first: Ints, rows: Ints, rank: int) -> tuple[int, ...]:
+def _straggler(calls: Arrivals, own: RankArrivals, rank: int, base: int | None) -> Straggler | None:
+    """None for a rank without symmetric calls."""
+    symmetric = own.where(calls.matched.symmetric[own.rows])
+    if not len(symmetric.rows):
+        return None
+    by_label = np.bincount(own.label, weights=own.imposed, minlength=len(calls.names))
+    worst = int(by_label.argmax())
+    there = own.counted & (own.label == worst)
+    calls_there = int(there.sum())
+    has_worst = bool(by_label[worst])
+    return Straggler(
+        rank=rank,
+        calls=int(own.counted.sum()),
+        last_arrivals=int(own.last.sum()),
+        imposed_wait_ns=int(own.imposed.sum()),
+        delay_ns=int(own.delay.sum()),
+        own_wait_ns=int(own.wait.sum()),
+        dimension=calls.names[worst][0] if has_worst else None,
+        collective=calls.names[worst][1] if has_worst else None,
+        calls_there=calls_there if has_worst else 0,
+        share_there=float(own.last[there].sum() / calls_there) if has_worst else None,
+        by_collective=tuple(
+            _lateness(calls, calls.names[code], symmetric.where(symmetric.label == code), base)
+            for code in present(symmetric.label)
+        ),
+        peers=_peers(calls, own.call[there], rank) if has_worst else (),
+    )
+
+
+def _peers(calls: Arrivals, of: Ints, rank: int) -> tuple[int, ...]:
     """The other ranks in the first of these calls, of which all are of one group."""
-    if not len(rows):
+    matched, first = calls.matched, calls.first
+    if not len(of):
         return ()
-    call = int(matched.call[rows[0]])
+    call = int(of[0])
     end = first[call + 1] if call + 1 < len(first) else len(matched)
     here = (matched.ranks[position] for position in matched.rank[first[call] : end])
     return tuple(one for one in here if one != rank)
 
 
 def _lateness(
-    matched: MatchedCalls,
-    name: tuple[str, str],
-    rows: Ints,
-    columns: tuple[np.ndarray, np.ndarray, Ints, Ints, Ints],
-    base: int | None,
+    calls: Arrivals, name: tuple[str, str], own: RankArrivals, base: int | None
 ) -> Lateness:
-    counted, last, imposed, wait, early = (column[rows] for column in columns)
-    at = int(imposed.argmax())
+    at = int(own.imposed.argmax())
     worst = None
-    if base is not None and imposed[at]:
-        end = int(matched.end[rows[at]])
-        start = int(matched.start[rows[at]] - early[at])
+    if base is not None and own.imposed[at]:
+        row, call = int(own.rows[at]), int(own.call[at])
+        end = int(calls.matched.end[row])
+        start = int(calls.matched.start[row] - (calls.start[row] - calls.earliest[call]))
         worst = Moment(start - base, end - start)
     return Lateness(
         *name,
-        calls=int(counted.sum()),
-        last_arrivals=int((last & counted).sum()),
-        imposed_wait_ns=int(imposed.sum()),
-        own_wait_ns=int(wait.sum()),
+        calls=int(own.counted.sum()),
+        last_arrivals=int(own.last.sum()),
+        imposed_wait_ns=int(own.imposed.sum()),
+        own_wait_ns=int(own.wait.sum()),
         worst=worst,
     )
 
@@ -260,5 +244,5 @@ def waits_of(matched: MatchedCalls, waits: Waits, position: int, duration: Ints)
     result = RankWaits(np.zeros(len(duration), dtype=bool), np.zeros_like(duration), duration + 0)
     result.matched[rows] = True
     result.wait[rows] = waits.wait[mine]
-    result.shortest[rows] = waits.shortest[mine]
+    result.shortest[rows] = waits.shortest[matched.call[mine]]
     return result

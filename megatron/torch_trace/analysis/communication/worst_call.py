@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints
@@ -44,9 +42,9 @@ class WorstCall:
 def worst_call(
     matched: MatchedCalls,
     first: Ints,
-    counts: np.ndarray,
+    total: Ints,
     wait: Ints,
-    early: Ints,
+    start: Ints,
     bases: Mapping[int, int],
 ) -> WorstCall | None:
     """The call with most waiting; None where nobody waited.
@@ -54,24 +52,25 @@ def worst_call(
     Args:
         matched: calls found on several ranks.
         first: the first row of each call.
-        counts: for each call, whether its arrivals are further apart than the clocks' error.
-        wait, early: for each row, ns waited, and ns after the first arrival.
+        total: for each call, the sum of the waits, ns; 0 where nobody is late.
+        wait, start: for each row, ns waited, and the arrival on a clock of all ranks of the call.
         bases: rank -> base time of its trace, ns since the epoch.
     """
-    total = np.where(counts, np.add.reduceat(wait, first), 0)
     call = int(total.argmax())
     if not total[call]:
         return None
     begin = int(first[call])
     end = int(first[call + 1]) if call + 1 < len(first) else len(wait)
     dimension, _, collective = matched.labels[int(matched.label[call])]
+    earliest = int(start[begin:end].min())
     found = []
     for row in range(begin, end):
         rank = matched.ranks[int(matched.rank[row])]
-        start, length = int(matched.start[row]), int(matched.end[row] - matched.start[row])
+        began, length = int(matched.start[row]), int(matched.end[row] - matched.start[row])
         base = bases.get(rank)
-        moment = None if base is None else Moment(start - base, length)
+        moment = None if base is None else Moment(began - base, length)
         waited = int(wait[row])
-        found.append(Arrival(rank, int(early[row]), waited, length - waited, moment))
+        late = int(start[row]) - earliest
+        found.append(Arrival(rank, late, waited, length - waited, moment))
     ordered = sorted(found, key=lambda one: (-one.late_ns, one.rank))
     return WorstCall(dimension, collective, tuple(ordered))

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -176,14 +177,28 @@ def read(path: Path, check: Callable[[Header], None]) -> KeptAnalysis:
         check: raises `UnusableError` if it is of something else, before its tables are read.
 
     Raises:
+        FileNotFoundError: there is no such file.
         UnusableError: it is damaged, of another version, or of something else.
     """
-    import polars as pl
-
+    try:
+        # Opened once: of thousands of ranks on a shared file system, every time counts.
+        content = path.read_bytes()
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise FileNotFoundError(path) from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnusableError("damaged") from error
     if path_text(path) != str(path):
         raise UnusableError("under a name that is not UTF-8")
+    return _parsed(content, check)
+
+
+def _parsed(content: bytes, check: Callable[[Header], None]) -> KeptAnalysis:
+    import polars as pl
+
     try:
-        found = pl.read_parquet_metadata(path)
+        found = pl.read_parquet_metadata(BytesIO(content))
         if found[_VERSION] != version():
             raise UnusableError("of another version")
         header = msgspec.json.decode(found[_HEADER], type=Header)
@@ -191,7 +206,7 @@ def read(path: Path, check: Callable[[Header], None]) -> KeptAnalysis:
         result = msgspec.json.decode(found[_RESULT], type=RankResult)
         kinds = msgspec.json.decode(found[_KINDS], type=tuple[CollectiveKind, ...])
         # A few thousand rows: threads would cost more than they save.
-        frame = pl.read_parquet(path, parallel="none", glob=False)
+        frame = pl.read_parquet(content, parallel="none")
         columns = {name: frame[name].to_numpy() for name in _COLUMNS}
         columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
     except (KeyError, OSError, msgspec.MsgspecError, pl.exceptions.PolarsError) as error:

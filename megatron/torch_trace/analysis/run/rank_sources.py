@@ -18,12 +18,18 @@ from megatron.torch_trace.analysis.run import kept_analysis
 from megatron.torch_trace.analysis.run.kept_analysis import Header, KeptAnalysis, UnusableError
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.errors import StrictError, UsageError
-from megatron.torch_trace.files.sources import Sources, by_folder_and_rank, find_traces
+from megatron.torch_trace.files.sources import (
+    Sources,
+    by_folder_and_rank,
+    files_below,
+    find_traces,
+)
 from megatron.torch_trace.format.file_names import (
     ARTIFACTS,
     WindowName,
     found_analysis_of,
     is_kept_analysis,
+    kept_analysis_of,
     trace_of,
 )
 from megatron.torch_trace.wording import path_text
@@ -57,27 +63,27 @@ def find(paths: Iterable[Path | str]) -> Sources:
         named = trace_of(path) if is_kept_analysis(path) else path
         kept = _kept(named)
         try:
-            found = find_traces([named])
+            found = find_traces([named], kept.__contains__)
         except UsageError:
             if not kept:
                 raise
             found = Sources()
-        gone = [trace for trace in kept if not trace.exists()]
+        there = {*found.traces, *(skipped for skipped, _ in found.skipped)}
+        gone = [trace for trace in kept if trace not in there and not trace.exists()]
         sources.traces += sorted([*found.traces, *gone], key=by_folder_and_rank)
         sources.skipped += found.skipped
     return sources
 
 
-def _kept(path: Path) -> list[Path]:
+def _kept(path: Path) -> dict[Path, None]:
     """Traces at or below `path`, there or not, whose kept analyses are there."""
     if path.is_dir():
-        kept = (
+        return dict.fromkeys(
             trace_of(file)
-            for file in path.rglob("*.parquet")
+            for file in files_below(path, artifacts=True)
             if is_kept_analysis(file) and file.parent.name == ARTIFACTS
         )
-        return list(dict.fromkeys(kept))
-    return [path] if found_analysis_of(path).is_file() else []
+    return {path: None} if found_analysis_of(path).is_file() else {}
 
 
 def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = False) -> Gathered:
@@ -93,20 +99,22 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
     """
     taken: dict[Path, KeptAnalysis] = {}
     reasons: dict[Path, str] = {}
+    gone: set[Path] = set()
     for trace in traces:
-        kept = found_analysis_of(trace)
-        if not kept.is_file():
-            continue
         try:
-            if step is not None:
-                raise UnusableError("of the whole window, not of one step")
-            taken[trace] = _take(trace, kept)
+            if step is None:
+                taken[trace] = _take(trace, gone)
+            elif found_analysis_of(trace).is_file():
+                reasons[trace] = "of the whole window, not of one step"
+        except FileNotFoundError:
+            continue
         except UnusableError as error:
             reasons[trace] = str(error)
-    for trace in _of_another_run(taken):
+    for trace in _of_another_run(taken, gone):
         del taken[trace]
         reasons[trace] = "of another run"
-    gone = {trace for trace in traces if str(trace) != "-" and not trace.exists()}
+    unseen = (trace for trace in traces if trace not in taken and str(trace) != "-")
+    gone |= {trace for trace in unseen if not trace.exists()}
     _say([why for trace, why in reasons.items() if trace not in gone], len(gone & taken.keys()))
     result = Gathered()
     for trace in traces:
@@ -129,19 +137,38 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
 def is_fresh(trace: Path) -> bool:
     """Whether there is a kept analysis that can stand in for a trace that is there."""
     try:
-        _take(trace, found_analysis_of(trace))
-    except UnusableError:
+        _take(trace, set())
+    except (FileNotFoundError, UnusableError):
         return False
     return True
 
 
-def _take(trace: Path, path: Path) -> KeptAnalysis:
-    kept = kept_analysis.read(path, lambda header: _check(header, trace))
+def _take(trace: Path, gone: set[Path]) -> KeptAnalysis:
+    """The kept analysis of a trace; a trace that is gone is put into `gone`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnusableError: it cannot stand in for the trace.
+    """
+
+    def check(header: Header) -> None:
+        if not _is_of(header, trace):
+            gone.add(trace)
+
+    try:
+        kept = kept_analysis.read(kept_analysis_of(trace), check)
+    except FileNotFoundError:
+        kept = kept_analysis.read(found_analysis_of(trace), check)
     result = replace(kept.outcome.result, file=path_text(trace))
     return replace(kept, outcome=replace(kept.outcome, result=result))
 
 
-def _check(header: Header, trace: Path) -> None:
+def _is_of(header: Header, trace: Path) -> bool:
+    """Whether the trace is there; a kept analysis is of a trace that is gone by its names.
+
+    Raises:
+        UnusableError: it is of another one.
+    """
     if header.trace.name != trace.name:
         raise UnusableError("of another trace")
     try:
@@ -151,21 +178,21 @@ def _check(header: Header, trace: Path) -> None:
         folder = trace.absolute().parent.name
         if header.window and WindowName.parse(folder) and header.window != folder:
             raise UnusableError("of another window") from None
+        return False
     except OSError:
         # Whoever may not read the trace may have been given the kept analysis.
-        return
+        return trace.exists()
+    return True
 
 
-def _of_another_run(taken: dict[Path, KeptAnalysis]) -> list[Path]:
+def _of_another_run(taken: dict[Path, KeptAnalysis], gone: set[Path]) -> list[Path]:
     """Those without a trace that are not of the run that most are of."""
     runs = Counter(one.header.run for one in taken.values() if one.header.run)
     if len(runs) < 2:
         return []
     run = runs.most_common(1)[0][0]
     return [
-        trace
-        for trace, one in taken.items()
-        if one.header.run not in (run, None) and not trace.exists()
+        trace for trace, one in taken.items() if one.header.run not in (run, None) and trace in gone
     ]
 
 

@@ -47,7 +47,8 @@ def late_cause(
         than: what these are called, `the other ranks`.
     """
     known = [rank for rank in ranks if rank.rank != late.rank and rank.breakdown is not None]
-    others = [rank for rank in known if rank.rank in peers] or known
+    waiting = frozenset(peers)
+    others = [rank for rank in known if rank.rank in waiting] or known
     general = (
         f"Compare the host of rank {late.rank} with the others (CPU frequency, other processes, "
         "NUMA binding), and compare the ranks on one timeline with `torch-trace merge --align`."

@@ -74,9 +74,10 @@ class _Late:
 
 def _late_ranks(analysis: Analysis) -> Iterator[_Late]:
     results = {rank.rank: rank for rank in analysis.ranks}
+    exposed = _MostExposed.of(analysis.ranks)
     for one in analysis.stragglers:
         result = results[one.rank]
-        lost = _lost(one, list(analysis.ranks))
+        lost = exposed.lost(one)
         share = lost / result.window_ns if result.window_ns else 0.0
         if (
             share < _LEAST_SHARE
@@ -199,17 +200,37 @@ def _example(one: Straggler) -> Example | None:
     return largest((row.imposed_wait_ns, one.rank, row.worst) for row in one.by_collective)
 
 
-def _lost(one: Straggler, ranks: list[RankResult]) -> int:
-    """What of the delay may cost time: not what the others compute meanwhile.
+@dataclass(frozen=True, slots=True)
+class _MostExposed:
+    """The rank whose communication is exposed for longest, and the longest of the others, ns.
 
-    Nobody loses more by waiting than its communication is exposed.
+    None where there is no such rank of known utilisation.
     """
-    exposed = [
-        rank.breakdown.exposed_communication
-        for rank in ranks
-        if rank.rank != one.rank and rank.breakdown is not None
-    ]
-    return min(one.delay_ns, max(exposed, default=one.delay_ns))
+
+    rank: int | None
+    most: int | None
+    second: int | None
+
+    @classmethod
+    def of(cls, ranks: Sequence[RankResult]) -> _MostExposed:
+        exposed = sorted(
+            (
+                (rank.breakdown.exposed_communication, rank.rank)
+                for rank in ranks
+                if rank.breakdown is not None
+            ),
+            reverse=True,
+        )
+        (most, rank), (second, _), *_ = (*exposed[:2], (None, None), (None, None))
+        return cls(rank, most, second)
+
+    def lost(self, one: Straggler) -> int:
+        """What of the delay may cost time: not what the others compute meanwhile.
+
+        Nobody loses more by waiting than its communication is exposed.
+        """
+        exposed = self.second if one.rank == self.rank else self.most
+        return one.delay_ns if exposed is None else min(one.delay_ns, exposed)
 
 
 def _evidence(late: _Late) -> dict[str, object]:
