@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import awaited
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.summary import summarise
@@ -61,15 +62,6 @@ def page(opened: Any) -> Any:
     opened.locator("#ranks-filter").fill("")
     opened.evaluate("document.activeElement.blur()")
     return opened
-
-
-def _becomes(page: Any, expression: str, value: object) -> bool:
-    """Whether it has the value soon; the page's policy forbids Playwright's own way to wait."""
-    for _ in range(200):
-        if page.evaluate(expression) == value:
-            return True
-        page.wait_for_timeout(50)
-    return False
 
 
 def test_a_hostile_name_is_text(page: Any) -> None:
@@ -159,7 +151,7 @@ def test_a_search_counts_marks_and_walks_its_matches_and_escape_returns(page: An
     assert page.locator("#match-count").inner_text() == told
     page.keyboard.press("Escape")
     assert not page.locator("#matches").is_visible()
-    assert _becomes(page, "scrollY", 300)
+    assert awaited(page, lambda: page.evaluate("scrollY"), (300).__eq__) == 300
 
 
 def test_a_number_finds_its_rank_and_no_other_number(page: Any) -> None:
@@ -272,7 +264,7 @@ def test_the_console_is_silent_and_no_request_leaves(noise: list[str]) -> None:
 def test_what_one_looks_at_is_in_the_address(page: Any, browser: Any, file: Path) -> None:
     page.locator("#kernels th", has_text="calls").locator("button").click()
     page.locator("#search").fill("gemm")
-    assert _becomes(page, "location.hash.includes('q=gemm')", True)
+    assert awaited(page, lambda: page.evaluate("location.hash.includes('q=gemm')"))
     address = page.evaluate("location.href")
     again = browser.new_page()
     again.goto(address)

@@ -40,3 +40,12 @@ class Visit:
             " return [String(shown.start.integral), String(shown.duration)]; })()"
         )
         return int(start), int(float(duration))
+
+    def moment_of(self, element: Any) -> tuple[int, int, int]:
+        """(rank, start, end) that an element of the report names, ns of the timeline."""
+        rank, start, duration = element.evaluate(
+            "one => [one.dataset.rank, one.dataset.start, one.dataset.duration]"
+        )
+        offsets = self.page.request.get(f"{self.address}offsets").json()["offset_ns"]
+        begin = int(start) + offsets[rank]
+        return int(rank), begin, begin + int(duration)

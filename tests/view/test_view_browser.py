@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pytest
 from browser_visit import Visit
 from command_line import MAIN
+from waiting import awaited
 
 from megatron.torch_trace.viewing.preparation import READY, Preparation, Progress
 from megatron.torch_trace.viewing.server import Server
@@ -43,6 +44,19 @@ RANKS = [
     "rank 03 CPU 40000",
 ]
 """The rows at the top of the sample's timeline."""
+NOTE_WHEN_READY = """
+if (window === top) addEventListener("DOMContentLoaded", () => {
+  const state = document.querySelector("#timeline-state");
+  const titles = () => {
+    const { contentDocument } = document.querySelector("iframe");
+    return [...contentDocument.querySelectorAll(".pf-track")].map((track) => track.innerText);
+  };
+  if (state) new MutationObserver(() => {
+    if (state.textContent.startsWith("A click")) window.tracksWhenReady ??= titles();
+  }).observe(state, { childList: true });
+});
+"""
+"""Keeps the tracks that are drawn at the very moment in which the page says that it is ready."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +92,7 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     made = Visit(page, address.partition("?")[0])
     made.see(page)
+    page.add_init_script(NOTE_WHEN_READY)
     page.goto(address)
     # The page is there at once, and becomes the report when that is made.
     page.locator("iframe").wait_for(timeout=240_000)
@@ -86,15 +101,16 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
     page.close()
 
 
-def test_the_ranks_are_tracks_in_their_order_and_nothing_else_is_there(visit: Visit) -> None:
-    titles = "[...document.querySelectorAll('.pf-track')].map(t => t.innerText)"
-    names: list[str] = []
-    for _ in range(100):
-        names = [title.splitlines()[-1] for title in visit.perfetto(titles)]
-        if names == RANKS:
-            break
-        visit.page.wait_for_timeout(50)
-    assert names == RANKS
+def test_when_it_is_ready_the_ranks_are_tracks_in_their_order_and_nothing_else_is_there(
+    visit: Visit,
+) -> None:
+    titles = awaited(visit.page, lambda: visit.page.evaluate("window.tracksWhenReady"))
+    assert [title.splitlines()[-1] for title in titles or []] == RANKS
+
+
+def _holds(shown: tuple[int, int], begin: int, end: int) -> bool:
+    """Whether [begin, end) is in sight and large enough to be seen."""
+    return shown[0] <= begin and end <= sum(shown) and shown[1] < 10 * (end - begin)
 
 
 def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
@@ -103,41 +119,25 @@ def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
     lengths = rows.evaluate_all("rows => rows.map(row => Number(row.dataset.duration))")
     row = rows.nth(lengths.index(min(lengths)))
     row.locator("td").first.click()
-    for _ in range(200):
-        if visit.visible() != before:
-            break
-        visit.page.wait_for_timeout(50)
-    start, duration = visit.visible()
-    rank, begin, length = row.evaluate(
-        "row => [row.dataset.rank, row.dataset.start, row.dataset.duration]"
-    )
-    offsets = visit.page.request.get(f"{visit.address}offsets").json()["offset_ns"]
-    begin = int(begin) + offsets[rank]
-    assert start <= begin < begin + int(length) <= start + duration
+    _, begin, end = visit.moment_of(row)
+    start, duration = awaited(visit.page, visit.visible, lambda shown: _holds(shown, begin, end))
+    assert start <= begin < end <= start + duration
     assert duration < before[1] / 10
 
 
 def test_a_range_of_the_heat_map_moves_the_timeline_to_it(visit: Visit) -> None:
     canvas = visit.page.locator("#heat-map canvas")
     canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
-    box, before = canvas.bounding_box(), visit.visible()
+    box = canvas.bounding_box()
     visit.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20)
     visit.page.mouse.down()
     visit.page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20, steps=4)
     visit.page.mouse.up()
-    rank, begin, length = canvas.evaluate(
-        "one => [one.dataset.rank, one.dataset.start, one.dataset.duration]"
-    )
-    for _ in range(200):
-        if visit.visible() != before:
-            break
-        visit.page.wait_for_timeout(50)
-    start, duration = visit.visible()
-    offsets = visit.page.request.get(f"{visit.address}offsets").json()["offset_ns"]
-    begin = int(begin) + offsets[rank]
-    assert rank == "1"
-    assert start <= begin < begin + int(length) <= start + duration
-    assert duration < 4 * int(length)
+    rank, begin, end = visit.moment_of(canvas)
+    start, duration = awaited(visit.page, visit.visible, lambda shown: _holds(shown, begin, end))
+    assert rank == 1
+    assert start <= begin < end <= start + duration
+    assert duration < 4 * (end - begin)
     visit.page.locator("#heat-everything").click()
     visit.perfetto("app.trace.selection.clearSelection()")
 
@@ -146,21 +146,14 @@ def test_a_finding_about_a_span_marks_it_on_the_gpu_of_its_rank(visit: Visit) ->
     finding = visit.page.locator(".finding:not(.lead)", has_text="The pipeline bubble")
     finding.locator(".title").first.click()
     kind = "app.trace.selection.selection.kind"
-    for _ in range(100):
-        if visit.perfetto(kind) == "area":
-            break
-        visit.page.wait_for_timeout(50)
+    assert awaited(visit.page, lambda: visit.perfetto(kind), lambda now: now == "area") == "area"
     start, end, tracks = visit.perfetto(
         "(() => { const area = app.trace.selection.selection;"
         " const names = area.trackUris.map(uri => app.trace.workspace.getTrackByUri(uri).name);"
         " return [String(area.start), String(area.end), names]; })()"
     )
-    rank, begin, length = finding.evaluate(
-        "one => [one.dataset.rank, one.dataset.start, one.dataset.duration]"
-    )
-    offsets = visit.page.request.get(f"{visit.address}offsets").json()["offset_ns"]
-    assert int(start) == int(begin) + offsets[rank]
-    assert int(end) - int(start) == int(length)
+    rank, *moment = visit.moment_of(finding)
+    assert [int(start), int(end)] == moment
     assert tracks
     assert {name[:7] for name in tracks} == {f"rank 0{rank}"}
 
@@ -179,10 +172,8 @@ def test_the_cpu_side_of_a_finding_is_the_main_thread_of_that_rank_in_sight(visi
       const row = title.getBoundingClientRect(), frame = around.getBoundingClientRect();
       return row.top >= frame.top && row.top + 60 <= frame.bottom;
     }})()"""
-    for _ in range(200):
-        if visit.perfetto(in_sight):
-            break
-        visit.page.wait_for_timeout(50)
+    assert awaited(visit.page, lambda: visit.perfetto(in_sight))
+    # Perfetto scrolls once more when it has opened the group; the row must still be there then.
     visit.page.wait_for_timeout(2500)
     assert visit.perfetto(in_sight)
 
@@ -195,11 +186,8 @@ def test_perfetto_is_as_dark_as_the_page(visit: Visit) -> None:
     for page, perfetto in (("light", "light"), ("dark", "dark"), ("auto", "light")):
         visit.page.locator("#theme").click()
         assert visit.page.locator("#theme").inner_text() == f"Theme: {page}"
-        for _ in range(100):
-            if visit.perfetto(theme) == perfetto:
-                break
-            visit.page.wait_for_timeout(50)
-        assert visit.perfetto(theme) == perfetto
+        told = awaited(visit.page, lambda: visit.perfetto(theme), perfetto.__eq__)
+        assert told == perfetto
 
 
 def test_a_hostile_name_is_text(visit: Visit) -> None:
@@ -256,12 +244,8 @@ def test_the_timeline_alone_opens_by_the_address_that_the_browser_used(
     page.frame_locator("iframe").locator(".pf-track").first.wait_for(timeout=240_000)
     assert "url=http%3A%2F%2Flocalhost%3A" in page.locator("iframe").get_attribute("src")
     alone = Visit(page, through_a_tunnel)
-    for _ in range(100):
-        names = alone.perfetto("app.trace.workspace.children.map(row => row.name)")
-        if names == RANKS:
-            break
-        page.wait_for_timeout(50)
-    assert names == RANKS
+    rows = "app.trace.workspace.children.map(row => row.name)"
+    assert awaited(page, lambda: alone.perfetto(rows), RANKS.__eq__) == RANKS
     page.close()
 
 

@@ -16,12 +16,35 @@ const arrangeOnce = (frame) => {
     for (const row of wanted) { row.remove(); workspace.addChildLast(row); }
   } catch { /* a version that has no such thing: as Perfetto has it */ }
 };
-// Plugins of the UI still add tracks when the first one is drawn.
+// Until a trace is loaded plugins of the UI add tracks; then it is drawn for the first time.
+const PATIENCE = 120_000;
+const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
+const appOf = (frame) => { try { return frame.contentWindow?.app; } catch { return undefined; } };
+const drawnTrack = (frame) => frame.contentDocument?.querySelector(".pf-track");
+// A version that does not tell whether it loads has loaded when it draws a track; one that draws otherwise is not waited for.
+const hasLoaded = (frame, since) => {
+  const app = appOf(frame);
+  if (app?.trace && app.isLoadingTrace === true) return false;
+  return Boolean(drawnTrack(frame)) || Date.now() - since > PATIENCE;
+};
+const isDrawnInOrder = (frame) => {
+  const first = appOf(frame)?.trace?.workspace?.children?.[0];
+  return !first || !drawnTrack(frame) || drawnTrack(frame).textContent.includes(first.name);
+};
+// Puts the tracks in order, if it can before they are drawn; done when they are drawn in their order.
 const arrangeTracks = async (frame) => {
-  while (!frame.contentDocument?.querySelector(".pf-track")) await new Promise((done) => { setTimeout(done, 200); });
-  for (const wait of [0, 500, 1500, 4000]) {
-    await new Promise((done) => { setTimeout(done, wait); });
-    arrangeOnce(frame);
+  const since = Date.now();
+  let known;
+  while (!hasLoaded(frame, since)) {
+    const trace = appOf(frame)?.trace;
+    if (trace && trace !== known) trace.onTraceReady?.addListener?.(() => arrangeOnce(frame));
+    known = trace;
+    await pause(100);
+  }
+  arrangeOnce(frame);
+  for (let asked = 0; asked < 600 && !isDrawnInOrder(frame); asked += 1) {
+    frame.contentWindow.raf?.scheduleFullRedraw?.();
+    await pause(100);
   }
 };
 

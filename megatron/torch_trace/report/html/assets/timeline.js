@@ -40,13 +40,10 @@
     begun();
   });
 
-  // It is ready when the first track is drawn; a UI that draws otherwise, when it has loaded a trace.
-  const since = Date.now(), PATIENCE = 120_000;
-  const hasTracks = () => Boolean(frame.contentDocument?.querySelector(".pf-track")) || Date.now() - since > PATIENCE;
-  const begun = () => {
-    if (!hasTracks()) { setTimeout(begun, 250); return; }
+  // It is ready when its tracks are drawn in their order.
+  const begun = async () => {
+    await arrangeTracks(frame);
     ready = true;
-    arrangeTracks(frame);
     state.textContent = "A click on a row shows it here.";
     if (pending) show(pending);
   };
