@@ -88,6 +88,7 @@ class Slug(Enum):
     REQUESTS_FAILED = "requests-failed"
     HANG = "hang"
     SLOW_RANK = "slow-rank"
+    MEMORY_GROWS = "memory-grows"
     MONITOR_FAILED = "monitor-failed"
     RECOMPILED = "recompiled"
     FUSED_KERNEL_REFUSED = "fused-kernel-refused"

@@ -145,10 +145,10 @@ def test_a_thread_that_does_not_read_costs_measurements_and_no_memory() -> None:
     assert len(clock.read()) == 64
 
 
-def test_45_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
+def test_49_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
     rows = [Measured(87, True, 12.5, forward=3.25, waiting=1.5), Measured(88, False, 8.0)]
     packed = [row.packed() for row in rows]
-    assert [len(one) for one in packed] == [45, 45]
+    assert [len(one) for one in packed] == [49, 49]
     assert measured.parse(measured.as_text(packed).encode()) == rows
 
 
@@ -195,6 +195,37 @@ def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_
     assert told[:3] == [10, 20, 30]
     assert [*ranks[2][1].lines] == [*ranks[0][1].lines]
     assert ranks[0][1].last_iterations()[-1]["iteration"] == 99
+
+
+def test_a_leak_is_a_line_of_the_log_and_of_the_metrics(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"mb": 1000.0}
+    monkeypatch.setattr(monitor_module, "resident_bytes", lambda: int(held["mb"] * 1e6))
+    clock = PhaseClock(Marks())
+    watching = Monitor(clock, topology(0, ranks=1), OneProcess(), 50)
+    for iteration in range(1, 302):
+        clock.begin_step(iteration)
+        clock._marks.now += 20.0
+        watching.look()
+        held["mb"] += 1.0
+    assert capsys.readouterr().out.splitlines() == [
+        "[torch-profile memory-grows] warning: the memory of rank 0 (node0, pp0) on its host grows "
+        "by 1 MB an iteration since iteration 51: from 1.05 GB to 1.18 GB (seen in iteration 200)"
+    ]
+    named = [line for line in watching.lines if "monitor/growing_rank" in line]
+    assert named == [
+        {
+            "monitor/growing_rank": 0,
+            "monitor/growing_since": 51,
+            "monitor/growing_seen": 200,
+            "monitor/growing_mb_per_iteration": 1.0,
+        }
+    ]
+    last = watching.lines[-1]
+    assert (last["monitor/iteration"], last["monitor/resident_mb/max_rank"]) == (300, 0)
+    assert last["monitor/resident_mb"] == last["monitor/resident_mb/max"] == 1300.0
+    assert watching.last_iterations()[-1]["resident"] == 1300.0
 
 
 def test_a_store_that_fails_costs_the_monitor_and_is_said_once(

@@ -51,6 +51,7 @@ class Intervals:
             "monitor/left_out_iterations": judged.iteration - begun + 1 - len(lengths),
             "monitor/iterations_in_parts": len(kept),
         }
+        values |= _of_memory(judged)
         return values | self._of_parts(kept) if kept else values
 
     def _of_parts(self, kept: Sequence[Judged]) -> dict[str, float]:
@@ -88,6 +89,19 @@ class Intervals:
             "monitor/slowest_node_first_rank": by_host[slowest][0],
             "monitor/slowest_node_by_ms": means[slowest],
         }
+
+
+def _of_memory(judged: Judged) -> dict[str, float]:
+    """What processes hold at the end of an interval."""
+    held = {rank: row.resident for rank, row in judged.rows.items() if row.resident}
+    if not held:
+        return {}
+    most = max(held, key=held.__getitem__)
+    return {
+        "monitor/resident_mb": fmean(held.values()),
+        "monitor/resident_mb/max": held[most],
+        "monitor/resident_mb/max_rank": most,
+    }
 
 
 def _ranks(kept: Sequence[Judged]) -> list[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank measures of one iteration: a few numbers, 45 bytes on their way to rank 0."""
+"""What a rank measures of one iteration: a few numbers, 49 bytes on their way to rank 0."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OTHER = "other"
 WAITING = "waiting"
 PAUSE = "pause"
 """Evaluation and checkpoints, which belong to no iteration."""
-_LAYOUT = struct.Struct("<IB10f")
+_LAYOUT = struct.Struct("<IB11f")
 _ITERATION = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One iteration of one rank, in ms: what follows `total` adds up to it.
+    """One iteration of one rank, in ms: what follows `total` adds up to it, but for `resident`.
 
     A phase holds only the rank's own time. What it waited for other ranks, in whichever phase, is
     in `waiting`: collectives, and transfers between pipeline stages.
@@ -30,6 +30,8 @@ class Measured:
         iteration: global, from 1.
         disturbed: evaluation, a checkpoint or a window was in it.
         total: without evaluation and checkpoints.
+        resident: MB of memory that the process held soon after the iteration; 0 where that is not
+            known.
         in_parts: whether it was measured in its parts; else all of it is `other`.
     """
 
@@ -45,6 +47,7 @@ class Measured:
     data: float = 0.0
     other: float = 0.0
     waiting: float = 0.0
+    resident: float = 0.0
     in_parts: bool = True
 
     @property
@@ -53,7 +56,7 @@ class Measured:
         return self.total - self.waiting
 
     def packed(self) -> bytes:
-        """45 bytes."""
+        """49 bytes."""
         flags = self.disturbed | (not self.in_parts) << 1
         return _LAYOUT.pack(self.iteration, flags, *(getattr(self, n) for n in _NUMBERS))
 
@@ -64,7 +67,7 @@ class Measured:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Measured:
-        """From its 45 bytes."""
+        """From its 49 bytes."""
         iteration, flags, *numbers = _LAYOUT.unpack(packed)
         row = cls(iteration, bool(flags & 1), *numbers)
         return row if not flags & 2 else replace(row, in_parts=False)

@@ -17,12 +17,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from megatron.torch_profile.export.own_process import resident_bytes
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_profile.monitor.channel import Channel
 from megatron.torch_profile.monitor.iterations import measured
+from megatron.torch_profile.monitor.iterations.growth import Growing, Growth
 from megatron.torch_profile.monitor.iterations.interval_line import Intervals
 from megatron.torch_profile.monitor.iterations.judgement import Judge, Judged, SlowRank
 from megatron.torch_profile.monitor.iterations.measured import Measured
@@ -124,8 +127,10 @@ class Monitor:
 
     def look(self) -> None:
         """Read, send, and on rank 0 collect."""
-        rows = [row.packed() for row in self._clock.read()]
-        if rows:
+        measured_now = self._clock.read()
+        if measured_now:
+            resident = resident_bytes() / 1e6
+            rows = [replace(row, resident=resident).packed() for row in measured_now]
             self._kept.extend(rows)
             self._unsent.extend(rows)
             self._channel.set(f"rows/{self._rank}", measured.as_text(self._unsent))
@@ -156,6 +161,7 @@ class Collector:
         self._channel = channel
         self._size = topology.layout.world_size
         self._judge = Judge(peers_of(topology), in_a_row)
+        self._growth = Growth()
         self._intervals = Intervals(interval, [member.host for member in topology.members])
         self._waiting: dict[int, dict[int, Measured]] = {}
         self._there: set[int] = set()
@@ -205,6 +211,9 @@ class Collector:
                 self._said += 1
                 self._say(slow)
                 self._lines.append(slow.as_line())
+        for growing in self._growth.add(judged):
+            self._say_growing(growing)
+            self._lines.append(growing.as_line())
         for listener in self.listeners:
             listener(judged, self._judge)
         line = self._intervals.add(judged)
@@ -212,20 +221,37 @@ class Collector:
             self._lines.append(line)
 
     def _say(self, slow: SlowRank) -> None:
-        member = self._topology.members[slow.rank]
-        where = " ".join(f"{name}{at}" for name, at in member.coordinates.items())
         warn(
             Slug.SLOW_RANK,
             "rank %d (%s) is slow since iteration %d: %s longer in %s than its peers, in an "
             "iteration of %s (seen in iteration %d)",
             slow.rank,
-            ", ".join(filter(None, (member.host, where))),
+            self._where(slow.rank),
             slow.since,
             wording.duration(slow.excess * 1e6),
             _IN_WORDS.get(slow.part, slow.part),
             wording.duration(slow.total * 1e6),
             slow.iteration,
         )
+
+    def _say_growing(self, growing: Growing) -> None:
+        warn(
+            Slug.MEMORY_GROWS,
+            "the memory of rank %d (%s) on its host grows by %s an iteration since iteration %d: "
+            "from %s to %s (seen in iteration %d)",
+            growing.rank,
+            self._where(growing.rank),
+            wording.size(growing.each * 1e6),
+            growing.since,
+            wording.size(growing.before * 1e6),
+            wording.size(growing.now * 1e6),
+            growing.iteration,
+        )
+
+    def _where(self, rank: int) -> str:
+        member = self._topology.members[rank]
+        coordinates = " ".join(f"{name}{at}" for name, at in member.coordinates.items())
+        return ", ".join(filter(None, (member.host, coordinates)))
 
 
 _IN_WORDS = {
