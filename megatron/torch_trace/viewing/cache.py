@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,34 @@ def cached_offsets(file: Path, traces: Sequence[Path]) -> dict[int, int] | None:
         return {int(rank): int(offset) for rank, offset in beside["offset_ns"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def converted(
+    file: Path, traces: Sequence[Path], on_progress: Callable[[float], None]
+) -> tuple[dict[int, int], bool]:
+    """The timeline of `traces` in `file`: the one that is there, or a new one.
+
+    Returns:
+        Offsets of the ranks, ns, and whether it was there.
+
+    Raises:
+        TorchTraceError: the traces cannot be converted.
+    """
+    offsets = cached_offsets(file, traces)
+    if offsets is not None:
+        return offsets, True
+    from megatron.torch_trace.perfetto.convert import convert
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = convert(traces, file, force=True, on_progress=on_progress)
+    remember(file, traces, found.offset_ns)
+    return dict(found.offset_ns), False
+
+
+def forget(file: Path) -> None:
+    """Remove a timeline and what is written down of it."""
+    for one in (file, _beside(file)):
+        one.unlink(missing_ok=True)
 
 
 def remember(file: Path, traces: Sequence[Path], offsets: Mapping[int, int]) -> None:

@@ -67,6 +67,18 @@ class Handler(BaseHTTPRequestHandler):
         """Answer without it."""
         self._answer(with_body=False)
 
+    def do_POST(self) -> None:
+        """Ask for other ranks; a body would not be read, so nothing may follow it."""
+        self.close_connection = True
+        if not self._is_allowed():
+            return
+        self.server.note_request()
+        reply = self.server.site.asked_for(self._path(), urlsplit(self.path).query)
+        if reply is None:
+            self.send_error(501, "Unsupported method ('POST')")
+            return
+        self._send_text(reply, with_body=True)
+
     def do_OPTIONS(self) -> None:
         """What a browser asks before it lets the public UI fetch from this machine."""
         if not self._is_allowed():

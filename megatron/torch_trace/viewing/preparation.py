@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.viewing import cache, timeline_ranks
+from megatron.torch_trace.viewing.other_ranks import OtherRanks
+from megatron.torch_trace.viewing.progress import FAILED, READY, WORKING, StoppedError
+from megatron.torch_trace.viewing.progress import Progress as Progress
 from megatron.torch_trace.viewing.served_file import ServedFile
 
 if TYPE_CHECKING:
@@ -21,31 +23,11 @@ if TYPE_CHECKING:
 _TIMELINES = (".pftrace", ".pftrace.gz", ".perfetto-trace")
 
 _GONE = "The traces are gone, so there is no timeline; the report is of their kept analyses."
-WORKING, READY, FAILED = "converting", "ready", "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far one of the two is.
-
-    Args:
-        state: `converting`, `ready` or `failed`.
-        message: what is being done, or why it failed; a sentence.
-        offset_ns: of a timeline that is ready: rank -> what is added to ns of its trace.
-    """
-
-    state: str
-    message: str
-    offset_ns: Mapping[int, int] = field(default_factory=dict)
 
 
 def is_timeline(traces: Sequence[Path]) -> bool:
     """Whether the only one of them is a timeline already, such as `torch-trace convert` writes."""
     return len(traces) == 1 and traces[0].name.endswith(_TIMELINES)
-
-
-class _StoppedError(Exception):
-    """The server ends: leave the work, remove what is half written."""
 
 
 class Preparation:
@@ -80,6 +62,7 @@ class Preparation:
         self.reporting = Progress(WORKING, "Waiting for the timeline to be made.")
         self.timeline = Progress(WORKING, "The report is made first.")
         self.timeline_done = threading.Event()
+        self.others: OtherRanks | None = None
         self._served: ServedFile | None = None
         self._links = links
         self._on_event = on_event
@@ -127,6 +110,8 @@ class Preparation:
     def stop(self) -> None:
         """Leave what is half done, and wait a moment until it is cleaned up."""
         self._stopped.set()
+        if self.others is not None:
+            self.others.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
@@ -164,7 +149,6 @@ class Preparation:
     def _convert(self) -> None:
         if self.timeline_done.is_set():
             return
-        from megatron.torch_trace.perfetto.convert import convert
 
         if not self._converted:
             self._finished(Progress(FAILED, _GONE))
@@ -172,27 +156,20 @@ class Preparation:
         if self._chooses:
             self._converted = timeline_ranks.chosen(self._converted, self._analysis)
             self.file = cache.timeline_file(self._converted, whole_folder=False)
-            offsets = cache.cached_offsets(self.file, self._converted)
-            if offsets is not None:
-                self._say_which(offsets)
-                self._finished(Progress(READY, "The timeline is in the cache.", offsets))
-                return
         self.timeline = Progress(WORKING, "Converting the traces into a timeline.")
 
         def on_progress(done: float) -> None:
             if self._stopped.is_set():
-                raise _StoppedError
+                raise StoppedError
             self.timeline = Progress(
                 WORKING, f"Converting the traces: {wording.percent(done)} done."
             )
 
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            found = convert(self._converted, self.file, force=True, on_progress=on_progress)
-            cache.remember(self.file, self._converted, found.offset_ns)
+            offsets, was_kept = cache.converted(self.file, self._converted, on_progress)
             if self._chooses:
-                self._say_which(found.offset_ns)
-        except _StoppedError:
+                self._offer_others(offsets)
+        except StoppedError:
             return
         except TorchTraceError as error:
             if len(self.traces) == 1 and _is_merged(self.traces[0]):
@@ -203,9 +180,17 @@ class Preparation:
             self._finished(Progress(FAILED, f"{type(error).__name__}: {error}"))
         else:
             size = wording.size(self.file.stat().st_size)
-            self._finished(Progress(READY, f"The timeline is ready: {size}.", found.offset_ns))
+            made = f"The timeline is ready: {size}."
+            said = "The timeline is in the cache." if was_kept else made
+            self._finished(Progress(READY, said, offsets))
 
-    def _say_which(self, offset_ns: Mapping[int, int]) -> None:
+    def _offer_others(self, offset_ns: Mapping[int, int]) -> None:
+        there = [trace for trace in self.traces if trace.exists()]
+        traces = timeline_ranks.by_rank(there, self._analysis)
+        needed = timeline_ranks.needed(traces, self._analysis)
+        self.others = OtherRanks(
+            traces, [rank for rank in needed if rank in offset_ns], self._on_event
+        )
         self._on_event(timeline_ranks.sentence(sorted(offset_ns), len(self.traces)))
 
     def _show_as_it_is(self, why: str) -> None:

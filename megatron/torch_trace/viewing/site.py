@@ -6,6 +6,8 @@
 /timeline.pftrace.gz   the timeline's file
 /offsets               how far it is, and where each rank's trace lies on it
 /traces/               the traces themselves, to be downloaded: /traces/0/rank-0.pt.trace.json.gz
+/timelines/            timelines of other ranks, which somebody asked for
+/ranks                 asks for one, by POST: /ranks?add=37 or /ranks?show=0-3,17
 /ui/                   Perfetto
 """
 
@@ -18,15 +20,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
+from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.viewing.addresses import PUBLIC_UI
-from megatron.torch_trace.viewing.preparation import READY, WORKING, Preparation
+from megatron.torch_trace.viewing.preparation import Preparation
+from megatron.torch_trace.viewing.progress import READY, WORKING
 from megatron.torch_trace.viewing.served_file import ServedFile
+from megatron.torch_trace.viewing.timeline_ranks import MOST_RANKS
 from megatron.torch_trace.viewing.token import Token
-from megatron.torch_trace.wording import counted, size
+from megatron.torch_trace.wording import counted, ranks, size
 
 TIMELINE, ALONE, OFFSETS, UI = "/timeline.pftrace.gz", "/timeline", "/offsets", "/ui/"
+OTHERS, RANKS = "/timelines/", "/ranks"
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -69,6 +76,11 @@ class FileReply:
 
 
 Reply = TextReply | FileReply
+
+
+def links() -> ViewLinks:
+    """Where the page finds all that it asks this server for."""
+    return ViewLinks(UI, TIMELINE, ALONE, OFFSETS, RANKS)
 
 
 class Site:
@@ -125,6 +137,8 @@ class Site:
             return self._timeline()
         if path == OFFSETS:
             return self._offsets()
+        if path.startswith(OTHERS):
+            return self._other(path.removeprefix(OTHERS))
         if path == "/traces/":
             return self._list()
         if path.startswith("/traces/"):
@@ -134,6 +148,25 @@ class Site:
             file = self._ui.get(path.removeprefix(UI) or "index.html")
             return FileReply(ServedFile(file), _type_of(file)) if file else None
         return None
+
+    def asked_for(self, path: str, query: str) -> TextReply | None:
+        """What is answered when somebody asks for a timeline of other ranks; None elsewhere."""
+        if path != RANKS:
+            return None
+        others, kind = self.preparation.others, "text/plain; charset=utf-8"
+        if others is None:
+            return TextReply("There are no other ranks to be loaded.\n", kind, 409)
+        wanted = parse_qs(query, keep_blank_values=True)
+        try:
+            if "add" in wanted:
+                others.add(wanted["add"][0])
+            elif "show" in wanted:
+                others.show(wanted["show"][0])
+            else:
+                return TextReply("add or show must name ranks, such as show=0-3,17.\n", kind, 400)
+        except UsageError as error:
+            return TextReply(f"{error}\n", kind, 400)
+        return TextReply("", kind, 202)
 
     def _report(self) -> TextReply:
         progress = self.preparation.reporting
@@ -162,7 +195,9 @@ class Site:
         )
 
     def _timeline(self) -> Reply:
-        progress = self.preparation.timeline
+        others, progress = self.preparation.others, self.preparation.timeline
+        if others is not None and others.latest is not None:
+            return FileReply(others.made[others.latest[0]], _TYPES[".gz"], is_timeline=True)
         if progress.state == READY:
             return FileReply(self.preparation.served, _TYPES[".gz"], is_timeline=True)
         return TextReply(
@@ -172,13 +207,31 @@ class Site:
             headers={"Retry-After": "1"},
         )
 
+    def _other(self, name: str) -> FileReply | None:
+        others = self.preparation.others
+        made = others.made.get(name) if others is not None else None
+        return FileReply(made, _TYPES[".gz"], is_timeline=True) if made else None
+
     def _offsets(self) -> TextReply:
-        progress = self.preparation.timeline
+        progress, others = self.preparation.timeline, self.preparation.others
+        address = TIMELINE
+        if others is not None and others.latest is not None:
+            name, progress = others.latest
+            address = f"{OTHERS}{name}"
         document: dict[str, Any] = {
             "state": progress.state,
             "message": progress.message,
             "offset_ns": {str(rank): offset for rank, offset in progress.offset_ns.items()},
         }
+        if others is not None:
+            now = others.loading
+            document |= {
+                "timeline": address,
+                "ranks": ranks(tuple(others.ranks), most=len(others.ranks)),
+                "shown": ranks(tuple(sorted(progress.offset_ns)), most=MOST_RANKS),
+                "most": MOST_RANKS,
+                "loading": {"state": now.state, "message": now.message} if now else None,
+            }
         return TextReply(json.dumps(document), "application/json")
 
     def _list(self) -> TextReply:

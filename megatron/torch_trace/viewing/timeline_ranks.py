@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from megatron.torch_trace.analysis.findings.remedies import late_ranks
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.wording import ranks
 
 MOST_RANKS = 16
@@ -28,13 +29,32 @@ def chosen(traces: Sequence[Path], analysis: Analysis | None) -> list[Path]:
     """
     if len(traces) <= MOST_RANKS:
         return list(traces)
+    files = by_rank(traces, analysis)
+    shown = {files[rank] for rank in needed(files, analysis)}
+    return [trace for trace in traces if trace in shown] or list(traces[:MOST_RANKS])
+
+
+def by_rank(traces: Sequence[Path], analysis: Analysis | None) -> dict[int, Path]:
+    """Rank -> its trace, as the analysis has found them; without one by the names of the files.
+
+    Args:
+        traces, analysis: see `chosen`.
+    """
     if analysis is None:
-        step = (len(traces) - 1) / (MOST_RANKS - 1)
-        return [traces[round(n * step)] for n in range(MOST_RANKS)]
-    files = {rank.rank: Path(rank.file) for rank in analysis.ranks}
+        return {rank: trace for trace in traces if (rank := rank_in_name(trace.name)) is not None}
+    given = {trace.absolute(): trace for trace in traces}
+    files = ((rank.rank, Path(rank.file).absolute()) for rank in analysis.ranks)
+    return {rank: given[file] for rank, file in files if file in given}
+
+
+def needed(files: Mapping[int, Path], analysis: Analysis | None) -> list[int]:
+    """The ranks that a timeline shows, the most needed first; see `chosen`."""
+    if analysis is None:
+        step = max(1.0, (len(files) - 1) / (MOST_RANKS - 1))
+        ordered = sorted(files)
+        return [ordered[round(n * step)] for n in range(min(MOST_RANKS, len(ordered)))]
     wanted = [rank for rank in dict.fromkeys(_interesting(analysis)) if rank in files]
-    shown = {files[rank].absolute() for rank in wanted[:MOST_RANKS]}
-    return [trace for trace in traces if trace.absolute() in shown] or list(traces[:MOST_RANKS])
+    return wanted[:MOST_RANKS]
 
 
 def _interesting(analysis: Analysis) -> Iterator[int]:
@@ -57,6 +77,7 @@ def sentence(shown: Sequence[int], count: int) -> str:
     """What is shown, and how to see others: `The timeline shows 16 of 512 ranks (0, 1, ...) ...`"""
     return (
         f"The timeline shows {len(shown)} of {count:,} ranks ({ranks(tuple(shown), most=8)}): "
-        "those that are late, some that wait for them, and one of each kind. --rank R, which can "
-        "be given several times, shows others."
+        "those that are late, some that wait for them, and one of each kind. The page loads others "
+        "when they are clicked or named; --rank R, which can be given several times, shows only "
+        "those."
     )

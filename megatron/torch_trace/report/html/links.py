@@ -16,10 +16,14 @@ class ViewLinks:
         alone: the page of the timeline alone: `/timeline`.
         offsets: answers `{"state": "ready" | "converting" | "failed", "message": "...",
             "offset_ns": {"0": 0, ...}}`: what is added to ns of a rank's trace to get ns of the
-            timeline. It is asked until the timeline is ready.
+            timeline. It is asked until the timeline is ready. Where the timeline does not show all
+            ranks, it also has `timeline` (its path), `ranks` and `shown` (`0-3, 8`), `most`, and
+            `loading` (state and message of the one being made, or null).
+        ranks: where other ranks are asked for, by POST; empty if nowhere.
     """
 
     ui: str
     timeline: str
     alone: str
     offsets: str
+    ranks: str = ""

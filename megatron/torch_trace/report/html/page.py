@@ -34,6 +34,7 @@ _SCRIPTS = (
     "markdown.js",
     "state.js",
 )
+_BESIDE_A_TIMELINE = ("perfetto.js", "other_ranks.js", "timeline.js")
 _SHARE = re.compile(r"[^\d%:]+[\d.]+ %")
 
 
@@ -71,7 +72,7 @@ def render_sections(
     shown = [(one, one.shown(Medium.PAGE)) for one in found if one.missing is None]
     scripts = ["".join(map(asset, _SCRIPTS))]
     if view:
-        scripts.append(asset("perfetto.js") + asset("timeline.js"))
+        scripts.append("".join(map(asset, _BESIDE_A_TIMELINE)))
     # It comes last: beside a timeline, the parts of figures take the focus themselves.
     scripts[-1] += asset("tips.js")
     template = _environment().get_template("page.html")

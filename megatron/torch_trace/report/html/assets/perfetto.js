@@ -66,8 +66,9 @@ const themeOnce = (frame) => {
   } catch { return false; }
 };
 const followTheme = async (frame) => {
-  const follow = () => { themeOnce(frame); };
-  new MutationObserver(follow).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  const follow = () => { if (frame.isConnected) themeOnce(frame); else changes.disconnect(); };
+  const changes = new MutationObserver(follow);
+  changes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   DARK.addEventListener("change", follow);
   // A version without such a setting stays as it is.
   for (let asked = 0; asked < 300 && !themeOnce(frame); asked += 1) await new Promise((done) => { setTimeout(done, 100); });

@@ -5,7 +5,8 @@
   const body = document.body, pane = document.querySelector("#timeline");
   const state = document.querySelector("#timeline-state");
   const toggle = document.querySelector("#toggle-timeline");
-  const { ui, timeline, offsets } = body.dataset;
+  const { ui, timeline, offsets, ranks } = body.dataset;
+  const say = (words) => { state.textContent = words; };
   let frame = null, shift = null, pending = null, heard = false, ready = false;
 
   toggle.addEventListener("click", () => {
@@ -15,18 +16,23 @@
   });
 
   // The UI opens absolute addresses only, and only those of the very origin that it came from.
-  const address = () => `${ui}#!/viewer?url=${encodeURIComponent(location.origin + timeline)}&hideSidebar=true`;
+  const address = (path) => `${ui}#!/viewer?url=${encodeURIComponent(location.origin + path)}&hideSidebar=true`;
 
   const begin = (answer) => {
     shift = new Map(Object.entries(answer.offset_ns).map(([rank, ns]) => [rank, BigInt(ns)]));
+    // A new frame, so that the memory of the one before is given back.
+    frame?.remove();
+    heard = ready = false;
     frame = document.createElement("iframe");
     frame.title = "Timeline in Perfetto";
-    frame.src = address();
+    frame.src = address(answer.timeline ?? timeline);
     pane.append(frame);
     followTheme(frame);
-    state.textContent = "Loading the timeline ...";
+    others.tell(answer);
+    say("Loading the timeline ...");
     ping();
   };
+  const others = otherRanks({ address: ranks, offsets, say, begin, forget: () => { pending = null; } });
 
   // PONG says that the UI listens; it goes on listening while and after it loads the trace.
   const ping = () => {
@@ -42,9 +48,11 @@
 
   // It is ready when its tracks are drawn in their order.
   const begun = async () => {
-    await arrangeTracks(frame);
+    const arranged = frame;
+    await arrangeTracks(arranged);
+    if (arranged !== frame) return;
     ready = true;
-    state.textContent = "A click on a row shows it here.";
+    say("A click on a row shows it here.");
     if (pending) show(pending);
   };
 
@@ -53,14 +61,14 @@
     try {
       answer = await (await fetch(offsets, { cache: "no-store" })).json();
     } catch {
-      state.textContent = "The server does not answer; is torch-trace view still running?";
+      say("The server does not answer; is torch-trace view still running?");
       setTimeout(ask, 3000);
       return;
     }
     if (answer.state === "ready") begin(answer);
-    else if (answer.state === "failed") state.textContent = `No timeline: ${answer.message}`;
+    else if (answer.state === "failed") say(`No timeline: ${answer.message}`);
     else {
-      state.textContent = answer.message || "Making the timeline ...";
+      say(answer.message || "Making the timeline ...");
       setTimeout(ask, 700);
     }
   };
@@ -115,15 +123,16 @@
   const show = ({ rank, start, duration, cpu }) => {
     const offset = shift?.get(rank);
     if (offset === undefined) {
-      state.textContent = `Rank ${rank} is not among the ${shift?.size ?? 0} ranks of the timeline; torch-trace view --rank ${rank} shows it.`;
+      others.suggest(rank);
       return;
     }
+    others.withdraw();
     const from = start + offset, to = from + duration;
     select(rank, from, duration, cpu);
     frame.contentWindow.postMessage({ perfetto: {
       timeStart: Number(from) / SECOND, timeEnd: Number(to) / SECOND, viewPercentage: 0.4,
     } }, location.origin);
-    state.textContent = `Rank ${rank} at ${(Number(from) / 1e6).toFixed(3)} ms, ${(Number(duration) / 1e6).toFixed(3)} ms long.`;
+    say(`Rank ${rank} at ${(Number(from) / 1e6).toFixed(3)} ms, ${(Number(duration) / 1e6).toFixed(3)} ms long.`);
   };
 
   const visit = (element, event) => {
