@@ -18,7 +18,7 @@ OUTPUT=${OUTPUT:-$PWD/output}
 if ((GPUS_PER_NODE == 0)); then
   # A dry run on the CPU, through in a minute.
   : "${NUM_LAYERS:=4}" "${HIDDEN_SIZE:=128}" "${NUM_HEADS:=4}" "${SEQ_LENGTH:=128}"
-  : "${GLOBAL_BATCH_SIZE:=$((4 * RANKS_PER_NODE * ${SLURM_NNODES:-1}))}" "${TRAIN_ITERS:=10}" "${VOCAB_SIZE:=1024}"
+  : "${GLOBAL_BATCH_SIZE:=$((4 * RANKS_PER_NODE * ${SLURM_NNODES:-1}))}" "${VOCAB_SIZE:=1024}"
 fi
 
 MODEL_ARGS=(
@@ -69,7 +69,7 @@ PROFILE_ARGS=(
   # --torch-profile-profile-memory
   # --torch-profile-with-stack # four times the size
   # --torch-profile-with-flops
-  --torch-profile-with-modules
+  --torch-profile-spans phases modules
   --torch-profile-dir "$OUTPUT/traces"
 )
 ((${PROFILE:-1})) || PROFILE_ARGS=()

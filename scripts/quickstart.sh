@@ -35,7 +35,7 @@ fi
 TRAINING_ARGS=(
   --micro-batch-size 2
   --global-batch-size $((8 * NPROC))
-  --train-iters 8
+  --train-iters 16
   --lr 3e-4
   --lr-decay-style cosine
   --log-interval 1
@@ -48,12 +48,13 @@ DATA_ARGS=(
   --data-cache-path quickstart/cache
   --split "98,1,1"
   --tokenizer-type NullTokenizer
-  --vocab-size 256
+  --vocab-size 257
 )
 
 PROFILE_ARGS=(
   --torch-profile
   --torch-profile-ranks all
+  --torch-profile-skip-first 6
   --torch-profile-active 2
   --torch-profile-spans phases modules
   --torch-profile-dir quickstart/traces

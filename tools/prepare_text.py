@@ -6,9 +6,9 @@
 
 makes OUT_document.bin and OUT_document.idx, to train on with
 
-    --data-path OUT_document --tokenizer-type NullTokenizer --vocab-size 256
+    --data-path OUT_document --tokenizer-type NullTokenizer --vocab-size 257
 
-Token 256 ends every document; it is what that tokenizer calls its end-of-document.
+Bytes are tokens 0 to 255, and token 256 ends every document: 257 in all.
 """
 
 from __future__ import annotations

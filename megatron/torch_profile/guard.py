@@ -8,12 +8,15 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from megatron.torch_profile.log import Slug, warn
+from megatron.torch_profile.signal_handlers import was_raised_by_a_handler
 
 T = TypeVar("T")
 
 
 class Guard:
     """Calls what may fail: the first failure is said, and then nothing is called any more.
+
+    What a handler of a signal raises is no failure, and passes through: training waits for it.
 
     Args:
         slug: of the line that says the failure.
@@ -38,7 +41,13 @@ class Guard:
             return None
 
     def fail(self, error: Exception) -> None:
-        """Say a failure, and call nothing any more."""
+        """Say a failure, and call nothing any more.
+
+        Args:
+            error: as it was caught; raised again if a handler of a signal has raised it.
+        """
+        if was_raised_by_a_handler(error):
+            raise error
         self.failed = True
         warn(self._slug, "%s: %s: %s", self._lost, type(error).__name__, error)
         if self._on_failure is not None:

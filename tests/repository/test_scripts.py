@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -108,3 +109,10 @@ def test_all_tests_run_side_by_side_and_some_in_a_plain_pytest(
     )
     assert done.stderr == ""
     assert (done.returncode, done.stdout.splitlines()[1:]) == (7, command)
+
+
+def test_the_vocabulary_of_quickstart_and_of_the_tools_own_words_holds_every_token() -> None:
+    tool = (SCRIPTS.parent / "tools" / "prepare_text.py").read_text()
+    (last,) = re.findall(r"^END_OF_DOCUMENT = (\d+)$", tool, re.MULTILINE)
+    told = re.findall(r"--vocab-size (\d+)", tool + (SCRIPTS / "quickstart.sh").read_text())
+    assert [int(size) for size in told] == [int(last) + 1] * 2

@@ -73,6 +73,28 @@ def test_a_signal_while_the_end_of_the_process_waits_for_a_trace_waits_too(tmp_p
     assert (status, left) == (-signal.SIGTERM, ["iter-0000003/rank-0.pt.trace.json.gz"])
 
 
+WORKERS = (
+    "from torch.utils.data import DataLoader; "
+    "batches = iter(DataLoader(torch.zeros(10_000, 1), num_workers=2)); next(batches)"
+)
+"""With a data loader's workers, torch handles SIGCHLD and raises where the main thread stands."""
+
+
+@pytest.mark.parametrize("iterations", ["50", "3"], ids=["in training", "at its end"])
+def test_a_signal_to_a_whole_job_waits_for_the_trace_though_the_workers_of_its_data_die_at_once(
+    iterations: str, tmp_path: Path
+) -> None:
+    options = ["--slow-save", "3", "--seconds-per-step", "0.3", "--iterations", iterations]
+    process = start(tmp_path, *options, "--at", "1", WORKERS, own_group=True)
+    until(process, "for 1 trace" if iterations == "3" else "writes the trace of iteration 3")
+    os.killpg(process.pid, signal.SIGTERM)  # as torchrun ends its ranks
+    status = process.wait(timeout=60)
+    left = files_below(tmp_path)
+    _, output = ended(process)
+    assert (status, left) == (-signal.SIGTERM, ["iter-0000003/rank-0.pt.trace.json.gz"])
+    assert "profiling-stopped" not in output
+
+
 def test_a_signal_between_windows_changes_nothing_but_a_line(tmp_path: Path) -> None:
     process = start(tmp_path, "--seconds-per-step", "0.3", "--iterations", "50")
     until(process, "rank 0 wrote")

@@ -23,13 +23,14 @@ for name in ("RANK", "WORLD_SIZE"):
     ENVIRONMENT.pop(name, None)
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+def start(folder: Path, *options: str, own_group: bool = False) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, TOY, str(folder), *options],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=own_group,
     )
 
 

@@ -37,6 +37,7 @@ from megatron.torch_profile.record.other_profilers import OtherProfilers
 from megatron.torch_profile.record.signals import FlushOnSignal, signals_that_ask
 from megatron.torch_profile.record.window_end import WindowEnds
 from megatron.torch_profile.record.windows import RequestedWindow, Windows
+from megatron.torch_profile.signal_handlers import HeldHandlers
 from megatron.torch_trace.wording import iterations
 
 _ANOTHER = "another torch.profiler runs in this process, and torch runs one at a time"
@@ -182,7 +183,8 @@ class Recorder:
             self.signals.install()
         self.busy = True
         try:
-            self.exporter.wait()
+            with HeldHandlers():
+                self.exporter.wait()
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             self._warn(Slug.EXPORT_FAILED, "does not wait for its traces: %s", why)

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from megatron.torch_profile.config import TorchProfileConfig
+from megatron.torch_profile.signal_handlers import HeldHandlers
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -88,20 +89,23 @@ class FlushOnSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number, signal.SIG_DFL)
         dies = not callable(before)
+        others = HeldHandlers()
         if os.getpid() == self._pid:  # not in a forked child
             if self._flushing:
                 return  # a second signal, while the first is served, changes nothing
             if not self._flushed:
                 self._flushing = True
                 try:
-                    self._flushed = self._flush(number, dies)
+                    with others:
+                        self._flushed = self._flush(number, dies)
                 finally:
                     self._flushing = False
                 if not self._flushed:
                     self._pending = number
-                    return
+                    return others.replay()
         if callable(before):
             before(number, frame)
+            others.replay()
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
