@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from megatron.torch_trace.columns.builder import BlockView
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.format.tracks import Track
 
 
@@ -20,7 +19,7 @@ def thread_names(view: BlockView) -> dict[Track, str]:
         for row in np.flatnonzero(view.kind == number).tolist():
             event = view.events[row]
             if event.name == "thread_name":
-                args = json.loads(bytes(event.args) or b"{}")
+                args = value_of(bytes(event.args) or b"{}")
                 name = args.get("name") if isinstance(args, dict) else None
                 if isinstance(name, str):
                     found[event.pid, event.tid] = name.strip()

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
+
+from megatron.torch_trace.format.json_text import value_of
 
 _MOST_BYTES = 64 << 20
 
@@ -24,10 +25,7 @@ def read_object(path: Path) -> dict[str, Any]:
         raise ValueError("it is no regular file")
     if status.st_size > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
-    try:
-        found = json.loads(path.read_bytes())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    found = value_of(path.read_bytes())
     if not isinstance(found, dict):
         raise ValueError("it holds no object")
     return found

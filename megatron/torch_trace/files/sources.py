@@ -14,7 +14,13 @@ from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.same_rank import same_rank
-from megatron.torch_trace.format.file_names import ARTIFACTS, METRICS_FILE, RUN_FILE, TraceName
+from megatron.torch_trace.format.file_names import (
+    ARTIFACTS,
+    METRICS_FILE,
+    MOST_RANKS,
+    RUN_FILE,
+    TraceName,
+)
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
 from megatron.torch_trace.reader.block import EventBlock
@@ -194,16 +200,21 @@ def rank_in_name(name: str) -> int | None:
     """The rank that a file's name tells: `rank-7`, `_rank_7`, `worker7`, `r7-`, `-TP-7`.
 
     None where it tells none: the number in `host_4711.pt.trace.json` is a process, and of two
-    parallel dimensions nobody knows the sizes.
+    parallel dimensions nobody knows the sizes. No job has a rank of more than seven digits.
     """
+    rank = _number_in_name(name)
+    return rank if rank is not None and rank < MOST_RANKS else None
+
+
+def _number_in_name(name: str) -> int | None:
     ours = TraceName.parse(name)
     if ours:
         return ours.rank
     for kind in _RANKS_IN_NAME:
         match = kind.search(name)
         if match:
-            return int(match[1])
-    coordinates = {dimension.lower(): int(at) for dimension, at in _COORDINATE.findall(name)}
+            return int(match[1][:20])
+    coordinates = {dimension.lower(): int(at[:20]) for dimension, at in _COORDINATE.findall(name)}
     moved = [dimension for dimension, at in coordinates.items() if at]
     if "tp" in coordinates and moved in ([], ["tp"]):
         return coordinates["tp"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from itertools import pairwise
@@ -15,6 +14,7 @@ from megatron.torch_trace.files.sources import absence, is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.hang_records import HangName
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
 from megatron.torch_trace.pickles.plain_pickle import PlainPickle
 from megatron.torch_trace.reader.bytestream import ByteStream
@@ -116,7 +116,7 @@ def _content(path: Path) -> tuple[Any, bool]:
     if first.lstrip()[:1] != b"{":
         raise UsageError(f"{path}: neither a pickle nor JSON.")
     try:
-        return json.loads(b"".join([first, *pieces])[:_LONGEST]), False
+        return value_of(b"".join([first, *pieces])[:_LONGEST]), False
     except ValueError:
         raise UsageError(f"{path}: JSON that is not whole.") from None
 

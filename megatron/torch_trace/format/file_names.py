@@ -49,6 +49,10 @@ OUT_OF_MEMORY = "out-of-memory"
 SUMMARY_FILE = "summary.json"
 DESTINATION_FILE = "destination.txt"
 
+MOST_RANKS = 1 << 20
+"""Ten times the largest jobs: a rank that is missing costs memory, so no number from outside may
+ask for more."""
+
 _RUN = re.compile(r"(?P<start>\d{8}-\d{6})(?:-j(?P<job>[\w.+-]+))?")
 _WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")
 _TRACE = re.compile(
@@ -142,7 +146,7 @@ class TraceName:
     def parse(cls, name: str) -> TraceName | None:
         """The trace that a file's name tells, or None if it is not one of ours."""
         match = _TRACE.fullmatch(name)
-        if not match:
+        if not match or int(match["rank"][:20]) >= MOST_RANKS:
             return None
         suffix = match["compression"] or ""
         compression = next(k for k, v in COMPRESSION_SUFFIXES.items() if v == suffix)

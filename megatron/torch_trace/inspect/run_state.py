@@ -4,7 +4,6 @@ read, and no trace."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +22,7 @@ from megatron.torch_trace.format.file_names import (
     WindowName,
 )
 from megatron.torch_trace.format.hang_records import HANGS, HangName
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.wording import path_text
 
 _TAIL_BYTES = 1 << 18
@@ -146,7 +146,7 @@ def _last_of_monitor(path: Path) -> dict[str, float]:
         for line in reversed(file.read().splitlines()):
             if b'"monitor/iteration"' in line:
                 with suppress(ValueError, AttributeError, TypeError):
-                    numbers = json.loads(line).items()
+                    numbers = value_of(line).items()
                     return {key: float(of) for key, of in numbers if key.startswith("monitor/")}
     return {}
 

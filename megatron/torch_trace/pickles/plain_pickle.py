@@ -70,7 +70,7 @@ class PlainPickle:
             self.cut_short = True
             self._close_what_is_open()
         except (LookupError, TypeError, AttributeError, ValueError, struct.error) as error:
-            raise NotPlainError(f"is no pickle: {type(error).__name__} {error}") from error
+            raise NotPlainError("is no pickle: its codes contradict each other") from error
         if not self._stack:
             raise NotPlainError("holds no value")
         return self._stack[-1]

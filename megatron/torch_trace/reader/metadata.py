@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from megatron.torch_trace.format.file_names import MOST_RANKS
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.format.other_formats import Maker
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import Allowance, first_from
@@ -131,11 +133,14 @@ class Metadata:
         """Global rank as the file itself tells it."""
         if self.merged is not None:
             return None
-        return _integer(self.distributed_info.get("rank", self.own.get("rank")))
+        rank = _integer(self.distributed_info.get("rank", self.own.get("rank")))
+        return rank if _is_index(rank) else None
 
     @property
     def world_size(self) -> int | None:
-        return _integer(self.distributed_info.get("world_size", self.own.get("world_size")))
+        """Ranks of the job; None if the file does not tell, or tells what no job has."""
+        size = _integer(self.distributed_info.get("world_size", self.own.get("world_size")))
+        return size if size is not None and 0 < size <= MOST_RANKS else None
 
     @property
     def base_time_ns(self) -> int:
@@ -148,7 +153,7 @@ class Metadata:
         groups = self.distributed_info.get("pg_config")
         if isinstance(groups, str):
             try:
-                groups = json.loads(groups)
+                groups = value_of(groups)
             except ValueError:
                 groups = None
         if not isinstance(groups, list):
@@ -175,7 +180,7 @@ class Metadata:
         """Index of the rank in each parallel dimension, from capture or from the groups' ranks."""
         own = self.own.get("coordinates")
         if isinstance(own, dict):
-            return {str(k): v for k, v in own.items() if isinstance(v, int)}
+            return {str(k): v for k, v in own.items() if _is_index(v)}
         rank = self.rank
         found: dict[str, int] = {}
         for dimension, descriptions in _DIMENSIONS.items():
@@ -194,8 +199,8 @@ class Metadata:
 def _loads(text: bytes | str) -> Any:
     """The value; None if no Python value can hold it: nested too deep, a number too long."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return value_of(text)
+    except ValueError:
         return None
 
 
@@ -208,11 +213,21 @@ _DIMENSIONS = {
 }
 
 
+_LARGEST = 1 << 62
+"""Nothing in a trace is counted so far, and times that are added to it must fit into 64 bits."""
+
+
 def _integer(value: Any) -> int | None:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if -_LARGEST < number < _LARGEST else None
+
+
+def _is_index(value: Any) -> bool:
+    """Whether a job has so many ranks, and at least one more."""
+    return isinstance(value, int) and 0 <= value < MOST_RANKS
 
 
 def _rank_list(value: Any) -> list[int]:

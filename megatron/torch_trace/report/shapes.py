@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import json
-
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.wording import NONE
 
 
@@ -13,7 +12,7 @@ def shape_in_words(text: str) -> str:
     if not text:
         return NONE
     try:
-        sizes = json.loads(text)
+        sizes = value_of(text)
     except ValueError:
         return text
     parts = [_dims(one) for one in sizes if one]

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from megatron.torch_trace.format.file_names import METRICS_FILE
+from megatron.torch_trace.format.json_text import value_of
 
 _USED, _RESERVED = "gpu/memory_used_gib", "memory/reserved_gib"
 _MOST_BYTES = 64 << 20
@@ -27,8 +27,8 @@ def outside_of_torch(folder: Path) -> int | None:
 
 def _of_line(line: str) -> int | None:
     try:
-        row = json.loads(line)
+        row = value_of(line)
         used, reserved = float(row[_USED]), float(row[_RESERVED])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
     return round((used - reserved) * (1 << 30)) if used >= reserved else None

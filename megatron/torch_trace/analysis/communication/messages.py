@@ -11,7 +11,6 @@ partner's is shifted until the sizes agree.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Coll
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.communication_names import is_coalesced_range
+from megatron.torch_trace.format.json_text import value_of
 
 SEND, RECEIVE = "send", "recv"
 _MESSAGES = frozenset({SEND, RECEIVE, "send_recv"})
@@ -121,7 +121,7 @@ def _message(row: int, one: Collective, groups: Groups, rank: int) -> Message:
 def _other(members: str, rank: int) -> int | None:
     """The other member of a group of two."""
     try:
-        ranks = json.loads(members)
+        ranks = value_of(members)
     except ValueError:
         return None
     others = [one for one in ranks if one != rank] if isinstance(ranks, list) else []

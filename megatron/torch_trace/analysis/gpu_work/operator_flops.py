@@ -12,7 +12,6 @@ recorded) is marked, so that what it belongs to is unknown and not too little.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +32,7 @@ from megatron.torch_trace.analysis.timeline.code_columns import present, rows_wi
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.format.json_text import value_of
 
 _PRODUCTS = ("gemm", "attention", "convolution")
 _FUSED = ("flash", "fmha", "sdpa")
@@ -115,7 +115,7 @@ def _arguments(timeline: Timeline, row: int) -> tuple[list[Any], list[str]]:
 @lru_cache(maxsize=1 << 14)
 def _parsed(text: str) -> list[Any]:
     try:
-        found = json.loads(text)
+        found = value_of(text)
     except ValueError:
         return []
     return found if isinstance(found, list) else []

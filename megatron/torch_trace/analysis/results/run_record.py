@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format.file_names import METRICS_FILE, RUN_FILE
+from megatron.torch_trace.format.json_text import value_of
 
 _MOST_BYTES = 64 << 20
 
@@ -90,11 +90,11 @@ def _read_metrics(path: Path, faults: list[str]) -> tuple[Series, ...]:
     broken = 0
     for line in filter(None, lines):
         try:
-            values = json.loads(line)
+            values = value_of(line)
             iteration = int(values.pop("iteration"))
             for name, value in values.items():
                 found.setdefault(name, {})[iteration] = float(value)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             broken += 1
     if broken:
         faults.append(f"{path}: {broken:,} of {len(lines):,} lines cannot be read.")

@@ -17,6 +17,7 @@ from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.builder import BlockColumns, BlockView, ColumnBuilder
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.files.sources import RankedTrace
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.reader import Metadata, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.tracks.block_slices import slices_of
@@ -191,7 +192,7 @@ def _name(plan: RankPlan) -> None:
             event = {"name": kind, "ph": "M", "pid": new, "tid": 0, "args": args}
             plan.names.append(json.dumps(event).encode())
     for text in plan.tracks.metadata:
-        event = json.loads(text)
+        event = value_of(text)
         if not event["name"].startswith("process"):
             pid, _ = plan.tracks.origins[event["pid"], event["tid"]]
             event["pid"] = plan.pids[pid]

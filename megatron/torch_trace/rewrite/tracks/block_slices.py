@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from megatron.torch_trace.columns.block_times import block_times
 from megatron.torch_trace.columns.codes import TupleCodes
 from megatron.torch_trace.format.categories import ANNOTATIONS, GPU_WORK, category
 from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.reader import EventBlock
@@ -111,7 +111,7 @@ def slices_of(
 
 def _note_name(block: EventBlock[Any], index: int, found: BlockSlices) -> None:
     text = b"{%b}" % block.event_texts[index]
-    event = json.loads(text)
+    event = value_of(text)
     kind, args = event.get("name"), event.get("args")
     pid, tid = block.events[index].pid, block.events[index].tid
     track = (pid, tid)
