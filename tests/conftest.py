@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# On a busy machine any example may take long.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 _FLAGS = [
     "--no-sandbox",

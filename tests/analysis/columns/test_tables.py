@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of small traces, event by event: whole tables are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trace_builder import annotation, collective_args, event, kernel, launch, metadata, op, text
+from trace_builder import write as write_text
+
+from megatron.torch_trace.analysis.timeline.activity import read_activity
+from megatron.torch_trace.columns.activity_tables import (
+    CODES,
+    COLUMNS,
+    GPU,
+    OP,
+    communication_tables,
+)
+from megatron.torch_trace.columns.arguments import SlimEventWithArgs, numbers
+from megatron.torch_trace.columns.builder import ColumnBuilder
+from megatron.torch_trace.columns.intervals import ints
+from megatron.torch_trace.columns.joined_columns import JoinedColumns
+from megatron.torch_trace.columns.slice_table import read_table
+from megatron.torch_trace.columns.true_times import as_intervals, mend
+from megatron.torch_trace.reader import Trace
+
+YEAR = 365 * 24 * 3600 * 10**9
+
+
+def write(folder: Path, *events: str) -> Path:
+    return write_text(folder / "rank-3.json", text(*events))
+
+
+def test_a_number_that_64_bits_cannot_hold_is_none() -> None:
+    least, largest = -(1 << 63), (1 << 63) - 1
+    given = [5, None, largest, least, largest + 1, least - 1]
+    found = numbers(given, -1)
+    assert (found.tolist(), found.dtype) == ([5, -1, largest, least, -1, -1], np.int64)
+    assert numbers([7, None], -2).tolist() == [7, -2]
+
+
+def test_threads_have_the_names_that_a_trace_gives_them(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        op("a", 0, 1000),
+        metadata("thread_name", 42, 42, name=" main "),
+        metadata("thread_name", 0, 7, name="stream 7"),
+        metadata("process_name", 42, 0, name="python"),
+        metadata("thread_name", 42, 43, name=7),
+        metadata("thread_name", 42, 44),
+        op("thread_name", 0, 1000, tid=45, args={"name": "no metadata"}),
+    )
+    assert read_table(path).track_names == {(42, 42): "main", (0, 7): "stream 7"}
+
+
+def test_collectives_are_rows_of_their_own_and_what_is_none_has_none(tmp_path: Path) -> None:
+    args = collective_args("allreduce", "dp") | {"Seq": 9}
+    path = write(
+        tmp_path,
+        launch(1000, 2000, 1),
+        kernel("gemm", 2000, 3000, 1),
+        kernel("ncclDevKernel_AllReduce", 3000, 4000, 2, **args),
+        kernel("ncclDevKernel_AllReduce", 4000, 5000, 3, **args),
+    )
+    table = read_table(path)
+    assert table.slices["args"].to_list() == [None, None, 0, 0]
+    assert table.collectives.to_dicts() == [
+        {
+            "collective": "allreduce",
+            "in_nelems": 1000,
+            "out_nelems": 1000,
+            "group_size": 2,
+            "dtype": "BFloat16",
+            "group_name": "dp",
+            "group_description": "DATA_PARALLEL_GROUP_WITH_CP",
+            "group_ranks": "[0, 1]",
+            "in_split": None,
+            "out_split": None,
+            "seq": 9,
+            "src_rank": None,
+            "dst_rank": None,
+        }
+    ]
+
+
+def test_waits_say_who_waits_for_what(tmp_path: Path) -> None:
+    waiting = {
+        "stream": 7,
+        "correlation": 5,
+        "wait_on_stream": 20,
+        "wait_on_cuda_event_record_corr_id": 4,
+    }
+    path = write(
+        tmp_path,
+        op("Stream Wait Event", 2000, 2001, cat="cuda_sync", pid=0, tid=7, args=waiting),
+        op("Stream Sync", 1000, 1500, cat="cuda_sync", pid=0, tid=8, args={"stream": 8}),
+    )
+    activity = read_activity(path)
+    waits = activity.waits
+    assert [activity.names[code] for code in waits.name] == ["Stream Sync", "Stream Wait Event"]
+    assert (waits.start.tolist(), waits.end.tolist()) == ([1000, 2000], [1500, 2001])
+    found = (waits.stream, waits.correlation, waits.waits_on, waits.record)
+    assert [column.tolist() for column in found] == [[8, 7], [-1, 5], [-1, 20], [-1, 4]]
+
+
+def test_of_operators_only_those_of_collectives_are_read_where_communication_is_asked(
+    tmp_path: Path,
+) -> None:
+    path = write(
+        tmp_path,
+        op("aten::mm", 1000, 2000),
+        op("record_param_comms", 2000, 3000, args=collective_args("allreduce", "dp")),
+        annotation("nccl:all_reduce", 3000, 4000),
+        annotation("ProfilerStep#1", 0, 5000),
+        kernel("gemm", 4000, 4500, 1),
+    )
+    trace = Trace(path)
+    joined = JoinedColumns({name: COLUMNS[name] for name in (OP, GPU)}, CODES)
+    for block in trace.map(ColumnBuilder(communication_tables()), SlimEventWithArgs):
+        joined.add(block)
+    names = list(joined.codes["name"])
+    tables = joined.finish()
+    ops = tables[OP]
+    assert [names[code] for code in ops["name"]] == [
+        "record_param_comms",
+        "nccl:all_reduce",
+        "ProfilerStep#1",
+    ]
+    assert ops["annotation"].tolist() == [False, True, True]
+    assert ops["collective"].tolist() == [0, -1, -1]
+    assert [names[code] for code in tables[GPU]["name"]] == ["gemm"]
+
+
+def test_rows_are_sorted_by_start_and_of_equal_starts_the_longer_is_first() -> None:
+    table = {"start": ints([5, 5, 1, 5]), "dur": ints([1, 3, 2, 2]), "name": ints([0, 1, 2, 3])}
+    as_intervals(table)
+    assert {key: column.tolist() for key, column in table.items()} == {
+        "start": [1, 5, 5, 5],
+        "end": [3, 8, 7, 6],
+        "name": [2, 1, 3, 0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("gpu", "far", "kept"),
+    [
+        ([0, 1, YEAR], 1, [0, 1]),  # one row is damage
+        ([0, 1, YEAR, YEAR + 1], 2, [0, 1]),  # half of them, too
+        ([0, YEAR, YEAR + 1], 0, [0, YEAR, YEAR + 1]),  # most of them: a clock of their own
+        ([YEAR, YEAR + 1], 2, []),  # of two rows nobody knows
+    ],
+)
+def test_most_rows_of_a_gpu_that_are_far_away_together_are_on_a_clock_of_their_own(
+    gpu: list[int], far: int, kept: list[int]
+) -> None:
+    def table(starts: list[int]) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+        zeros = ints([0] * len(starts))
+        return {"start": ints(starts), "dur": zeros + 1, "track": zeros.copy()}
+
+    tables = {"call": table(list(range(1000))), GPU: table(gpu)}
+    odd = mend(tables, lambda name, columns: np.full(len(columns["start"]), False), own_clock=GPU)
+    assert (odd.far, tables[GPU]["start"].tolist()) == (far, kept)
+    assert tables["call"]["start"].tolist() == list(range(1000))
+
+
+def test_whole_microseconds_are_exact_however_large_and_with_a_decimal_among_them(
+    tmp_path: Path,
+) -> None:
+    large = (1 << 50) + 1
+    whole = write(tmp_path, event("a", str(large), "7"), event("b", str(large + 2), "8"))
+    table = read_table(whole)
+    assert table.slices["ts"].to_list() == [large * 1000, (large + 2) * 1000]
+    mixed = write(tmp_path, event("a", f"{large}.123", "7"), event("b", str(large + 2), "8.001"))
+    table = read_table(mixed)
+    assert table.slices["ts"].to_list() == [large * 1000 + 123, (large + 2) * 1000]
+    assert table.slices["dur"].to_list() == [7000, 8001]
