@@ -238,7 +238,7 @@ def _say(rank: int, around: _Around, after: _Lengths, undisturbed: UndisturbedIt
     if not around.recorded:
         return
     sentence = slowdown_sentence(
-        _mean(around.recorded), undisturbed.median_ns, [len(undisturbed.lengths)]
+        _mean(around.recorded), undisturbed.median_ns, [undisturbed]
     )
     sides = ""
     if len(around.before) >= LEAST and len(after) >= LEAST:

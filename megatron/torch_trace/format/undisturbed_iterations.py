@@ -15,7 +15,7 @@ the trace is on its way already, so a small file beside it holds all of them, of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -31,6 +31,8 @@ _MOST = 1 << 62
 """More than any number of iterations, and any length; what a kept analysis can hold."""
 _HARDLY = 0.005
 """A part of an iteration by which any two differ."""
+_MUCH = 1.0
+"""More than so many times longer an iteration seldom is because of the profiler alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,14 @@ class UndisturbedIterations:
         low, middle, high = quantiles([ns for _, ns in self.lengths], n=4)
         return (high - low) / 2 / middle
 
+    @property
+    def usual_ns(self) -> tuple[float, float] | None:
+        """Between which lengths four in five of them lie; None of too few."""
+        if len(self.lengths) < LEAST:
+            return None
+        deciles = quantiles([ns for _, ns in self.lengths], n=10, method="inclusive")
+        return deciles[0], deciles[-1]
+
     def joined(self, other: UndisturbedIterations) -> UndisturbedIterations:
         """These and those, each iteration once."""
         return UndisturbedIterations.of([*self.lengths, *other.lengths])
@@ -81,16 +91,18 @@ def beside(trace: Path) -> Path:
 
 
 def slowdown_sentence(
-    recorded_ns: float | None, undisturbed_ns: float | None, counts: Iterable[int]
+    recorded_ns: float | None,
+    undisturbed_ns: float | None,
+    ranks: Sequence[UndisturbedIterations],
 ) -> str:
     """How much longer the recorded iteration is than one without the profiler, without a full stop.
 
     Args:
         recorded_ns: None where nothing tells it.
         undisturbed_ns: None where there are too few iterations without the profiler.
-        counts: how many there are, of each rank.
+        ranks: the iterations without the profiler, of each rank.
     """
-    amounts = sorted(set(counts))
+    amounts = sorted({len(one.lengths) for one in ranks})
     recorded = f"Recorded iteration {duration(recorded_ns)}; undisturbed"
     if undisturbed_ns is None:
         return f"{recorded} unknown: fewer than {LEAST} ran near the window without the profiler"
@@ -104,4 +116,16 @@ def slowdown_sentence(
     more = recorded_ns / undisturbed_ns - 1
     if more < _HARDLY:
         return f"{undisturbed}: the profiler did not slow it"
+    usual = [one.usual_ns for one in ranks if one.usual_ns is not None]
+    if usual and recorded_ns <= (high := max(high for _, high in usual)):
+        low = min(low for low, _ in usual)
+        return (
+            f"{undisturbed}, most of them {duration(low)} to {duration(high)}: the profiler "
+            "slowed it by no more than iterations differ"
+        )
+    if more > _MUCH:
+        return (
+            f"{undisturbed}: {percent(more)} longer, because of the profiler or because it "
+            "was a slow iteration"
+        )
     return f"{undisturbed}: the profiler slowed it by {percent(more)}"

@@ -135,7 +135,7 @@ def undisturbed(analysis: Analysis) -> list[str]:
     said = slowdown_sentence(
         fmean(ns for ns in lengths if ns is not None) if None not in lengths else None,
         fmean(rank.undisturbed_iteration_ns or 0 for rank in known),
-        [len(rank.undisturbed.lengths) for rank in known],
+        [rank.undisturbed for rank in known],
     )
     speeds = []
     if analysis.mfu.tflops_per_gpu is not None:

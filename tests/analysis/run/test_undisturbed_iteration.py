@@ -20,6 +20,7 @@ from megatron.torch_trace.format.undisturbed_iterations import (
 from megatron.torch_trace.report.html.page import render_html
 from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.text import render
+from megatron.torch_trace.wording import duration
 
 
 def test_the_first_lines_say_how_much_the_profiler_slowed_the_iteration(tmp_path: Path) -> None:
@@ -163,23 +164,35 @@ def test_ranks_are_told_together(tmp_path: Path) -> None:
     ) in render(analyze(tmp_path))
 
 
+def iterations(*ms: float) -> UndisturbedIterations:
+    return UndisturbedIterations.of([at, round(one * MS)] for at, one in enumerate(ms))
+
+
+EVEN = iterations(*[598] * 19, 9000)
+UNEVEN = iterations(*range(100, 300, 10))
+
+
 @pytest.mark.parametrize(
-    ("recorded", "undisturbed", "sentence"),
+    ("recorded", "around", "sentence"),
     [
-        (693e6, 585e6, "Recorded iteration 693 ms; undisturbed 585 ms (median of 20): the "
-         "profiler slowed it by 18 %"),
-        (600e6, 598e6, "Recorded iteration 600 ms; undisturbed 598 ms (median of 20): the "
-         "profiler did not slow it"),
-        (500e6, 598e6, "Recorded iteration 500 ms; undisturbed 598 ms (median of 20): the "
-         "profiler did not slow it"),
-        (500e6, None, "Recorded iteration 500 ms; undisturbed unknown: fewer than 5 ran near the "
-         "window without the profiler"),
+        (693, EVEN, "undisturbed 598 ms (median of 20): the profiler slowed it by 16 %"),
+        (600, EVEN, "undisturbed 598 ms (median of 20): the profiler did not slow it"),
+        (500, EVEN, "undisturbed 598 ms (median of 20): the profiler did not slow it"),
+        (500, iterations(598), "undisturbed unknown: fewer than 5 ran near the window without the "
+         "profiler"),
+        (270, UNEVEN, "undisturbed 195 ms (median of 20), most of them 119 ms to 271 ms: the "
+         "profiler slowed it by no more than iterations differ"),
+        (300, UNEVEN, "undisturbed 195 ms (median of 20): the profiler slowed it by 54 %"),
+        (4580, EVEN, "undisturbed 598 ms (median of 20): 666 % longer, because of the profiler or "
+         "because it was a slow iteration"),
     ],
 )  # fmt: skip
 def test_one_sentence_says_it_in_the_log_and_in_reports(
-    recorded: float, undisturbed: float | None, sentence: str
+    recorded: float, around: UndisturbedIterations, sentence: str
 ) -> None:
-    assert slowdown_sentence(recorded, undisturbed, [20, 20]) == sentence
+    shown = duration(recorded * MS)
+    said = slowdown_sentence(recorded * MS, around.median_ns, [around, around])
+    assert said == f"Recorded iteration {shown}; {sentence}"
 
 
 def test_the_median_is_of_all_and_one_outlier_moves_nothing() -> None:
