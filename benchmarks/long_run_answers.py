@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from long_run_launch import Launch
@@ -24,7 +25,8 @@ _SLOW = re.compile(
     r"(.*?) than its peers, .*?\(seen in iteration (\d+)\)"
 )
 _GROWS = re.compile(
-    r"memory-grows\] warning: rank (\d+) \(.*?\): (.*?) an iteration .*?since iteration (\d+)"
+    r"memory-grows\] warning: the memory of rank (\d+) \(.*?\) on its host grows by (.*?) an "
+    r"iteration since iteration (\d+)"
 )
 
 
@@ -159,6 +161,8 @@ def memory(folder: Path, plan: Plan | None) -> list[dict[str, Any]]:
     for rank in range(RANKS):
         mine = [one for one in samples if one.rank == rank]
         mine = mine[int(_SETTLING * len(mine)) :]
+        usual = median(one.threads for one in mine) if mine else 0
+        mine = [one for one in mine if one.threads > usual / 2]  # not of a process that ends
         row: dict[str, Any] = {"launch": folder.name, "rank": rank, "samples": len(mine)}
         if len(mine) >= LEAST_SAMPLES:
             leaked = [_leaked(one, plan) for one in mine]

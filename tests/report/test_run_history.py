@@ -48,8 +48,15 @@ def run(tmp_path: Path) -> Path:
         "monitor/slow_by_ms": 41.2,
         "monitor/slow_by_ms/forward": 41.2,
     }
+    grows = {
+        "iteration": 34,
+        "monitor/growing_rank": 1,
+        "monitor/growing_since": 11,
+        "monitor/growing_seen": 34,
+        "monitor/growing_mb_per_iteration": 0.5,
+    }
     long = [{"iteration": 41, "train/step_time_ms": 5000.0}]
-    first = launch(tmp_path, FIRST, [*steps(1, 40), slow, *long, *steps(42, 60)], **saves)
+    first = launch(tmp_path, FIRST, [*steps(1, 40), slow, grows, *long, *steps(42, 60)], **saves)
     window = first / "iter-0000010-0000012"
     window.mkdir()
     for rank in (0, 1):
@@ -74,6 +81,13 @@ def test_what_happened_stands_in_the_order_of_iterations(run: Path) -> None:
     assert history.regular == {"checkpoint": 25, "evaluation": 40}
     assert history.events == (
         Event("window", 10, 12, "iter-0000010-0000012: traces of ranks 0-1.", FIRST),
+        Event(
+            "memory",
+            11,
+            34,
+            "the memory of rank 1 on its host grows by 500 kB an iteration.",
+            FIRST,
+        ),
         Event("request", 20, 20, "r: done: recorded iteration 20 on rank 1.", FIRST),
         Event("slow_rank", 31, 33, "rank 3 is slow: 41.2 ms longer in forward.", FIRST),
         Event("restart", 51, 51, f"{SECOND} begins.", SECOND),
@@ -91,6 +105,7 @@ def test_a_mark_lies_at_its_iteration_and_the_longest_iteration_is_told(run: Pat
         "windows": [(9.0, 3.0)],
         "requests": [(19.0, 1.0)],
         "slow ranks": [(30.0, 3.0)],
+        "growing memory": [(10.0, 24.0)],
         "hangs": [(59.0, 1.0)],
         "checkpoints": [(24.0, 0.0), (49.0, 0.0), (74.0, 0.0), (99.0, 0.0)],
         "evaluations": [(39.0, 0.0), (79.0, 0.0)],
@@ -104,13 +119,46 @@ def test_a_mark_lies_at_its_iteration_and_the_longest_iteration_is_told(run: Pat
     assert after.startswith("M505.0 120.0")
 
 
+def test_status_shows_the_ranks_that_the_monitor_has_named(run: Path) -> None:
+    said = CliRunner().invoke(command, [str(run)]).stdout.splitlines()
+    assert said[-3:-1] == [
+        "monitor, iterations 31-33: rank 3 is slow: 41.2 ms longer in forward.",
+        "monitor, iterations 11-34: the memory of rank 1 on its host grows by 500 kB an iteration.",
+    ]
+
+
+def test_two_ranks_that_are_named_before_one_log_of_megatron_are_both_told(tmp_path: Path) -> None:
+    lines = [{"iteration": 50, "monitor/slow_rank": rank} for rank in (1, 2)]
+    run = launch(tmp_path, FIRST, [*steps(1, 50), *lines, {"iteration": 51}])
+    assert [one.sentence for one in run_history(run).events] == [
+        "rank 1 is slow: much longer.",
+        "rank 2 is slow: much longer.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"),
+    [
+        (7, ["1", "2", "3", "4", "5", "6", "7"]),
+        (30, ["5", "10", "15", "20", "25", "30"]),
+        (2000, ["500", "1,000", "1,500", "2,000"]),
+    ],
+)
+def test_ticks_are_ones_twos_or_fives_of_a_power_of_ten(
+    tmp_path: Path, last: int, ticks: list[str]
+) -> None:
+    timeline = timeline_of(run_history(launch(tmp_path, FIRST, steps(1, last))))
+    assert timeline is not None
+    assert [label for _, label in timeline.ticks] == ticks
+
+
 def test_the_table_has_the_events_of_status_json(run: Path) -> None:
     _, events = sections_of_run(run)
     (table,) = [one for one in events.tables if one]
     told = [row.cells[2].text for row in table.rows]
     document = json.loads(CliRunner().invoke(command, [str(run), "--json"]).stdout)
     assert [one["says"] for one in document["events"]] == told
-    assert document["events"][2] == {
+    assert document["events"][3] == {
         "kind": "slow_rank",
         "first": 31,
         "last": 33,

@@ -11,6 +11,11 @@ import pytest
 from command_line import invoked
 from page_reading import read
 
+from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_HEADS
+from megatron.torch_trace.report.run_page.windows import Windows, table
+from megatron.torch_trace.report.tables import Cell, Row
+from megatron.torch_trace.wording import UNKNOWN
+
 SAMPLES = Path(__file__).parents[1] / "data"
 WINDOWS = ("iter-0000003", "iter-0000006-0000007")
 
@@ -40,6 +45,22 @@ def test_the_page_of_a_run_has_a_row_for_each_window_and_says_what_changed(
         iteration = float(row[head.index("iteration ms")].replace(",", ""))
         assert iteration == pytest.approx(found["summary"]["iteration_ns"] / 1e6, rel=0.005)
     assert "A and B do not do the same work in an iteration" in page.text
+
+
+def test_a_column_of_which_no_window_knows_anything_is_left_out() -> None:
+    names = ["window", "ranks", "breakdown", "iteration ms", "undisturbed ms", "slowdown"]
+    names += [*BREAKDOWN_HEADS.values(), "MFU", "first finding"]
+    unknown = dict.fromkeys(names, Cell(UNKNOWN))
+    rows = [unknown | {"window": Cell(window), "ranks": Cell("2")} for window in WINDOWS]
+    rows[1]["slowdown"] = Cell("1.2")
+    made = tuple(Row(tuple(row[name] for name in names)) for row in rows)
+    (found,) = table(Windows(made, (), None, ())).tables
+    assert found is not None
+    assert [column.title for column in found.columns] == ["window", "ranks", "slowdown"]
+    assert [[cell.text for cell in row.cells] for row in found.rows] == [
+        [WINDOWS[0], "2", UNKNOWN],
+        [WINDOWS[1], "2", "1.2"],
+    ]
 
 
 @pytest.mark.parametrize(

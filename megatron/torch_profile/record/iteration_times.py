@@ -237,9 +237,7 @@ class IterationTimes:
 def _say(rank: int, around: _Around, after: _Lengths, undisturbed: UndisturbedIterations) -> None:
     if not around.recorded:
         return
-    sentence = slowdown_sentence(
-        _mean(around.recorded), undisturbed.median_ns, [undisturbed]
-    )
+    sentence = slowdown_sentence(_mean(around.recorded), undisturbed.median_ns, [undisturbed])
     sides = ""
     if len(around.before) >= LEAST and len(after) >= LEAST:
         # Did the window leave training slower?

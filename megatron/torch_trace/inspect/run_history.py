@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the iterations of a run took, and what happened in which: windows, requests, restarts,
-slow ranks, hangs, checkpoints. Read from names of files and small files, and no trace.
+slow ranks, memory that grows, hangs, checkpoints. Read from names of files and small files.
 
 Launches of one training lie beside each other, each in a folder of its own: they are told by the
 folder that they save into.
@@ -16,8 +16,9 @@ from typing import Any
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.analysis.results.run_record import RunRecord, Series, read_run
-from megatron.torch_trace.format.file_names import RunName, WindowName
+from megatron.torch_trace.format.file_names import METRICS_FILE, RunName, WindowName
 from megatron.torch_trace.format.hang_records import HANGS, HangName
+from megatron.torch_trace.inspect.named_ranks import SLOW, named_ranks
 from megatron.torch_trace.inspect.run_state import Answer, RunState, run_state
 
 _MOST_LAUNCHES = 100
@@ -35,7 +36,7 @@ class Event:
     """Something that happened.
 
     Args:
-        kind: restart, window, request, slow_rank, hang.
+        kind: restart, window, request, slow_rank, memory (of a rank, which grows), hang.
         first, last: global iterations; None where no iteration is known.
         sentence: about it.
         launch: name of the folder of its launch.
@@ -153,7 +154,7 @@ def _events(record: RunRecord) -> Iterator[Event]:
     for name, answer in state.requested:
         yield _request(name, answer, folder.name)
     yield from _hangs(folder)
-    yield from _slow_ranks({one.name: one for one in record.metrics}, folder.name)
+    yield from _named(record)
 
 
 def _windows(state: RunState, launch: str) -> Iterator[Event]:
@@ -184,22 +185,16 @@ def _hangs(folder: Path) -> Iterator[Event]:
         yield Event("hang", iteration, iteration, words, folder.name)
 
 
-def _slow_ranks(series: Mapping[str, Series], launch: str) -> Iterator[Event]:
-    """Those that the monitor has named; where it names none yet, the slowest of its intervals."""
-    named = _points(series, "monitor/slow_rank")
-    since, seen, by = (_points(series, f"monitor/slow_{key}") for key in ("since", "seen", "by_ms"))
-    parts = {
-        name.rpartition("/")[2]: _points(series, name)
-        for name in series
-        if name.startswith("monitor/slow_by_ms/")
-    }
-    for at, rank in named.items():
-        part = next((part for part, points in parts.items() if at in points), "")
-        words = f"rank {rank:.0f} is slow: {_duration(by.get(at))} longer"
-        words += f" in {part}." if part else "."
-        yield Event("slow_rank", _whole(since.get(at)), _whole(seen.get(at)), words, launch)
-    if not named:
-        yield from _slowest(series, launch)
+def _named(record: RunRecord) -> Iterator[Event]:
+    """Ranks that the monitor has named; where it names no slow one, the slowest of intervals."""
+    launch = Path(record.folder).name
+    slow = False
+    with suppress(OSError), (Path(record.folder) / METRICS_FILE).open("rb") as lines:
+        for one in named_ranks(lines):
+            slow = slow or one.kind == SLOW
+            yield Event(one.kind, one.first, one.last, one.sentence, launch)
+    if not slow:
+        yield from _slowest({one.name: one for one in record.metrics}, launch)
 
 
 def _slowest(series: Mapping[str, Series], launch: str) -> Iterator[Event]:
@@ -210,7 +205,8 @@ def _slowest(series: Mapping[str, Series], launch: str) -> Iterator[Event]:
     for at in sorted(ranks.keys() & by.keys() & ends.keys() & lengths.keys()):
         first, before = before + 1, int(ends[at])
         if by[at] >= _SLOW_SHARE * lengths[at]:
-            words = f"rank {ranks[at]:.0f} was the slowest of the interval, by {_duration(by[at])}."
+            longer = wording.duration(by[at] * 1e6)
+            words = f"rank {ranks[at]:.0f} was the slowest of the interval, by {longer}."
             yield Event("slow_rank", first, int(ends[at]), words, launch)
 
 
@@ -230,14 +226,6 @@ def _regular(run: Mapping[str, Any]) -> dict[str, int]:
     if arguments.get("eval_iters"):
         found["evaluation"] = arguments.get("eval_interval")
     return {name: every for name, every in found.items() if isinstance(every, int) and every > 0}
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _duration(ms: float | None) -> str:
-    return "much" if ms is None else wording.duration(ms * 1e6)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

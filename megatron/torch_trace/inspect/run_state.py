@@ -23,10 +23,12 @@ from megatron.torch_trace.format.file_names import (
 )
 from megatron.torch_trace.format.hang_records import HANGS, HangName
 from megatron.torch_trace.format.json_text import value_of
+from megatron.torch_trace.inspect.named_ranks import NamedRank, named_ranks
 from megatron.torch_trace.wording import path_text
 
 _TAIL_BYTES = 1 << 18
 """Of the numbers of the run, which grow as long as it trains."""
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class RunState:
         windows: by their iterations.
         requested: names of requests, ascending, with their answers.
         monitor: the last line of numbers of the monitor; empty without one.
+        named: the last ranks that the monitor has named.
         hung: ranks that have left hang records, with the last iteration of each.
     """
 
@@ -75,6 +78,7 @@ class RunState:
     windows: tuple[WindowState, ...]
     requested: tuple[tuple[str, Answer | None], ...]
     monitor: dict[str, float]
+    named: tuple[NamedRank, ...]
     hung: dict[int, int]
 
 
@@ -102,11 +106,13 @@ def run_state(run: Path) -> RunState:
     if not windows and not (run / RUN_FILE).is_file():
         raise UsageError(f"{path_text(run)}: is not the folder of a run, which holds {RUN_FILE}.")
     folder = run / requests.REQUESTS
+    logged = _tail(run / METRICS_FILE)
     return RunState(
         _object(run / RUN_FILE).get("plan"),
         tuple(_window(folder) for _, folder in windows),
         tuple((name, answer_of(folder, name)) for name in sorted(_names(folder))),
-        _last_of_monitor(run / METRICS_FILE),
+        _last_of_monitor(logged),
+        tuple(named_ranks(logged))[-_MOST_NAMED:],
         _hung(run / HANGS),
     )
 
@@ -140,14 +146,19 @@ def _window(folder: Path) -> WindowState:
     return WindowState(folder.name, tuple(sorted(recorded)), tuple(sorted(writing - recorded)))
 
 
-def _last_of_monitor(path: Path) -> dict[str, float]:
+def _tail(path: Path) -> list[bytes]:
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        for line in reversed(file.read().splitlines()):
-            if b'"monitor/iteration"' in line:
-                with suppress(ValueError, AttributeError, TypeError):
-                    numbers = value_of(line).items()
-                    return {key: float(of) for key, of in numbers if key.startswith("monitor/")}
+        return file.read().splitlines()
+    return []
+
+
+def _last_of_monitor(logged: list[bytes]) -> dict[str, float]:
+    for line in reversed(logged):
+        if b'"monitor/iteration"' in line:
+            with suppress(ValueError, AttributeError, TypeError):
+                numbers = value_of(line).items()
+                return {key: float(of) for key, of in numbers if key.startswith("monitor/")}
     return {}
 
 

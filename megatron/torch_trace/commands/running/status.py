@@ -13,6 +13,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options
+from megatron.torch_trace.inspect.named_ranks import NamedRank
 from megatron.torch_trace.inspect.run_history import RunHistory, run_history
 from megatron.torch_trace.inspect.run_state import RunState, WindowState, run_state
 
@@ -55,6 +56,8 @@ def _lines(state: RunState) -> list[str]:
         lines.append(f"request {name}: {said}")
     if state.monitor:
         lines.append(_monitor(state.monitor))
+    for one in state.named:
+        lines.append(f"{_about(one)}: {one.sentence}")
     if state.hung:
         ranks = _named(tuple(state.hung))
         lines.append(f"hang: records of {ranks}, the last in iteration {max(state.hung.values())}")
@@ -75,6 +78,12 @@ def _monitor(numbers: dict[str, float]) -> str:
     except KeyError:
         return "monitor: its last line is not whole"
     return said
+
+
+def _about(one: NamedRank) -> str:
+    if one.first is None or one.last is None:
+        return "monitor"
+    return f"monitor, {wording.iterations(_iterations(one.first, one.last))}"
 
 
 def _plan(plan: dict[str, Any] | None) -> str:

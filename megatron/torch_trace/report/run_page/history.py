@@ -25,6 +25,7 @@ _LANES = (
     ("window", "windows"),
     ("request", "requests"),
     ("slow_rank", "slow ranks"),
+    ("memory", "growing memory"),
     ("hang", "hangs"),
 )
 
@@ -34,6 +35,7 @@ _EVENT_NAMES = {
     "window": "window",
     "request": "request",
     "slow_rank": "slow rank",
+    "memory": "growing memory",
     "hang": "hang",
 }
 _SHOWN_EVENTS = 30
@@ -216,8 +218,7 @@ def _range(first: int, last: int) -> str:
 def _ticks(first: int, last: int) -> Sequence[int]:
     step = 1
     while (last - first) / step > 8:
-        step *= 5 if str(step).startswith("2") else 2
-        step = step if str(step)[0] in "125" else int(f"5{'0' * (len(str(step)) - 1)}")
+        step = step * 5 // 2 if str(step).startswith("2") else 2 * step
     return range(-(-first // step) * step, last + 1, step)
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.compare.comparison import compare
@@ -83,10 +83,24 @@ def table(windows: Windows) -> Section:
         Column("MFU"),
         Column("first finding", number=False),
     )
-    found = Table("windows", "Means over the ranks", columns, windows.rows, limit=200)
+    columns, rows = _known(columns, windows.rows)
+    found = Table("windows", "Means over the ranks", columns, rows, limit=200)
     return Section(
         "windows", "Windows", tables=[found], rest="torch-trace report WINDOW shows one of them."
     )
+
+
+def _known(
+    columns: Sequence[Column], rows: Sequence[Row]
+) -> tuple[tuple[Column, ...], tuple[Row, ...]]:
+    """Without columns that say nothing of any window, as those of a GPU in traces without one."""
+    kept = [
+        at
+        for at in range(len(columns))
+        if not rows or any(row.cells[at] != Cell(UNKNOWN) for row in rows)
+    ]
+    chosen = tuple(replace(row, cells=tuple(row.cells[at] for at in kept)) for row in rows)
+    return tuple(columns[at] for at in kept), chosen
 
 
 def changes(windows: Windows) -> Section:
