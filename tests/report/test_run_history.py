@@ -14,6 +14,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord, Series
 from megatron.torch_trace.commands.running.status import command
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.inspect.named_ranks import named_ranks
 from megatron.torch_trace.inspect.run_history import Event, run_history
 from megatron.torch_trace.report.run_page.history import sections_of_run, timeline_of
 from megatron.torch_trace.report.section import Subject
@@ -125,6 +126,21 @@ def test_status_shows_the_ranks_that_the_monitor_has_named(run: Path) -> None:
         "monitor, iterations 31-33: rank 3 is slow: 41.2 ms longer in forward.",
         "monitor, iterations 11-34: the memory of rank 1 on its host grows by 500 kB an iteration.",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '"monitor/slow_rank"',
+        '["monitor/slow_rank"]',
+        '{"monitor/slow_rank": "one"}',
+        '{"monitor/slow_rank": 1, "monitor/slow_since": 1e999}',
+        '{"monitor/growing_rank": 1}',
+        '{"monitor/growing_rank": 1, "monitor/growing_mb_per_iteration": [',
+    ],
+)
+def test_a_line_of_the_monitor_that_is_not_whole_names_nobody(line: str) -> None:
+    assert [*named_ranks([line.encode()])] == []
 
 
 def test_two_ranks_that_are_named_before_one_log_of_megatron_are_both_told(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def named_ranks(lines: Iterable[bytes]) -> Iterator[NamedRank]:
     """Those in some lines of metrics.jsonl, in their order; a line that is not whole is none."""
     for line in lines:
         if any(key in line for key in _WHICH):
-            with suppress(ValueError, TypeError, AttributeError, KeyError):
+            with suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError):
                 yield _named(value_of(line))
 
 
