@@ -15,6 +15,7 @@ from many_ranks import of_many
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.path_part import PathPart
+from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.figures.heat_map import PARTS, heat_figure
 from megatron.torch_trace.report.figures.link_speeds import link_of
@@ -28,6 +29,7 @@ from megatron.torch_trace.report.figures.time_budget import time_budget
 from megatron.torch_trace.report.html import render_html
 from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.module_nodes import module_nodes
+from megatron.torch_trace.report.tables import At
 
 SLEEPER = Path(__file__).parents[1] / "data" / "analysis" / "dp4-rank2-slow"
 
@@ -209,7 +211,8 @@ def test_the_arrival_fan_is_the_call_of_the_document_with_most_waiting(tp2pp2: A
 
 
 def test_the_critical_path_is_a_strip_of_its_parts(tp2pp2: Analysis) -> None:
-    parts = (PathPart(2, "cpu", "forward 1", 30), PathPart(0, "communication", "dp allreduce", 10))
+    first = PathPart(2, "cpu", "forward 1", 30, longest=Moment(7, 20))
+    parts = (first, PathPart(0, "communication", "dp allreduce", 10))
     analysis = replace(tp2pp2, critical_path=parts)
     strip = path_strip(analysis)
     assert strip is not None
@@ -217,7 +220,11 @@ def test_the_critical_path_is_a_strip_of_its_parts(tp2pp2: Analysis) -> None:
         (0, 75, "cpu"), (75, 25, "communication")
     ]  # fmt: skip
     assert [share for _, _, share in strip.shares] == ["75 %", "25 %"]
-    assert [one["time_ns"] for one in document(analysis)["critical_path"]] == [30, 10]
+    assert [one.at for one in strip.parts] == [At(2, 7, 20), None]
+    assert 'data-rank="2" data-start="7" data-duration="20">forward 1' in render_html(analysis)
+    written = document(analysis)["critical_path"]
+    assert [one["time_ns"] for one in written] == [30, 10]
+    assert [one["longest"] for one in written] == [{"start_ns": 7, "duration_ns": 20}, None]
     assert path_strip(tp2pp2) is None
 
 

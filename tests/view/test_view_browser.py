@@ -125,6 +125,26 @@ def test_a_click_on_a_row_moves_the_timeline_there(visit: Visit) -> None:
     assert duration < before[1] / 10
 
 
+@pytest.mark.parametrize("way", ["pointer", "keys"])
+def test_a_part_of_the_critical_path_moves_the_timeline_to_its_longest_segment(
+    visit: Visit, way: str
+) -> None:
+    strip = visit.page.locator("#critical-path .strip")
+    strip.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")
+    if way == "pointer":
+        part = strip.locator("i[data-start]").nth(2)
+        part.click()
+    else:
+        strip.focus()
+        visit.page.keyboard.press("Home")
+        visit.page.keyboard.press("Enter")
+        part = strip.locator("i").first
+    _, begin, end = visit.moment_of(part)
+    shown = awaited(visit.page, visit.visible, lambda shown: _holds(shown, begin, end))
+    assert shown[0] <= begin < end <= sum(shown)
+    assert part.get_attribute("tabindex") is None
+
+
 def test_a_range_of_the_heat_map_moves_the_timeline_to_it(visit: Visit) -> None:
     canvas = visit.page.locator("#heat-map canvas")
     canvas.evaluate("one => one.scrollIntoView({ block: 'center', behavior: 'instant' })")

@@ -8,6 +8,7 @@ from pathlib import Path
 from machine import Machine, cpu, reduce, run, sync
 
 from megatron.torch_trace.analysis.replay.replay import Replay
+from megatron.torch_trace.analysis.timeline.moment import Moment
 
 STRAGGLING = {
     rank: [
@@ -65,3 +66,17 @@ def test_a_path_that_is_shorter_by_more_than_the_error_is_not_told(tmp_path: Pat
     assert replay.other_path() == ((), 0)
     single = Replay.of(Machine({0: programs[0]}).record(tmp_path / "one"))
     assert single.other_path() == ((), 0)
+
+
+def test_each_part_of_the_path_tells_where_to_look_in_the_trace_of_its_rank(tmp_path: Path) -> None:
+    programs = {
+        rank: [cpu(work), run("gemm", 200_000), reduce(50_000), sync(), cpu(9_000)]
+        for rank, work in enumerate((40_000, 99_000, 100_000, 50_000))
+    }
+    path = Replay.of(Machine(programs).record(tmp_path)).critical_path()
+    assert [(one.rank, one.kind, one.longest) for one in path] == [
+        (2, "cpu", Moment(0, 100_000)),
+        (2, "compute", Moment(105_000, 200_000)),
+        (0, "communication", Moment(246_500, 110_000)),  # the kernel of rank 0, which waits in it
+        (0, "cpu", Moment(360_500, 9_000)),
+    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megatron.torch_trace.analysis.timeline.moment import Moment
+
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
@@ -16,6 +18,7 @@ class PathPart:
         name: a phase or micro-batch, a collective with its dimension, a family of kernels.
         time_ns: how long the path is in it.
         count: how many times the path comes through it.
+        longest: its longest segment, in the trace of the rank; None if there is no work to look at.
     """
 
     rank: int
@@ -23,3 +26,4 @@ class PathPart:
     name: str
     time_ns: int
     count: int = 1
+    longest: Moment | None = None

@@ -78,7 +78,9 @@ def _path(graphs: Graphs) -> tuple[PathPart, ...]:
         graph = graphs.kernels()
         if missed_ns(graph) <= MOST_ERROR * graph.recorded_ns:
             pieces = graph.replay.critical_path()
-            return tuple(PathPart(p.rank, p.kind, p.name, p.time_ns, p.count) for p in pieces)
+            return tuple(
+                PathPart(p.rank, p.kind, p.name, p.time_ns, p.count, p.longest) for p in pieces
+            )
     return ()
 
 

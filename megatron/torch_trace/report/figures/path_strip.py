@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import duration, percent
 
 _DECIMALS = 3
@@ -16,13 +17,14 @@ KINDS = (("cpu", "CPU"), ("compute", "GPU computes or copies"), ("communication"
 
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """A part of the path: left and width in % of the whole."""
+    """A part of the path: left and width in % of the whole, and what a click on it shows."""
 
     left: float
     width: float
     kind: str
     label: str
     told: str
+    at: At | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +45,22 @@ def path_strip(analysis: Analysis) -> PathStrip | None:
     whole = sum(one.time_ns for one in analysis.critical_path)
     if not whole:
         return None
-    parts, at = [], 0
+    parts, before = [], 0
     for one in analysis.critical_path:
         width = round(100 * one.time_ns / whole, _DECIMALS)
         again = f", {one.count} times" if one.count > 1 else ""
         parts.append(
             StripPart(
-                round(100 * at / whole, _DECIMALS),
+                round(100 * before / whole, _DECIMALS),
                 width,
                 one.kind,
                 f"{one.name} (rank {one.rank})" if width >= _LEAST_NAMED else "",
                 f"rank {one.rank}, {one.kind}: {one.name}, {duration(one.time_ns)}{again}, "
                 f"{percent(one.time_ns / whole)} of the path",
+                at(one.rank, one.longest),
             )
         )
-        at += one.time_ns
+        before += one.time_ns
     times = {
         kind: sum(one.time_ns for one in analysis.critical_path if one.kind == kind)
         for kind, _ in KINDS

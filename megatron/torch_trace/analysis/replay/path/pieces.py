@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.kernels.graph import TRANSFER, Graph
+from megatron.torch_trace.analysis.replay.kernels.graph import POINT, TRANSFER, Graph
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.path.critical_path import (
     COMMUNICATION,
@@ -20,6 +20,7 @@ from megatron.torch_trace.analysis.replay.path.critical_path import (
     Stretch,
 )
 from megatron.torch_trace.analysis.replay.path.piece_names import PieceNames
+from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _FEW_PIECES, _MOST_PIECES = 4, 24
@@ -38,6 +39,8 @@ class PathPiece:
         function: the Python function in which its longest segment was, where stacks are recorded.
         count: how many times the path comes through it; all of them are one piece where a step
             goes through more than can be read.
+        longest: its longest segment as it was recorded, in the trace of the rank; None where that
+            segment is of no work of the rank.
     """
 
     rank: int
@@ -46,6 +49,7 @@ class PathPiece:
     time_ns: int
     function: str | None = None
     count: int = 1
+    longest: Moment | None = None
 
 
 def pieces_of(found: KernelGraph, stretches: Sequence[Stretch]) -> tuple[PathPiece, ...]:
@@ -58,7 +62,11 @@ def pieces_of(found: KernelGraph, stretches: Sequence[Stretch]) -> tuple[PathPie
         pieces.append((PathPiece(rank, stretch.kind, name, stretch.end - stretch.start), stretch))
     pieces = _merged(pieces)
     pieces = _readable(pieces)
-    return tuple(_with_function(found.graph, piece, one, names) for piece, one in pieces)
+    ends = _ends_of_meetings(found)
+    return tuple(
+        replace(_with_function(found.graph, piece, one, names), longest=_moment(found, one, ends))
+        for piece, one in pieces
+    )
 
 
 def _names(
@@ -94,6 +102,24 @@ def _ends_of_meetings(found: KernelGraph) -> Ints:
     rows = np.flatnonzero(edges.kind == TRANSFER)
     ends[edges.source[rows]] = edges.target[rows]
     return ends
+
+
+def _moment(found: KernelGraph, one: Stretch, ends: Ints) -> Moment | None:
+    """Where a stretch is in the trace of its rank; None if it is of no work of that rank."""
+    nodes, rank = found.graph.nodes, found.ranks[one.rank]
+    length = one.end - one.start
+    if one.kind == CPU:
+        time = int(nodes.time[one.node]) - rank.shift
+        if int(nodes.kind[one.node]) == POINT:
+            return Moment(time, int(nodes.duration[one.node]) or length)
+        return Moment(time - length, length)
+    node = int(ends[one.node])
+    row = int(nodes.row[node])
+    if int(nodes.rank[node]) != one.rank or row < 0:
+        return None
+    work = rank.timeline.activity.gpu
+    start = int(work.start[row])
+    return Moment(start, int(work.end[row]) - start)
 
 
 _Piece = tuple[PathPiece, Stretch]

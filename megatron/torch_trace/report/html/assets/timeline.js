@@ -161,14 +161,17 @@
   });
   report.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
-    const element = event.target.closest("[data-start]");
-    if (!element || event.target !== element) return;
+    // The strip of the critical path has the focus for all of its parts.
+    const strip = event.target.matches(".strip") ? event.target : null;
+    const element = strip ? strip.querySelector(".chosen[data-start]") : event.target.closest("[data-start]");
+    if (!element || (!strip && event.target !== element)) return;
     visit(element);
     event.preventDefault();
   });
   // One stop of the Tab key for each table or row of blocks; arrows move inside.
   const groups = "tbody, .blocks, .columns, .slim";
   for (const element of document.querySelectorAll("[data-start]")) {
+    if (element.closest(".strip")) continue;
     const group = element.closest(groups);
     if (!element.closest(".tree")) element.tabIndex = group && group.querySelector("[data-start]") !== element ? -1 : 0;
     if (element.matches("i")) element.setAttribute("role", "button");
