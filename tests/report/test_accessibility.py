@@ -29,6 +29,7 @@ def pages(
         "report": render_html(tp2pp2),
         "spans": render_html(spans),
         "compare": compared,
+        "modules": render_comparison_page(compare(spans, spans), spans, spans, ("a", "b")),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text)

@@ -14,6 +14,11 @@ from megatron.torch_trace.analysis.compare.breakdown import (
 )
 from megatron.torch_trace.analysis.compare.configuration import Configuration, compare_configuration
 from megatron.torch_trace.analysis.compare.different_work import WorkAmount, different_work
+from megatron.torch_trace.analysis.compare.module_tree import (
+    ModuleDifference,
+    module_tree,
+    unknown_modules,
+)
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import (
     CommunicationDifference,
@@ -72,6 +77,8 @@ class Comparison:
         ranks: those that both have.
         communication, kernels, families, shapes, modules, module_classes, phases: rows by the size
             of the change, complete.
+        module_tree: modules once more, those that differ in numbers only as one.
+        unknown_modules: why there is no such tree although a side has modules, a sentence.
         stragglers: by lateness in B, then in A.
         straggler_before, straggler_after: the rank that a finding calls a straggler; None if none.
         appeared, vanished: findings of B that A has not, and the other way round.
@@ -92,6 +99,8 @@ class Comparison:
     shapes: tuple[WorkDifference, ...]
     modules: tuple[WorkDifference, ...]
     module_classes: tuple[WorkDifference, ...]
+    module_tree: tuple[ModuleDifference, ...]
+    unknown_modules: str | None
     phases: tuple[WorkDifference, ...]
     stragglers: tuple[Lateness, ...]
     straggler_before: int | None
@@ -138,6 +147,8 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
         shapes=work_rows(a, b, "shapes"),
         modules=module_rows(a, b, "modules"),
         module_classes=module_rows(a, b, "module_classes"),
+        module_tree=module_tree(a, b),
+        unknown_modules=unknown_modules(a, b),
         phases=phase_rows(a, b),
         stragglers=_stragglers(a, b),
         straggler_before=_straggler(a),

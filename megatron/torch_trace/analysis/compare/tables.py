@@ -78,7 +78,7 @@ def work_rows(a: Analysis, b: Analysis, table: str) -> tuple[WorkDifference, ...
             for shape in rank.shapes:
                 yield (shape.operator, shape.shape or ""), (shape.kernels, shape.time_ns)
 
-    found = _work(a, b, rows_of)
+    found = work_differences(a, b, rows_of)
     if table != "kernels":
         return found
     merged: dict[str, list[str]] = {}
@@ -95,7 +95,7 @@ def work_rows(a: Analysis, b: Analysis, table: str) -> tuple[WorkDifference, ...
 def module_rows(a: Analysis, b: Analysis, table: str) -> tuple[WorkDifference, ...]:
     """Modules by path, or classes of modules; time is forward, backward and recomputation."""
     by_class = table == "module_classes"
-    return _work(
+    return work_differences(
         a,
         b,
         lambda rank: (
@@ -110,16 +110,17 @@ def module_rows(a: Analysis, b: Analysis, table: str) -> tuple[WorkDifference, .
 
 def phase_rows(a: Analysis, b: Analysis) -> tuple[WorkDifference, ...]:
     """Phases of the training loop; time is the CPU's in them."""
-    return _work(
+    return work_differences(
         a, b, lambda rank: (((row.phase, ""), (row.calls, row.time_ns)) for row in rank.phases)
     )
 
 
-def _work(
+def work_differences(
     a: Analysis,
     b: Analysis,
     rows_of: Callable[[RankResult], Iterable[tuple[tuple[str, str], Amounts]]],
 ) -> tuple[WorkDifference, ...]:
+    """Rows by the size of the change; `rows_of` a rank are ((name, detail), amounts)."""
     sides = [_amounts(side, rows_of) for side in (a, b)]
     keys = list(dict.fromkeys([*sides[0], *sides[1]]))
     calls = [_difference(sides, key, 0) for key in keys]

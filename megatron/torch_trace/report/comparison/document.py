@@ -53,8 +53,10 @@ def comparison_document(
                 "phases",
                 "module_classes",
                 "modules",
+                "module_tree",
             )
         },
+        "unknown_modules": comparison.unknown_modules,
         "fail_if": [_verdict(one) for one in verdicts],
     }
 

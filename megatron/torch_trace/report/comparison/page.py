@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
 from megatron.torch_trace.report.comparison.answer import answer
+from megatron.torch_trace.report.comparison.module_changes import module_changes
 from megatron.torch_trace.report.comparison.sections import (
     configuration,
     configuration_sentence,
@@ -56,7 +57,7 @@ def render_comparison_page(
     with_prose = environment((_PACKAGE, "templates"))
     with_prose.filters["prose"] = prose
     page = with_prose.get_template("compare.html")
-    script = "".join(map(asset, ("report.js", "search.js", "markdown.js", "state.js")))
+    script = "".join(map(asset, ("report.js", "search.js", "markdown.js", "state.js", "tips.js")))
     tables = [
         configuration(comparison, top=_ROWS),
         *sections(comparison, top=_ROWS, ranks=_RANKS),
@@ -68,10 +69,12 @@ def render_comparison_page(
         bars=_bars(comparison),
         part_names=BREAKDOWN_NAMES,
         said=configuration_sentence(comparison),
+        modules=module_changes(comparison.module_tree),
+        unknown_modules=comparison.unknown_modules,
         appeared=comparison.appeared,
         vanished=comparison.vanished,
         sections=[("", [_for_page(one) for one in tables if one.rows])],
-        style=Markup(asset("colours.css") + asset("report.css") + own),
+        style=Markup(asset("colours.css") + asset("figures.css") + asset("report.css") + own),
         script=Markup(script),
         policy=policy([script], served=False),
     )
