@@ -179,6 +179,12 @@ def test_a_run_without_hang_records_is_told_which_flag_makes_them(tmp_path: Path
         hang(tmp_path)
 
 
+def test_a_run_with_the_flag_that_did_not_hang_is_not_told_to_set_it(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"arguments": {"torch_profile_on_hang": 300.0}}')
+    with pytest.raises(UsageError, match="none of its iterations took 300 s, or its ranks were"):
+        hang(tmp_path)
+
+
 def test_records_can_be_named_by_the_run_by_their_folder_and_by_themselves(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for rank in (0, 1, 3):

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.sources import absence, is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 from megatron.torch_trace.format.file_names import RUN_FILE
@@ -50,10 +52,11 @@ def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skip
                         skipped.append((one, str(error).removeprefix(f"{one}: ").rstrip(".")))
         else:
             raise UsageError(f"{path}: {absence(path)}.")
-    if not found and any(is_file(path / RUN_FILE) for path in map(Path, paths)):
+    runs = [path for path in map(Path, paths) if is_file(path / RUN_FILE)]
+    if not found and runs:
         raise UsageError(
-            f"{', '.join(map(str, paths))}: no rank of this run has left a hang record; start the "
-            "training with --torch-profile-on-hang SECONDS."
+            f"{', '.join(map(str, paths))}: no rank of this run has left a hang record; "
+            f"{_why_none(runs[0])}."
         )
     if not found:
         raise UsageError(
@@ -68,6 +71,17 @@ def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skip
                 "records of one hang."
             )
     return found, skipped
+
+
+def _why_none(run: Path) -> str:
+    """Why a run holds no hang record."""
+    arguments = None
+    with suppress(OSError, ValueError):
+        arguments = read_object(run / RUN_FILE).get("arguments")
+    limit = arguments.get("torch_profile_on_hang") if isinstance(arguments, dict) else None
+    if not isinstance(limit, (int, float)):
+        return "start the training with --torch-profile-on-hang SECONDS"
+    return f"none of its iterations took {limit:g} s, or its ranks were killed before that"
 
 
 def read_record(path: Path) -> FlightRecord:

@@ -12,12 +12,13 @@ from megatron.torch_trace.commands import options
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format import requests
-from megatron.torch_trace.format.file_names import RUN_FILE
+from megatron.torch_trace.format.file_names import METRICS_FILE, RUN_FILE
 from megatron.torch_trace.format.requests import Request
 from megatron.torch_trace.inspect.run_state import answer_of, refuse_all_but_a_folder
 from megatron.torch_trace.wording import counted, path_text, seconds, visible
 
 _POLL_SECONDS = 0.2
+_SILENT_SECONDS = 300.0
 
 
 @click.command("trigger", epilog=options.exit_status(s3="", s4=""))
@@ -84,7 +85,7 @@ def command(
         if time.monotonic() >= end:
             click.echo(
                 f"No answer after {seconds(wait)}: torch-trace status {path_text(run)} shows it "
-                "when there is one."
+                "when there is one." + _silence(Path(run))
             )
             return
         time.sleep(_POLL_SECONDS)
@@ -104,3 +105,14 @@ def _requests_of(run: Path) -> Path:
             "--torch-profile-trigger file."
         )
     return folder
+
+
+def _silence(run: Path) -> str:
+    """What to think of a run that has logged nothing for long."""
+    try:
+        silent = time.time() - (run / METRICS_FILE).stat().st_mtime
+    except OSError:
+        return ""
+    if silent < _SILENT_SECONDS:
+        return ""
+    return f" The run has logged nothing for {silent / 60:.0f} min: maybe the training has ended."
