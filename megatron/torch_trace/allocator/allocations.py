@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from megatron.torch_trace.allocator.snapshot import Action, Blocks, History, Snapshot, State
-from megatron.torch_trace.format.integer_arrays import Ints, ints
+from megatron.torch_trace.allocator.history.lifetimes import lifetimes_of
+from megatron.torch_trace.allocator.snapshot import Blocks, History, Snapshot, State
+from megatron.torch_trace.format.integer_arrays import Column, Ints, ints, narrow
 
 BEFORE = -1
 """As a begin: it was there when the history began."""
@@ -20,33 +22,65 @@ _ROUND = 512
 class Allocations:
     """Memory that was in use at some time of the history of one device.
 
+    First those that the history begins, then those that it only ends, then blocks of the snapshot
+    that it does not tell of.
+
     Args:
         size: bytes that it takes: the block's, where that is still there; else as the allocator
             rounds what was asked for, to 512.
-        requested: bytes that were asked for.
         begin: entry of the history that allocated it, BEFORE if that is not in the history.
         end: entry that asked to free it; the length of the history if it was never freed.
         stack: who allocated it; 0 where that is unknown.
-        freed_by: stack that freed it; 0 where it was not, or unknown.
-        stream: raw handle of its stream.
-        address: where it is.
+        history: of the device.
+        old: the blocks that the history does not tell of.
     """
 
-    size: Ints
-    requested: Ints
-    begin: Ints
-    end: Ints
-    stack: Ints
-    freed_by: Ints
-    stream: Ints
-    address: Ints
+    size: Column
+    begin: Column
+    end: Column
+    stack: Column
+    history: History
+    old: Blocks
 
     def __len__(self) -> int:
         return len(self.size)
 
+    @property
+    def address(self) -> Ints:
+        """Where each one is."""
+        return ints(np.concatenate([self.history.address[self._entries], self.old.address]))
+
+    @property
+    def requested(self) -> Ints:
+        """Bytes that were asked for."""
+        return ints(np.concatenate([self.history.size[self._entries], self.old.requested]))
+
+    @property
+    def freed_by(self) -> Column:
+        """Stacks that freed them; 0 where a block was not freed, or by whom is unknown."""
+        end = self.end[: len(self) - len(self.old.address)]
+        found = np.zeros(len(self), dtype=self.history.stack.dtype)
+        freed = np.flatnonzero(end < len(self.history))
+        found[freed] = self.history.stack[end[freed]]
+        return found
+
+    @property
+    def _entries(self) -> Column:
+        """The entries that tell of them: their begin, else their end."""
+        told = len(self) - len(self.old.address)
+        begin, end = self.begin[:told], self.end[:told]
+        return np.where(begin == BEFORE, end, begin)
+
     def alive(self, entry: int) -> Ints:
         """Rows that are in use right after an entry of the history."""
         return ints(np.flatnonzero((self.begin <= entry) & (self.end > entry)))
+
+
+def no_allocations() -> Allocations:
+    """Those of an empty history."""
+    nothing = np.zeros(0, dtype=np.int64)
+    history, blocks = History(*([nothing] * 7)), Blocks(*([nothing] * 6))
+    return Allocations(nothing, nothing, nothing, nothing, history, blocks)
 
 
 def of_device(history: History, device: int) -> History:
@@ -54,9 +88,13 @@ def of_device(history: History, device: int) -> History:
     mine = history.device == device
     if mine.all():
         return history
+    first, count = int(mine.argmax()), int(np.count_nonzero(mine))
+    # A snapshot has the entries of one device after those of another.
+    whole = bool(mine[first : first + count].all())
+    rows: slice | npt.NDArray[np.bool_] = slice(first, first + count) if whole else mine
     return History(
         *(
-            ints(column[mine])
+            column[rows]
             for column in (
                 history.device,
                 history.action,
@@ -79,63 +117,37 @@ def allocations_of(snapshot: Snapshot, history: History, device: int) -> Allocat
         device: index.
     """
     blocks = _blocks_in_use(snapshot, device)
-    rows = np.flatnonzero(
-        (history.action == Action.ALLOC) | (history.action == Action.FREE_REQUESTED)
-    )
-    # By address and in order of time, what follows a begin is its end.
-    order = rows[np.lexsort((rows, history.address[rows]))]
-    begins = history.action[order] == Action.ALLOC
-    same = np.zeros(len(order), dtype=bool)
-    same[:-1] = history.address[order[:-1]] == history.address[order[1:]]
-    ended = np.zeros(len(order), dtype=bool)
-    ended[:-1] = begins[:-1] & same[:-1] & ~begins[1:]
-    follower = np.append(order[1:], 0)
-    began = order[begins]
-    end = np.where(ended[begins], follower[begins], len(history))
-    freed_by = np.where(ended[begins], history.stack[follower[begins]], 0)
-    # A free whose begin is not in the history: before it, the address held something.
-    preceded = np.zeros(len(order), dtype=bool)
-    preceded[1:] = ended[:-1]
-    orphans = order[~begins & ~preceded]
+    found, count = lifetimes_of(history), len(history)
+    began, orphans = found.begin, found.orphans
     # A block whose begin is not in the history.
-    known = history.address[began[end == len(history)]]
-    old = np.flatnonzero(~np.isin(blocks.address, known))
-    size = _rounded(history.size)
-    still = _block_sizes(blocks, history.address[began], end == len(history), size[began])
-    count = len(old)
+    unfreed = np.flatnonzero(found.end == count)
+    known = history.address[began[unfreed]]
+    old = _rows(blocks, np.flatnonzero(~np.isin(blocks.address, known)))
+    size = _rounded(history.size[began])
+    size[unfreed] = _block_sizes(blocks, ints(known), size[unfreed])
+    before = np.full(len(orphans) + len(old.address), BEFORE, dtype=began.dtype)
+    unknown = np.zeros(len(orphans), dtype=history.stack.dtype)
+    after = np.full(len(old.address), count, dtype=began.dtype)
     return Allocations(
-        size=ints(np.concatenate([still, size[orphans], blocks.size[old]])),
-        requested=ints(
-            np.concatenate([history.size[began], history.size[orphans], blocks.requested[old]])
-        ),
-        begin=ints(np.concatenate([began, np.full(len(orphans) + count, BEFORE)])),
-        end=ints(np.concatenate([end, orphans, np.full(count, len(history))])),
-        stack=ints(
-            np.concatenate([history.stack[began], np.zeros(len(orphans)), blocks.stack[old]])
-        ),
-        freed_by=ints(np.concatenate([freed_by, history.stack[orphans], np.zeros(count)])),
-        stream=ints(
-            np.concatenate(
-                [
-                    history.stream[began],
-                    history.stream[orphans],
-                    snapshot.segments.stream[blocks.segment[old]],
-                ]
-            )
-        ),
-        address=ints(
-            np.concatenate([history.address[began], history.address[orphans], blocks.address[old]])
-        ),
+        size=narrow(ints(np.concatenate([size, _rounded(history.size[orphans]), old.size]))),
+        begin=np.concatenate([began, before]),
+        end=np.concatenate([found.end, orphans, after]),
+        stack=np.concatenate([history.stack[began], unknown, old.stack.astype(unknown.dtype)]),
+        history=history,
+        old=old,
     )
 
 
 def _blocks_in_use(snapshot: Snapshot, device: int) -> Blocks:
     blocks = snapshot.blocks
     mine = snapshot.segments.device[blocks.segment] == device
-    mine &= blocks.state == State.ALLOCATED
+    return _rows(blocks, np.flatnonzero(mine & (blocks.state == State.ALLOCATED)))
+
+
+def _rows(blocks: Blocks, rows: Ints) -> Blocks:
     return Blocks(
         *(
-            ints(column[mine])
+            ints(column[rows])
             for column in (
                 blocks.segment,
                 blocks.address,
@@ -148,16 +160,15 @@ def _blocks_in_use(snapshot: Snapshot, device: int) -> Blocks:
     )
 
 
-def _rounded(size: Ints) -> Ints:
-    return ints(-(-size // _ROUND) * _ROUND)
+def _rounded(size: Column) -> Ints:
+    return ints(-(-size.astype(np.int64) // _ROUND) * _ROUND)
 
 
-def _block_sizes(blocks: Blocks, addresses: Ints, still_there: Ints, sizes: Ints) -> Ints:
-    """Sizes of allocations; of those that are still there the size of their block."""
+def _block_sizes(blocks: Blocks, addresses: Ints, sizes: Ints) -> Ints:
+    """Sizes of allocations that were not freed: those of their blocks, where there are such."""
     if not len(blocks.address):
         return sizes
     order = np.argsort(blocks.address)
     found = np.minimum(np.searchsorted(blocks.address[order], addresses), len(order) - 1)
     row = order[found]
-    here = still_there & (blocks.address[row] == addresses)
-    return ints(np.where(here, blocks.size[row], sizes))
+    return ints(np.where(blocks.address[row] == addresses, blocks.size[row], sizes))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.allocator.categories import Category
@@ -75,6 +75,10 @@ class MemoryAnswer:
     def cuda_allocations(self) -> int:
         """How often the allocator asked CUDA for memory in the history."""
         return self.cuda.asked
+
+    def without_history(self) -> MemoryAnswer:
+        """The same in little memory: the arrays of `usage` are empty."""
+        return replace(self, usage=self.usage.peak_alone())
 
     @property
     def at_peak(self) -> Held:
@@ -158,7 +162,7 @@ def _answer(memory: DeviceMemory) -> MemoryAnswer:
         device=memory.device,
         peak_bytes=usage.peak_bytes,
         peak_time=usage.peak_time,
-        peak_reserved=int(usage.reserved.max()),
+        peak_reserved=usage.peak_reserved,
         categories=at_peak.categories,
         holders=at_peak.holders,
         at_end=at_end,
@@ -166,7 +170,7 @@ def _answer(memory: DeviceMemory) -> MemoryAnswer:
         growth=growth_of(snapshot, history, allocations),
         out_of_memory=failures_of(snapshot, history, memory.device),
         entries=len(history),
-        seconds=(history.time[-1] - history.time[0]) / 1e9 if len(history) else 0.0,
+        seconds=(int(history.time[-1]) - int(history.time[0])) / 1e9 if len(history) else 0.0,
         cuda=cuda_requests(snapshot, history),
         usage=usage,
         cut_short=snapshot.cut_short,

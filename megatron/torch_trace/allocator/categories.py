@@ -14,7 +14,7 @@ import numpy as np
 
 from megatron.torch_trace.allocator.allocations import BEFORE, Allocations
 from megatron.torch_trace.allocator.stack_table import StackTable
-from megatron.torch_trace.format.integer_arrays import Ints, ints
+from megatron.torch_trace.format.integer_arrays import Column
 
 
 class Category(Enum):
@@ -35,6 +35,8 @@ class Category(Enum):
 
 
 CATEGORIES = tuple(Category)
+_PIECE = 1 << 19
+"""Allocations that are looked at at once."""
 
 _COMMUNICATES = (
     "torch/distributed/",
@@ -67,7 +69,7 @@ _RUNS_BACKWARD = (" backward", "autograd::Engine", "autograd::engine", "backward
 _RUNS_FORWARD = (" forward", " forward_step", " call", " __call__", "forward micro-batch")
 
 
-def categories_of(allocations: Allocations, stacks: StackTable, entries: int) -> Ints:
+def categories_of(allocations: Allocations, stacks: StackTable, entries: int) -> Column:
     """A category for every allocation, as its position in `CATEGORIES`.
 
     Args:
@@ -75,17 +77,23 @@ def categories_of(allocations: Allocations, stacks: StackTable, entries: int) ->
         stacks: of the snapshot.
         entries: length of the device's history.
     """
-    kept = (allocations.end >= entries).astype(np.int64)
-    old = (allocations.begin == BEFORE).astype(np.int64)
-    keys = np.stack([allocations.stack, allocations.freed_by, kept, old])
-    unique, index = np.unique(keys, axis=1, return_inverse=True)
-    found = [
-        CATEGORIES.index(
-            _category(stacks.stacks[stack], stacks.stacks[freed], kept=bool(stays), old=bool(was))
-        )
-        for stack, freed, stays, was in unique.T
-    ]
-    return ints(np.array(found, dtype=np.int64)[index.reshape(-1)])
+    freed_by = allocations.freed_by
+    found = np.zeros(len(allocations), dtype=np.int8)
+    for start in range(0, len(found), _PIECE):
+        piece = slice(start, start + _PIECE)
+        kept = allocations.end[piece] >= entries
+        old = allocations.begin[piece] == BEFORE
+        keys = allocations.stack[piece].astype(np.int64) * len(stacks.stacks) + freed_by[piece]
+        unique, index = np.unique(keys * 4 + kept * 2 + old, return_inverse=True)
+        numbers = [_of_key(key, stacks.stacks) for key in unique.tolist()]
+        found[piece] = np.array(numbers, dtype=np.int8)[index.reshape(-1)]
+    return found
+
+
+def _of_key(key: int, stacks: Sequence[Sequence[str]]) -> int:
+    stack, freed_by = divmod(key >> 2, len(stacks))
+    category = _category(stacks[stack], stacks[freed_by], kept=bool(key & 2), old=bool(key & 1))
+    return CATEGORIES.index(category)
 
 
 def _category(stack: Sequence[str], freed_by: Sequence[str], *, kept: bool, old: bool) -> Category:

@@ -10,7 +10,7 @@ from megatron.torch_trace.allocator.categories import categories_of
 from megatron.torch_trace.allocator.owners import Owners, owners_beside, with_owners
 from megatron.torch_trace.allocator.snapshot import History, Snapshot
 from megatron.torch_trace.allocator.usage import Usage, usage_of
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class DeviceMemory:
     device: int
     history: History
     allocations: Allocations
-    categories: Ints
+    categories: Column
     usage: Usage
     weight_bytes: frozenset[int] = frozenset()
 

@@ -9,7 +9,7 @@ from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.holders import Holder, by_category, holders_of
 from megatron.torch_trace.allocator.stack_table import StackTable
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Column, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Held:
     holders: tuple[Holder, ...]
 
 
-def held_by(allocations: Allocations, categories: Ints, stacks: StackTable, rows: Ints) -> Held:
+def held_by(allocations: Allocations, categories: Column, stacks: StackTable, rows: Ints) -> Held:
     """What the allocations in `rows` hold."""
     return Held(
         int(allocations.size[rows].sum()),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import Stack, StackTable, is_python, shortened
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Column, Ints
 
 _OF_TORCH = ("/torch/", "torch/nn/", "torchinductor")
 _OF_ALL_MODULES = (*_OF_TORCH, "core/tensor_parallel/layers.py", "core/utils.py", "core/fusions/")
@@ -41,7 +41,7 @@ class Holder:
 
 
 def holders_of(
-    allocations: Allocations, categories: Ints, stacks: StackTable, rows: Ints
+    allocations: Allocations, categories: Column, stacks: StackTable, rows: Ints
 ) -> tuple[Holder, ...]:
     """Holders of the allocations in `rows`, the largest first."""
     found: dict[tuple[int, Stack], list[int]] = defaultdict(lambda: [0, 0])
@@ -60,7 +60,7 @@ def holders_of(
     return tuple(sorted(holders, key=lambda one: (-one.size, one.stack)))
 
 
-def by_category(allocations: Allocations, categories: Ints, rows: Ints) -> dict[Category, int]:
+def by_category(allocations: Allocations, categories: Column, rows: Ints) -> dict[Category, int]:
     """Bytes of the allocations in `rows` by category, in the order of `Category`."""
     totals = dict.fromkeys(CATEGORIES, 0)
     for number, category in enumerate(CATEGORIES):

@@ -22,7 +22,7 @@ import numpy as np
 from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import UNKNOWN_STACK, StackTable
-from megatron.torch_trace.format.integer_arrays import Ints, ints
+from megatron.torch_trace.format.integer_arrays import Column
 
 GLOBAL_BUFFER = "Megatron's global memory buffer"
 """The name of an owner: one buffer for what layers need for a moment, as large as a micro-batch."""
@@ -70,13 +70,13 @@ def owners_beside(snapshot: Path) -> Owners:
 
 def with_owners(
     allocations: Allocations,
-    categories: Ints,
+    categories: Column,
     stacks: StackTable,
     owners: Sequence[Owner],
     *,
     device: int,
     entries: int,
-) -> tuple[Allocations, Ints]:
+) -> tuple[Allocations, Column]:
     """What is in use at the end of the history and has an owner is what the owner says.
 
     Args:
@@ -95,24 +95,22 @@ def with_owners(
         return allocations, categories
     start = np.array([one.address for one in mine], dtype=np.int64)
     end = start + np.array([one.bytes for one in mine], dtype=np.int64)
-    index = np.searchsorted(start, allocations.address, side="right") - 1
-    owned = (index >= 0) & (allocations.end >= entries)
+    left = np.flatnonzero(allocations.end >= entries)
+    address, size = allocations.address[left], allocations.size[left]
+    index = np.searchsorted(start, address, side="right") - 1
     # An allocation belongs to whom its first byte belongs to, or to the first owner inside of it.
-    owned &= allocations.address < end[np.maximum(index, 0)]
-    inside = np.minimum(np.searchsorted(start, allocations.address, side="left"), len(mine) - 1)
-    holds = (start[inside] >= allocations.address) & (
-        start[inside] < allocations.address + allocations.size
-    )
-    holds &= allocations.end >= entries
-    index = np.where(owned, index, inside)
-    owned |= holds
-    numbers = np.array([_category(one) for one in mine], dtype=np.int64)
+    owned = (index >= 0) & (address < end[np.maximum(index, 0)])
+    inside = np.minimum(np.searchsorted(start, address, side="left"), len(mine) - 1)
+    holds = (start[inside] >= address) & (start[inside] < address + size)
+    index = np.where(owned, index, inside)[owned | holds]
+    rows = left[owned | holds]
+    numbers = np.array([_category(one) for one in mine], dtype=categories.dtype)
     names = np.array([stacks.number_of((one.name,) if one.name else ()) for one in mine])
-    rows = owned & (allocations.stack == UNKNOWN_STACK)
-    return (
-        replace(allocations, stack=ints(np.where(rows, names[index], allocations.stack))),
-        ints(np.where(owned, numbers[index], categories)),
-    )
+    categories, stack = categories.copy(), allocations.stack.copy()
+    categories[rows] = numbers[index]
+    nameless = stack[rows] == UNKNOWN_STACK
+    stack[rows[nameless]] = names[index[nameless]]
+    return replace(allocations, stack=stack), categories
 
 
 def _category(owner: Owner) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.allocator.stack_table import StackTable
-from megatron.torch_trace.format.integer_arrays import Ints
+from megatron.torch_trace.format.integer_arrays import Column, Ints, distinct
 
 
 class Action(IntEnum):
@@ -43,6 +43,8 @@ class State(IntEnum):
 class History:
     """What the allocator did, oldest first; all arrays have one entry for each action.
 
+    Histories have millions of entries: numbers take as few bytes as they need.
+
     Args:
         device: index of the device.
         action: `Action`.
@@ -53,13 +55,13 @@ class History:
         stack: number of the stack in `Snapshot.stacks`.
     """
 
-    device: Ints
-    action: Ints
-    address: Ints
-    size: Ints
-    stream: Ints
-    time: Ints
-    stack: Ints
+    device: Column
+    action: Column
+    address: Column
+    size: Column
+    stream: Column
+    time: Column
+    stack: Column
 
     def __len__(self) -> int:
         return len(self.action)
@@ -150,4 +152,5 @@ class Snapshot:
     @property
     def devices(self) -> tuple[int, ...]:
         """Devices on which there is something."""
-        return tuple(sorted({*map(int, self.segments.device), *map(int, self.history.device)}))
+        both = (self.segments.device, self.history.device)
+        return tuple(sorted({number for one in both for number in distinct(one).tolist()}))

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from megatron.torch_trace.allocator.history.entries import Entries, int_of, text_of, time_of
 from megatron.torch_trace.allocator.snapshot import (
-    Action,
     Annotation,
     Blocks,
     History,
@@ -24,9 +24,9 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.integer_arrays import Ints
 from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
 from megatron.torch_trace.pickles.plain_pickle import PlainPickle
+from megatron.torch_trace.pickles.rows import Rows
 from megatron.torch_trace.reader.bytestream import ByteStream
 
-_ACTIONS = {one.name.lower(): int(one) for one in Action}
 _STATES = {
     "active_allocated": State.ALLOCATED,
     "active_pending_free": State.PENDING_FREE,
@@ -47,7 +47,7 @@ def read_snapshot(path: Path, on_read: Callable[[int], None] | None = None) -> S
     """
     stream = ByteStream(path, on_read)
     reading = _Reading()
-    pickle = PlainPickle(stream, reading.take)
+    pickle = PlainPickle(stream, reading.take, as_rows=True)
     try:
         root = pickle.value()
     except NotPlainError as error:
@@ -114,45 +114,34 @@ class _Reading:
     def __init__(self) -> None:
         self.stacks = StackTable()
         self.odd = 0
-        self._traces: list[tuple[list[Any], _Columns]] = []
+        self._traces: list[tuple[list[Any], Entries]] = []
 
     def take(self, into: list[Any], items: list[Any]) -> bool:
         """Entries of a history, as they are read."""
         first = items[0] if items else None
-        if not isinstance(first, dict) or "action" not in first:
+        if not isinstance(first, (dict, Rows)) or "action" not in first:
             return False
-        columns = next((held for trace, held in self._traces if trace is into), None)
-        if columns is None:
-            columns = _Columns(6)
-            self._traces.append((into, columns))
+        entries = next((held for trace, held in self._traces if trace is into), None)
+        if entries is None:
+            entries = Entries(self.stacks)
+            self._traces.append((into, entries))
         for one in items:
-            self._entry(columns, one)
+            if isinstance(one, Rows):
+                entries.add_rows(one)
+            else:
+                entries.add(one)
         return True
-
-    def _entry(self, columns: _Columns, one: Any) -> None:
-        try:
-            action = _ACTIONS.get(_text(one["action"]), int(Action.OTHER))
-            address = one.get("device_free", one.get("addr", 0))
-            columns.add(
-                action,
-                _int(address),
-                _int(one.get("size", 0)),
-                _int(one.get("stream", 0)),
-                _time(one),
-                self.stacks.number(one.get("frames")),
-            )
-        except (TypeError, KeyError, AttributeError, OverflowError):
-            self.odd += 1
 
     def history(self, traces: Any) -> History:
         """All devices' entries: torch keeps one list for each."""
         found = traces if isinstance(traces, (list, tuple)) else ()
         of = {id(trace): number for number, trace in enumerate(found)}
         parts = []
-        for index, (trace, columns) in enumerate(self._traces):
-            arrays = columns.arrays()
-            device = np.full(len(arrays[0]), of.get(id(trace), index), dtype=np.int64)
-            parts.append([device, *arrays])
+        for index, (trace, entries) in enumerate(self._traces):
+            self.odd += entries.odd
+            number = of.get(id(trace), index)
+            device = np.broadcast_to(np.array(number, np.min_scalar_type(number)), len(entries))
+            parts.append([device, *entries.columns()])
         if not parts:
             return History(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
         if len(parts) == 1:
@@ -166,12 +155,12 @@ class _Reading:
         row = 0
         for one in found:
             try:
-                pool = tuple(map(_int, one.get("segment_pool_id", (0, 0))))
+                pool = tuple(map(int_of, one.get("segment_pool_id", (0, 0))))
                 segments.add(
-                    _int(one.get("device", 0)),
-                    _int(one.get("address", 0)),
-                    _int(one["total_size"]),
-                    _int(one.get("stream", 0)),
+                    int_of(one.get("device", 0)),
+                    int_of(one.get("address", 0)),
+                    int_of(one["total_size"]),
+                    int_of(one.get("stream", 0)),
                     int(one.get("segment_type") == "small"),
                     pools.setdefault(pool, len(pools)),
                     int(bool(one.get("is_expandable"))),
@@ -179,22 +168,22 @@ class _Reading:
             except (TypeError, KeyError, OverflowError):
                 self.odd += 1
                 continue
-            self._blocks(blocks, row, _int(one.get("address", 0)), _dicts(one.get("blocks")))
+            self._blocks(blocks, row, int_of(one.get("address", 0)), _dicts(one.get("blocks")))
             row += 1
         return Segments(*segments.arrays()), Blocks(*blocks.arrays())
 
     def _blocks(self, into: _Columns, row: int, at: int, found: list[dict[str, Any]]) -> None:
         for one in found:
             try:
-                size = _int(one["size"])
+                size = int_of(one["size"])
                 frames, requested = one.get("frames"), one.get("requested_size", size)
                 # Before torch 2.1 what a block is for stands in its history.
                 for past in _dicts(one.get("history"))[:1]:
                     frames = frames or past.get("frames")
                     requested = past.get("real_size", requested)
-                state = _STATES.get(_text(one.get("state", "")), State.ALLOCATED)
-                start = _int(one.get("address", at))
-                into.add(row, start, size, _int(requested), state, self.stacks.number(frames))
+                state = _STATES.get(text_of(one.get("state", "")), State.ALLOCATED)
+                start = int_of(one.get("address", at))
+                into.add(row, start, size, int_of(requested), state, self.stacks.number(frames))
                 at = start + size
             except (TypeError, KeyError, OverflowError):
                 self.odd += 1
@@ -206,8 +195,8 @@ def _annotations(reading: _Reading, found: list[dict[str, Any]]) -> Iterator[Ann
     ranges = []
     for one in found:
         try:
-            name, device = _text(one.get("name", "")), _int(one.get("device", 0))
-            time = _time(one)
+            name, device = text_of(one.get("name", "")), int_of(one.get("device", 0))
+            time = time_of(one)
         except (TypeError, OverflowError):
             reading.odd += 1
             continue
@@ -227,24 +216,3 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _settings(value: Any) -> dict[str, Any]:
     return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    # Nothing but a text is ever looked up or printed: of a stranger's value both may take for ever.
-    if type(value) is not str:
-        raise TypeError
-    return value
-
-
-def _time(one: dict[str, Any]) -> int:
-    """ns since 1970, as long as 64 bits hold them."""
-    time = 1000 * _int(one.get("time_us", 0))
-    if abs(time) >= 1 << 63:
-        raise OverflowError
-    return time
-
-
-def _int(value: Any) -> int:
-    if not isinstance(value, int):
-        raise TypeError
-    return value if value < 1 << 63 else value - (1 << 64)

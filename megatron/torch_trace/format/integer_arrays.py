@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Column = npt.NDArray[np.integer[Any]]
+"""The same numbers in as few bytes as they need; what is computed of them is `Ints`."""
 
 
 def ints(values: npt.ArrayLike) -> Ints:
@@ -22,3 +24,10 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     first = np.ones(len(ordered), dtype=bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+def narrow(values: Ints) -> Column:
+    """The same numbers in four bytes each, if these suffice."""
+    if len(values) and (values.max() >= 1 << 31 or values.min() < -(1 << 31)):
+        return values
+    return values.astype(np.int32)

@@ -7,6 +7,7 @@ The codes are those of Python's pickletools (PEP 307, PEP 3154, PEP 574).
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 PROTO, STOP, FRAME = 0x80, 0x2E, 0x95
 MARK, POP, POP_MARK, DUP = 0x28, 0x30, 0x31, 0x32
@@ -27,6 +28,18 @@ CALLS_OF_PLAIN_DATA = {
     ("torch.jit._pickle", "build_boollist"),
 }
 """What torch's C++ writes around a list or a dictionary: the first argument is the value itself."""
+
+
+TEXTS = {SHORT_BINUNICODE: 1, BINUNICODE: 4, BINUNICODE8: 8}
+BYTES = {SHORT_BINBYTES: 1, BINBYTES: 4}
+NUMBERS = {BININT: (4, True), BININT1: (1, False), BININT2: (2, False)}
+CONSTANTS: dict[int, Any] = {
+    NONE: None,
+    NEWTRUE: True,
+    NEWFALSE: False,
+    EMPTY_TUPLE: (),
+}
+SMALL_TUPLES = {TUPLE1: 1, TUPLE2: 2, TUPLE3: 3}
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from megatron.torch_trace.pickles import pickle_codes as code
+from megatron.torch_trace.pickles.memo import Memo
 from megatron.torch_trace.pickles.pickle_bytes import (
     CODES_AT_ONCE,
     END,
@@ -22,6 +23,7 @@ from megatron.torch_trace.pickles.pickle_bytes import (
     NotPlainError,
     PickleBytes,
 )
+from megatron.torch_trace.pickles.rows import RowReader
 
 _REFERENCES = re.compile(rb"\x94\(((?:h.|j.{4}){1,999})e", re.DOTALL)
 """What follows the code of an empty list that is filled with things that came before. Python fills
@@ -38,18 +40,23 @@ class PlainPickle:
         pieces: its bytes.
         take: gets a list and what the pickle appends to it; True: it has taken the items, which are
             then neither appended nor kept.
+        as_rows: once it has taken items of a list, dictionaries that follow in this list may come
+            as `Rows`, many in one.
 
     Attributes:
         cut_short: the bytes ended before the pickle did; the value holds what was whole.
     """
 
-    def __init__(self, pieces: Iterable[bytes], take: Taker) -> None:
+    def __init__(self, pieces: Iterable[bytes], take: Taker, *, as_rows: bool = False) -> None:
         self.cut_short = False
         self._bytes = PickleBytes(pieces)
         self._take = take
         self._stack: list[Any] = []
         self._marks: list[tuple[int, int]] = []
-        self._memo: list[Any] = []
+        self._memo = Memo()
+        self._rows = RowReader(self._memo)
+        self._as_rows = as_rows
+        self._taken: Any = None
         self._runs: dict[bytes, tuple[Any, ...]] = {}
 
     def value(self) -> Any:
@@ -77,16 +84,17 @@ class PlainPickle:
 
     def _read(self) -> None:
         source, stack, memo, marks = self._bytes, self._stack, self._memo, self._marks
+        thing = memo.__getitem__
         while True:
             source.fill()
             ready, at = source.ready, source.at
             for _ in range(CODES_AT_ONCE):
                 op = ready[at]
                 if op == code.BINGET:
-                    stack.append(memo[ready[at + 1]])
+                    stack.append(thing(ready[at + 1]))
                     at += 2
                 elif op == code.LONG_BINGET:
-                    stack.append(memo[int.from_bytes(ready[at + 1 : at + 5], "little")])
+                    stack.append(thing(int.from_bytes(ready[at + 1 : at + 5], "little")))
                     at += 5
                 elif op == code.MEMOIZE:
                     memo.append(stack[-1])
@@ -119,14 +127,17 @@ class PlainPickle:
             if not self._known_list():
                 stack.append([])
         elif op == code.EMPTY_DICT:
-            stack.append({})
+            if not self._known_rows():
+                stack.append({})
         elif op == code.SETITEMS or op == code.APPENDS:
             self._fill(op)
-        elif op in _NUMBERS:
-            size, signed = _NUMBERS[op]
+        elif op in code.NUMBERS:
+            size, signed = code.NUMBERS[op]
             stack.append(int.from_bytes(self._bytes.take(size), "little", signed=signed))
-        elif op in _TEXTS:
-            stack.append(self._bytes.take(self._bytes.number(_TEXTS[op])).decode(errors="replace"))
+        elif op in code.TEXTS:
+            stack.append(
+                self._bytes.take(self._bytes.number(code.TEXTS[op])).decode(errors="replace")
+            )
         else:
             self._rare(op)
 
@@ -136,10 +147,10 @@ class PlainPickle:
             if self._bytes.at > self._bytes.end + 1:  # the last value is of the padding
                 stack.pop()
             raise CutShortError
-        if op in _CONSTANTS:
-            stack.append(_CONSTANTS[op])
-        elif op in _SMALL_TUPLES:
-            count = _SMALL_TUPLES[op]
+        if op in code.CONSTANTS:
+            stack.append(code.CONSTANTS[op])
+        elif op in code.SMALL_TUPLES:
+            count = code.SMALL_TUPLES[op]
             items = tuple(stack[len(stack) - count :])
             del stack[len(stack) - count :]
             stack.append(items)
@@ -155,8 +166,8 @@ class PlainPickle:
             stack.append(struct.unpack(">d", self._bytes.take(8))[0])
         elif op in (code.BINPUT, code.LONG_BINPUT):
             self._put(self._bytes.number(1 if op == code.BINPUT else 4))
-        elif op in _BYTES:
-            stack.append(self._bytes.take(self._bytes.number(_BYTES[op])))
+        elif op in code.BYTES:
+            stack.append(self._bytes.take(self._bytes.number(code.BYTES[op])))
         elif op == code.PROTO:
             self._bytes.take(1)
         elif op == code.FRAME:
@@ -188,8 +199,24 @@ class PlainPickle:
             indices = (one[0] or one[1] for one in _REFERENCE.findall(run))
             items = tuple(self._memo[int.from_bytes(index, "little")] for index in indices)
             self._runs[run] = items
+        self._bytes.fill()
         self._memo.append(items)
         self._stack.append(items)
+        return True
+
+    def _known_rows(self) -> bool:
+        """Whether items of a list that is taken begin here; then they are read as rows."""
+        if self._taken is None or not self._marks:
+            return False
+        below = self._marks[-1][0] - 1
+        if below < 0 or self._stack[below] is not self._taken:
+            return False
+        rows, end = self._rows.read(self._bytes.ready, self._bytes.at - 1)
+        if rows is None:
+            return False
+        self._bytes.at = end
+        self._bytes.fill()
+        self._stack.append(rows)
         return True
 
     def _since_mark(self) -> tuple[list[Any], int]:
@@ -212,16 +239,14 @@ class PlainPickle:
         if not self._take(into, items):
             into.extend(items)
             return
+        self._taken = into if self._as_rows else None
         # Nothing refers to them later; remembered, they would stay.
-        memo = self._memo
-        for index in range(max(memorised, 0), len(memo)):
-            if type(memo[index]) is dict and "frames" in memo[index]:
-                memo[index] = None
+        self._memo.let_go(memorised, "frames")
 
     def _put(self, index: int) -> None:
         if index > len(self._memo):
             raise NotPlainError(f"remembers number {index:,} after {len(self._memo):,}")
-        self._memo[index : index + 1] = [self._stack[-1]]
+        self._memo.put(index, self._stack[-1])
 
     def _named_call(self) -> Any:
         names = []
@@ -269,15 +294,3 @@ def _refuse_deep(keys: list[Any]) -> None:
 
 def _is_flat(value: tuple[Any, ...]) -> bool:
     return tuple not in map(type, value)
-
-
-_TEXTS = {code.SHORT_BINUNICODE: 1, code.BINUNICODE: 4, code.BINUNICODE8: 8}
-_BYTES = {code.SHORT_BINBYTES: 1, code.BINBYTES: 4}
-_NUMBERS = {code.BININT: (4, True), code.BININT1: (1, False), code.BININT2: (2, False)}
-_CONSTANTS: dict[int, Any] = {
-    code.NONE: None,
-    code.NEWTRUE: True,
-    code.NEWFALSE: False,
-    code.EMPTY_TUPLE: (),
-}
-_SMALL_TUPLES = {code.TUPLE1: 1, code.TUPLE2: 2, code.TUPLE3: 3}

@@ -14,8 +14,6 @@ from megatron.torch_trace.allocator.growth import step_bounds
 from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.allocator.stack_table import Stack, shortened
 
-_GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-_ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _BY_USER = "empty_cache"
 
 
@@ -50,14 +48,14 @@ def cuda_requests(snapshot: Snapshot, history: History) -> CudaRequests:
         snapshot: its steps and stacks.
         history: of this device alone.
     """
-    asked = history.action == Action.SEGMENT_ALLOC
+    asked = np.flatnonzero(history.action == Action.SEGMENT_ALLOC)
     start, marked = _steady_from(snapshot, history)
     end = int(history.time[-1]) if len(history) else 0
     rows, given_back = _retries(snapshot, history)
     stack = snapshot.stacks.python(int(history.stack[rows[-1]])) if rows else ()
     return CudaRequests(
-        asked=int(asked.sum()),
-        steady=int((asked & (history.time >= start)).sum()) if end > start else 0,
+        asked=len(asked),
+        steady=int((history.time[asked] >= start).sum()) if end > start else 0,
         marked=marked,
         steady_seconds=(end - start) / 1e9 if end > start else 0.0,
         retries=len(rows),
@@ -83,8 +81,9 @@ def _retries(snapshot: Snapshot, history: History) -> tuple[list[int], int]:
     """
     if not snapshot.has_blocks:
         return [], 0
-    gives = np.isin(history.action, _GIVES_BACK)
-    asks = np.flatnonzero(np.isin(history.action, _ASKS))
+    action = history.action
+    gives = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
+    asks = np.flatnonzero((action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP))
     rows, total = [], 0
     for row in asks[gives[asks - 1] & (asks > 0)].tolist():
         first = row

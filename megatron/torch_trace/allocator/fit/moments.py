@@ -12,6 +12,7 @@ import numpy as np
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.fit.scaling import matching, scaling_of
+from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD, microbatch_span
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 
@@ -68,7 +69,7 @@ def moments_of(memory: DeviceMemory) -> Moments:
     core = layers & matching(memory, lambda frame: _CORE.search(frame) is not None)
     scaling = scaling_of(memory)
     columns = [
-        _over_time(memory, rows)
+        over_time(memory.allocations, rows)
         for rows in (
             scaling.grows,
             scaling.unsure,
@@ -93,14 +94,6 @@ def _kept(in_use: Ints, wanted: Sequence[Ints]) -> Ints:
         for column in wanted
     }
     return ints(np.array(sorted(found), dtype=np.int64))
-
-
-def _over_time(memory: DeviceMemory, rows: Ints) -> Ints:
-    allocations, count = memory.allocations, len(memory.history)
-    change = np.zeros(count + 2, dtype=np.int64)
-    np.add.at(change, allocations.begin[rows] + 1, allocations.size[rows])
-    np.subtract.at(change, allocations.end[rows] + 1, allocations.size[rows])
-    return ints(np.cumsum(change)[: count + 1])
 
 
 def _begun(memory: DeviceMemory, times: Ints) -> Ints:

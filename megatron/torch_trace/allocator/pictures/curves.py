@@ -13,6 +13,7 @@ import numpy as np
 
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 from megatron.torch_trace.format.step_names import marks_a_step
@@ -68,12 +69,16 @@ def curves_of(memory: DeviceMemory, pieces: int = PIECES) -> Curves:
         pieces: of time; there are at most twice as many points, and the peak.
     """
     usage = memory.usage
-    timed = bool(usage.time[-1] > usage.time[0])
-    times = np.maximum.accumulate(usage.time) if timed else np.arange(len(usage.time))
-    kept = _kept(ints(times), usage.in_use, pieces)
-    found = {one: _over_time(memory, number)[kept] for number, one in enumerate(CATEGORIES)}
+    times = usage.time
+    timed = bool(times[-1] > times[0])
+    times = ints(np.maximum.accumulate(times) if timed else np.arange(len(times)))
+    kept = _kept(times, usage.in_use, pieces)
+    found = {
+        one: over_time(memory.allocations, np.flatnonzero(memory.categories == number))[kept]
+        for number, one in enumerate(CATEGORIES)
+    }
     return Curves(
-        times=ints(times[kept]),
+        times=times[kept],
         timed=timed,
         categories={one: values for one, values in found.items() if values.any()},
         reserved=usage.reserved[kept],
@@ -95,16 +100,6 @@ def _kept(times: Ints, in_use: Ints, pieces: int) -> Ints:
         piece = in_use[start:end]
         kept |= {start + int(piece.argmax()), start + int(piece.argmin())}
     return ints(np.array(sorted(kept), dtype=np.int64))
-
-
-def _over_time(memory: DeviceMemory, category: int) -> Ints:
-    """Bytes in use of a category after each entry, first before any."""
-    allocations, count = memory.allocations, len(memory.history)
-    mine = memory.categories == category
-    change = np.zeros(count + 2, dtype=np.int64)
-    np.add.at(change, allocations.begin[mine] + 1, allocations.size[mine])
-    np.subtract.at(change, allocations.end[mine] + 1, allocations.size[mine])
-    return ints(np.cumsum(change)[: count + 1])
 
 
 def _mark(name: str) -> tuple[str, str, str] | None:

@@ -113,7 +113,7 @@ def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
     for path in _sources(analysis):
         with suppress(TorchTraceError, OSError):
             # A process has one GPU; on others it holds next to nothing.
-            answers += answers_of(path)[:1]
+            answers += [one.without_history() for one in answers_of(path)[:1]]
     return rank_memories(answers)
 
 

@@ -44,7 +44,7 @@ class Reading:
         with terminal.progress_of_many("memory", files) as on_read:
             for path in files:
                 found = answers_of(path, on_read=on_read, on_device=self._look)
-                answers += found
+                answers += [one.without_history() for one in found]
                 seen = [self._of_file[one.device] for one in found]
                 self.drawn += [picture for picture, _ in seen if picture is not None]
                 self.measured += [moments for _, moments in seen if moments is not None]
