@@ -230,3 +230,19 @@ def test_free_pieces_that_the_allocator_can_give_back_are_no_finding(tmp_path: P
     built.segment(block(GIB))
     built.segment(block(GIB, state="inactive"), address=1)
     assert memory_findings(answered(built, tmp_path)) == ()
+
+
+@pytest.mark.parametrize("entry", ["oom", "retry"])
+def test_a_loop_without_megatron_is_told_what_to_do_in_words(tmp_path: Path, entry: str) -> None:
+    built = SnapshotBuilder()
+    built.alloc(MIB, "mine.py:1 forward")
+    if entry == "oom":
+        built.entry("oom", device_free=0, size=4 * MIB)
+    else:
+        built.entry("segment_free", addr=1, size=MIB)
+        built.entry("segment_alloc", addr=1, size=MIB)
+    answer = answered(built, tmp_path)
+    (megatrons,), (others,) = memory_findings(answer), memory_findings(answer, megatron=False)
+    assert "Hold less: `--recompute-granularity selective`" in megatrons.advice
+    assert "Hold less: recompute activations, make the micro-batches smaller" in others.advice
+    assert "(in Megatron: `--recompute-granularity selective`" in others.advice

@@ -227,3 +227,28 @@ def test_a_report_has_a_table_of_memory_where_snapshots_lie_beside(tmp_path: Pat
     page = (tmp_path / "report.html").read_text()
     assert '<section id="memory"' in page
     assert "No allocator snapshot lies beside the traces" not in page
+
+
+@pytest.mark.parametrize("loop", ["pytorch", None])
+def test_advice_to_a_loop_that_is_not_megatrons_says_whose_its_flags_are(
+    tmp_path: Path, loop: str | None
+) -> None:
+    """Without a word of capture the code that holds memory tells: here it is nobody's."""
+    window = run_folder(tmp_path, {0: 4, 1: 4, 2: 7})
+    if loop:
+        (window.parent / "run.json").write_text(json.dumps({"loop": loop, "arguments": {}}))
+    document = found(window, "--gpu-memory", 20)
+    advice = {one["code"]: one["advice"] for one in document["findings"]}
+    assert "(in Megatron: `--moe-aux-loss-coeff`)" in advice["uneven_ranks"]
+    assert advice["unused_headroom"] == (
+        "Use them: a larger micro-batch, less recomputation, less sharding of the model."
+    )
+
+
+def test_advice_to_megatrons_loop_has_its_flags(tmp_path: Path) -> None:
+    window = run_folder(tmp_path, {0: 4, 1: 4, 2: 7})
+    (window.parent / "run.json").write_text(json.dumps({"loop": "megatron"}))
+    document = found(window, "--gpu-memory", 20)
+    advice = {one["code"]: one["advice"] for one in document["findings"]}
+    assert "(`--moe-aux-loss-coeff`)" in advice["uneven_ranks"]
+    assert advice["unused_headroom"].startswith("Use them: a larger `--micro-batch-size`, ")

@@ -38,14 +38,24 @@ class MemoryFinding:
     evidence: dict[str, Any]
 
 
-def memory_findings(answer: MemoryAnswer) -> tuple[MemoryFinding, ...]:
-    """All that is wrong, the worst first."""
-    found = [one for rule in _RULES for one in rule(answer)]
+def memory_findings(answer: MemoryAnswer, *, megatron: bool = True) -> tuple[MemoryFinding, ...]:
+    """All that is wrong, the worst first.
+
+    Args:
+        answer: of one device.
+        megatron: whether Megatron's loop trains; to others its flags are examples.
+    """
+    found = [one for rule in _RULES for one in rule(answer, megatron)]
     order = ("high", "medium", "low")
     return tuple(sorted(found, key=lambda one: order.index(one.severity)))
 
 
-def _out_of_memory(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+def flags(text: str, *, megatron: bool) -> str:
+    """`(...)` around flags of Megatron, which says whose they are to who uses something else."""
+    return f"({text})" if megatron else f"(in Megatron: {text})"
+
+
+def _out_of_memory(answer: MemoryAnswer, megatron: bool) -> Iterator[MemoryFinding]:
     if not answer.out_of_memory:
         return
     last = answer.out_of_memory[-1]
@@ -58,7 +68,7 @@ def _out_of_memory(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
         "The free pieces and what the GPU had free would have been enough, were they one: set "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`."
         if fits and not answer.expandable
-        else _LESS_MEMORY
+        else _less_memory(megatron)
     )
     nameless = answer.categories.get(Category.UNKNOWN, 0)
     if not answer.entries and nameless:
@@ -82,13 +92,21 @@ def _out_of_memory(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
     )
 
 
-_LESS_MEMORY = (
-    "Hold less: `--recompute-granularity selective`, a smaller `--micro-batch-size`, "
-    "`--use-distributed-optimizer`, `--sequence-parallel` with tensor parallelism, more stages."
-)
+def _less_memory(megatron: bool) -> str:
+    if megatron:
+        return (
+            "Hold less: `--recompute-granularity selective`, a smaller `--micro-batch-size`, "
+            "`--use-distributed-optimizer`, `--sequence-parallel` with tensor parallelism, more "
+            "stages."
+        )
+    return (
+        "Hold less: recompute activations, make the micro-batches smaller, shard the optimizer "
+        "state, or spread the model over more GPUs (in Megatron: `--recompute-granularity "
+        "selective`, `--micro-batch-size`, `--use-distributed-optimizer`, `--sequence-parallel`)."
+    )
 
 
-def _growth(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+def _growth(answer: MemoryAnswer, _megatron: bool) -> Iterator[MemoryFinding]:
     grown = [one for one in answer.growth if one.size_per_step >= _LEAST_GROWTH]
     if not grown:
         return
@@ -106,7 +124,7 @@ def _growth(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
     )
 
 
-def _scattered(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+def _scattered(answer: MemoryAnswer, _megatron: bool) -> Iterator[MemoryFinding]:
     one = answer.fragmentation
     if one is None or one.scattered < _LEAST or one.scattered_share < _SCATTERED_SHARE:
         return
@@ -129,7 +147,7 @@ def _scattered(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
     )
 
 
-def _cuda_allocations(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+def _cuda_allocations(answer: MemoryAnswer, _megatron: bool) -> Iterator[MemoryFinding]:
     cuda = answer.cuda
     if cuda.steady < _CUDA_ALLOCATIONS or cuda.steady_seconds <= 0:
         return
@@ -145,7 +163,7 @@ def _cuda_allocations(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
     )
 
 
-def _allocator_retries(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+def _allocator_retries(answer: MemoryAnswer, megatron: bool) -> Iterator[MemoryFinding]:
     cuda = answer.cuda
     if not cuda.retries:
         return
@@ -155,12 +173,12 @@ def _allocator_retries(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
         "high",
         f"CUDA had no memory left {counted(cuda.retries, 'time')}: the allocator waited for the "
         f"GPU, gave {size(cuda.retry_bytes)} back and asked again{where}.",
-        f"The GPU is full, and such a step is slow. {_LESS_MEMORY}",
+        f"The GPU is full, and such a step is slow. {_less_memory(megatron)}",
         {"retries": cuda.retries, "given_back_bytes": cuda.retry_bytes},
     )
 
 
-def _optimizer_peak(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
+def _optimizer_peak(answer: MemoryAnswer, megatron: bool) -> Iterator[MemoryFinding]:
     passing = sum(
         one.size
         for one in answer.holders
@@ -173,12 +191,15 @@ def _optimizer_peak(answer: MemoryAnswer) -> Iterator[MemoryFinding]:
         "medium",
         f"The optimizer's step is the peak: {size(passing)} of {size(answer.peak_bytes)} are its "
         "temporaries.",
-        "Use a fused optimizer (Apex or Transformer Engine), or `--use-distributed-optimizer`.",
+        "Use a fused optimizer (Apex or Transformer Engine), or `--use-distributed-optimizer`."
+        if megatron
+        else "Use a fused optimizer (such as `fused=True` of torch.optim), or shard its state "
+        "(in Megatron: `--use-distributed-optimizer`).",
         {"temporary_bytes": passing, "peak_bytes": answer.peak_bytes},
     )
 
 
-_RULES: tuple[Callable[[MemoryAnswer], Iterator[MemoryFinding]], ...] = (
+_RULES: tuple[Callable[[MemoryAnswer, bool], Iterator[MemoryFinding]], ...] = (
     _out_of_memory,
     _growth,
     _scattered,

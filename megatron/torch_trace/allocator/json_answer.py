@@ -104,7 +104,7 @@ def _answer(rank: RankMemory, most: int) -> dict[str, Any]:
             "steady_cuda_allocations": one.cuda.steady,
             "allocator_retries": one.cuda.retries,
         },
-        "findings": [_finding(found) for found in memory_findings(one)],
+        "findings": [_finding(found) for found in memory_findings(one, megatron=rank.megatron)],
         "damaged": {"cut_short": one.cut_short, "odd_entries": one.odd},
     }
 

@@ -28,7 +28,7 @@ def unused_headroom(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
     free, capacity, one = min(known, key=lambda found: found[0])
     if free < _UNUSED * capacity or capacity - free < _TRIAL * capacity:
         return
-    uses = _uses(one.facts.shape)
+    uses = _uses(one.facts.shape) if one.megatron else _IN_ANY_LOOP
     if not uses:
         return
     whose = "Torch" if len(ranks) == 1 else f"{name_of(one).capitalize()}, the fullest one,"
@@ -37,13 +37,18 @@ def unused_headroom(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
         "low",
         f"{whose} had at most {size(capacity - free)} of the GPU's {size(capacity)}: "
         f"{size(free)} ({percent(free / capacity)}) are left.",
-        f"Use them: {', '.join(uses)}; `torch-trace memory --fit` says what fits.",
+        f"Use them: {', '.join(uses)}{_FIT if one.megatron else ''}.",
         {
             "unused_bytes": free,
             "capacity_bytes": capacity,
             "used_bytes": capacity - free,
         },
     )
+
+
+_FIT = "; `torch-trace memory --fit` says what fits"
+"""It reads Megatron's arguments."""
+_IN_ANY_LOOP = ["a larger micro-batch", "less recomputation", "less sharding of the model"]
 
 
 def _uses(shape: Shape | None) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.cuda_memory.failures import live_bytes_beside
 from megatron.torch_trace.allocator.ranks.shape import Shape, arguments_of, shape_of
+from megatron.torch_trace.analysis.timeline.command_line import loop_in
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.sources import rank_in_name, read_metadata
@@ -40,6 +41,7 @@ class RankFacts:
         folder: of the run; else the one that the snapshot lies in.
         outside: bytes of the GPU that were not torch's, as an out-of-memory error saw them; None
             if none did.
+        loop: the training loop's name, as capture wrote it; None where nothing tells.
     """
 
     coordinates: Mapping[str, int] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class RankFacts:
     argv: tuple[str, ...] = ()
     folder: str = ""
     outside: int | None = None
+    loop: str | None = None
 
     @property
     def stage(self) -> int | None:
@@ -82,6 +85,7 @@ def facts_of(answer: MemoryAnswer) -> RankFacts:
         tuple(map(str, argv)) if isinstance(argv, list) else (),
         str(folder),
         _positive(seen.get("outside_bytes")),
+        loop_in(run) or (loop_in(metadata.own) if metadata else None),
     )
 
 

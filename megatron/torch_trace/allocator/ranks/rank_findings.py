@@ -9,7 +9,7 @@ from statistics import median_low
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.categories import Category
-from megatron.torch_trace.allocator.findings import MemoryFinding, memory_findings
+from megatron.torch_trace.allocator.findings import MemoryFinding, flags, memory_findings
 from megatron.torch_trace.allocator.ranks.headroom import unused_headroom
 from megatron.torch_trace.allocator.ranks.rank_facts import facts_of
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, name_of, stages_of
@@ -43,7 +43,7 @@ def findings_of_all(ranks: Sequence[RankMemory]) -> tuple[MemoryFinding, ...]:
     """Of all ranks, the worst first; of what several have the worst one says how many."""
     own: dict[str, list[tuple[RankMemory, MemoryFinding]]] = {}
     for one in ranks:
-        for found in memory_findings(one.answer):
+        for found in memory_findings(one.answer, megatron=one.megatron):
             own.setdefault(found.code, []).append((one, found))
     together = [_one_for_all(found, len(ranks)) for found in own.values()]
     return tuple(
@@ -90,7 +90,7 @@ def _uneven_stages(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
         "medium",
         f"Stage {full.stage} peaks at {size(max(peaks))}, stage {empty.stage} at "
         f"{size(min(peaks))}; {size(more)} of the difference are {category.words}.",
-        _STAGE_ADVICE.get(category, _OTHER_STAGE_ADVICE),
+        _stage_advice(category, megatron=full.fullest.megatron),
         {
             "peak_bytes": {one.stage: peak for one, peak in zip(stages, peaks, strict=True)},
             "category": category.value,
@@ -99,17 +99,24 @@ def _uneven_stages(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
     )
 
 
-_STAGE_ADVICE = {
-    Category.ACTIVATIONS: "In 1F1B a stage keeps the activations of as many micro-batches as there "
-    "are stages from it to the end: give the first stages fewer layers "
-    "(`--decoder-first-pipeline-num-layers`, `--pipeline-model-parallel-layout`), or recompute "
-    "more (`--recompute-granularity`).",
-}
-_OTHER_STAGE_ADVICE = (
-    "Count the embedding and the loss as layers (`--account-for-embedding-in-pipeline-split`, "
-    "`--account-for-loss-in-pipeline-split`), or place the layers by hand "
-    "(`--pipeline-model-parallel-layout`)."
-)
+def _stage_advice(category: Category, *, megatron: bool) -> str:
+    layout = "`--pipeline-model-parallel-layout`"
+    if category is Category.ACTIVATIONS:
+        fewer = flags(f"`--decoder-first-pipeline-num-layers`, {layout}", megatron=megatron)
+        more = flags("`--recompute-granularity`", megatron=megatron)
+        return (
+            "In 1F1B a stage keeps the activations of as many micro-batches as there are stages "
+            f"from it to the end: give the first stages fewer layers {fewer}, or recompute more "
+            f"{more}."
+        )
+    counted = flags(
+        "`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`",
+        megatron=megatron,
+    )
+    return (
+        f"Count the embedding and the loss as layers {counted}, or place the layers by hand "
+        f"{flags(layout, megatron=megatron)}."
+    )
 
 
 def _uneven_ranks(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
@@ -133,7 +140,8 @@ def _uneven_ranks(ranks: Sequence[RankMemory]) -> Iterator[MemoryFinding]:
         f"at {size(group[-1].answer.peak_bytes)} (median {size(typical)}); {size(more)} of the "
         f"difference are {category.words}.",
         "Ranks of one stage should hold the same: with experts, balance the tokens "
-        "(`--moe-aux-loss-coeff`) or bound them (`--moe-expert-capacity-factor`); else look for "
+        f"{flags('`--moe-aux-loss-coeff`', megatron=group[0].megatron)} or bound them "
+        f"{flags('`--moe-expert-capacity-factor`', megatron=group[0].megatron)}; else look for "
         "what only this rank does, such as logging or gathering.",
         {
             "peak_bytes": {one.answer.rank: one.answer.peak_bytes for one in group},

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.ranks.rank_facts import RankFacts
+from megatron.torch_trace.analysis.timeline.command_line import MEGATRON
+
+_OF_MEGATRON = ("megatron/core/", "megatron/training/", "megatron/legacy/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,18 @@ class RankMemory:
 
     answer: MemoryAnswer
     facts: RankFacts
+
+    @property
+    def megatron(self) -> bool:
+        """Whether Megatron's loop trains, so that its flags can be given: capture has named the
+        loop; else arguments, coordinates or the code that holds memory tell."""
+        facts = self.facts
+        if facts.loop is not None:
+            return facts.loop == MEGATRON
+        if facts.coordinates or facts.shape is not None:
+            return True
+        frames = (frame for one in self.answer.holders for frame in one.stack)
+        return any(part in frame for frame in frames for part in _OF_MEGATRON)
 
     @property
     def free(self) -> int | None:
