@@ -102,6 +102,21 @@ def test_marks_tell_what_training_did(tmp_path: Path) -> None:
     ]
 
 
+def test_a_micro_batch_that_takes_turns_with_another_is_drawn_once(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.alloc(MIB, *FORWARD, time_us=0)
+    built.alloc(MIB, *FORWARD, time_us=9_000)
+    for turn in range(200):
+        forward, backward = 1_000 + 20 * turn, 1_010 + 20 * turn
+        built.annotation("forward micro-batch 3, part", forward, forward + 10)
+        built.annotation("backward micro-batch 2, part", backward, backward + 10)
+    drawn = [(one.kind, one.label, one.start, one.end) for one in curves(built, tmp_path).ranges]
+    assert drawn == [
+        ("forward", "3", 1_000_000, 4_990_000),
+        ("backward", "2", 1_010_000, 5_000_000),
+    ]
+
+
 def shape(node: Node) -> tuple[object, ...]:
     return (node.frame, node.size // MIB, node.own // MIB, *(shape(one) for one in node.below))
 

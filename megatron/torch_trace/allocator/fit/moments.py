@@ -12,8 +12,9 @@ import numpy as np
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.fit.scaling import matching, scaling_of
+from megatron.torch_trace.allocator.history.passes import passes_of
 from megatron.torch_trace.allocator.usage import over_time
-from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD, microbatch_span
+from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 
 _PIECES = 500
@@ -98,7 +99,7 @@ def _kept(in_use: Ints, wanted: Sequence[Ints]) -> Ints:
 
 def _begun(memory: DeviceMemory, times: Ints) -> Ints:
     """Marked forwards that have begun less marked backwards that have ended."""
-    passes = _passes(memory)
+    passes = passes_of(memory.snapshot.annotations)
     begins = [one.start for one in passes if one.direction == FORWARD]
     ends = [one.end for one in passes if one.direction == BACKWARD and one.end is not None]
     if not begins or not ends:
@@ -106,33 +107,3 @@ def _begun(memory: DeviceMemory, times: Ints) -> Ints:
     begun = np.searchsorted(np.sort(begins), times, side="right")
     ended = np.searchsorted(np.sort(ends), times, side="right")
     return ints(begun - ended)
-
-
-@dataclass(slots=True)
-class _Pass:
-    """A micro-batch's forward or backward; `end` is None where it had not ended."""
-
-    direction: str
-    start: int
-    end: int | None
-
-
-def _passes(memory: DeviceMemory) -> list[_Pass]:
-    """The marked passes: turns with another micro-batch are one pass, from first to last.
-
-    Iterations use the numbers of micro-batches again, but a micro-batch's next forward comes only
-    after its backward.
-    """
-    passes: list[_Pass] = []
-    latest: dict[tuple[int | None, int | None], _Pass] = {}
-    for one in sorted(memory.snapshot.annotations, key=lambda one: one.start):
-        span = microbatch_span(one.name)
-        if span is None:
-            continue
-        before = latest.get((span.number, span.chunk))
-        if span.is_part and before and before.direction == span.direction:
-            before.end = one.end
-            continue
-        latest[span.number, span.chunk] = _Pass(span.direction, one.start, one.end)
-        passes.append(latest[span.number, span.chunk])
-    return passes

@@ -7,12 +7,15 @@ stay, with all their categories: peaks, the global one above all, are where and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.allocator.history.passes import passes_of
+from megatron.torch_trace.allocator.snapshot import Annotation
 from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.format.integer_arrays import Ints, ints
@@ -103,14 +106,11 @@ def _kept(times: Ints, in_use: Ints, pieces: int) -> Ints:
 
 
 def _mark(name: str) -> tuple[str, str, str] | None:
-    """Kind, name and label of a range that tells where training was; None of any other."""
+    """Kind, name and label of a range that tells where training was; None of any other, and of
+    micro-batches."""
     step = marks_a_step(name, "user_annotation")
     if step is not None:
         return "step", name, f"step {step}"
-    microbatch = microbatch_span(name)
-    if microbatch is not None:
-        number = "" if microbatch.number is None else str(microbatch.number)
-        return microbatch.direction, name, number
     if name.startswith(_OPTIMIZER):
         return "optimizer", name, "optimizer"
     phase = phase_of(name)
@@ -119,11 +119,25 @@ def _mark(name: str) -> tuple[str, str, str] | None:
 
 def _ranges(memory: DeviceMemory, start: int, end: int) -> tuple[Range, ...]:
     found = [
-        Range(*marked, max(one.start, start), min(end if one.end is None else one.end, end))
-        for one in memory.snapshot.annotations
-        if (marked := _mark(one.name)) is not None
+        Range(*mark, max(begun, start), min(end if ended is None else ended, end))
+        for mark, begun, ended in _marks(memory.snapshot.annotations)
     ]
     inside = sorted(
         (one for one in found if one.end > one.start), key=lambda one: one.start - one.end
     )
     return tuple(sorted(inside[:_MOST_RANGES], key=lambda one: (one.start, -one.end)))
+
+
+def _marks(
+    annotations: Sequence[Annotation],
+) -> Iterator[tuple[tuple[str, str, str], int, int | None]]:
+    """Marks with their begins and ends; a micro-batch that takes turns with another one is one."""
+    passes = {(one.name, one.start): one for one in passes_of(annotations)}
+    for one in annotations:
+        if microbatch_span(one.name) is not None:
+            turns = passes.pop((one.name, one.start), None)
+            if turns is not None:
+                label = "" if turns.number is None else str(turns.number)
+                yield (turns.direction, turns.name, label), turns.start, turns.end
+        elif (mark := _mark(one.name)) is not None:
+            yield mark, one.start, one.end
