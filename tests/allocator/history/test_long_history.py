@@ -22,7 +22,7 @@ from megatron.torch_trace.allocator.ranks.rank_findings import rank_memories
 from megatron.torch_trace.allocator.snapshot import Action, History
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot, snapshot_of
 
-DATA = Path(__file__).parents[1] / "data" / "memory-snapshot.pickle.gz"
+DATA = Path(__file__).parents[2] / "data" / "memory-snapshot.pickle.gz"
 
 
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
