@@ -5,13 +5,16 @@
     python scripts/compatibility.py --checkouts ~/Megatron-LM     its core_r* branches and main, too
     python scripts/compatibility.py --launch NVIDIA/Megatron-LM=~/Megatron-LM ...
                                                                   launch_scripts.py's, of clones
+    python scripts/compatibility.py --forks ~/Megatron-LM-fork    the clone of a fork with our flags
     python scripts/compatibility.py --pythons python3.10 ...      the read side on these
+    python scripts/compatibility.py --torches ~/torch-2.6/bin/python ...
+                                                                  a loop with the torch of these
     python scripts/compatibility.py --gpu FILE --versions torch=2.11    what benchmarks/
                                                                   megatron_features.py found on GPUs
     python scripts/compatibility.py --only "wheel 0.19.2"         some cells; the others keep theirs
     python scripts/compatibility.py --page                        the page alone
 
-What a cell is stands in megatron_trainings.py and read_side.py. Results lie in
+What a cell is stands in megatron_cells.py, megatron_trainings.py and read_side.py. Results lie in
 docs/compatibility.json, each with its date; what was never run has no row.
 """
 
@@ -27,7 +30,8 @@ from pathlib import Path
 
 import launch_scripts
 from compatibility_results import Result, last_error, read, save, today, word, write_page
-from megatron_trainings import cells, launched, run, train_cell
+from megatron_cells import cells, forks
+from megatron_trainings import attached, launched, refused, run, train_cell
 from read_side import read_side
 
 
@@ -47,11 +51,19 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
         yield from _launches(dict(options.launch), options, scratch)
     for python in options.pythons:
         yield read_side(python, scratch)
-    if options.page or options.pythons or options.gpu or options.launch:
+    for python in options.torches:
+        yield attached(python, scratch)
+    if options.forks:
+        for cell in forks(options.forks, scratch):
+            yield cell.name, refused(cell, scratch)
+    if any((options.page, options.pythons, options.torches, options.forks, options.gpu)):
+        return
+    if options.launch:
         return
     for cell in cells(options, scratch):
         if not options.only or cell.name in options.only:
-            yield cell.name, run(partial(train_cell, cell), scratch)
+            trained = run(partial(train_cell, cell), scratch, cell.turns, tried=cell.tried)
+            yield cell.name, trained
 
 
 def _clone(word: str) -> tuple[str, Path]:
@@ -104,6 +116,10 @@ def main() -> None:
     parser.add_argument(
         "--pythons", nargs="+", type=_python, default=[], help="interpreters for the read side"
     )
+    parser.add_argument(
+        "--torches", nargs="+", type=_python, default=[], help="interpreters that have torch"
+    )
+    parser.add_argument("--forks", type=_repository, help="a clone of a fork")
     parser.add_argument("--gpu", type=Path, help="results of benchmarks/megatron_features.py")
     parser.add_argument("--versions", nargs="+", default=[], metavar="NAME=VERSION")
     parser.add_argument("--only", nargs="+", metavar="CELL", help="names of cells")

@@ -48,11 +48,22 @@ def save(results: dict[str, Result]) -> None:
     RESULTS.write_text(f"{text}\n")
 
 
+_REASON = re.compile(
+    r"^(?:\[rank\d+\]: )?"
+    r"(\w+(?:Error|Exception)(?:: .*)?|(?:torch-profile|\S+\.py): error: .*)$",
+    re.MULTILINE,
+)
+_CONSEQUENCES = re.compile(r"ChildFailedError|Connection closed by peer|Gloo connectFullMesh")
+"""What is said of the end of another rank, which has a reason of its own."""
+
+
 def last_error(output: str) -> str:
-    """The last error that a program told, else its last line; without folders of this machine."""
-    errors = re.findall(
-        r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception)(?:: .*)?)$", output, re.MULTILINE
-    )
+    """The last reason that a program told, else its last line; without folders of this machine.
+
+    A reason is an error of Python, or the line in which argparse or we refuse a command line.
+    """
+    errors = _REASON.findall(output)
+    errors = [one for one in errors if not _CONSEQUENCES.search(one)]
     # torchrun ends with rulers.
     lines = errors or re.findall(r"^.*\w.*$", output, re.MULTILINE) or ["nothing was said"]
     return re.sub(r"(?:/[\w.+-]+){2,}/", "", lines[-1].strip())[:200]
@@ -64,6 +75,7 @@ def write_page(results: dict[str, Result]) -> None:
         "wheel": "Wheels of megatron-core, with this repository's `pretrain_gpt.py`",
         "feature": "Flags of Megatron, with the newest of these wheels",
         "checkout": "Checkouts of Megatron-LM, with their own entry points",
+        "fork": "Forks that have `--torch-profile` flags of their own",
         "torch": "Versions of torch",
         "launch": "Launch scripts that people publish",
         "read": "The read side",
@@ -94,8 +106,10 @@ page from `docs/compatibility.json`; what is in no table has no result. A traini
 ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
 iterations, and leaves a trace with the micro-batches and modules of the recorded iteration. It is
 *not judged* if it ends badly without `--torch-profile`, too. Trainings run on a CPU (`--cpu`) with
-two layers for four iterations unless the row says something else. A checkout compiles helpers of
-its own and needs pybind11, einops and, if it is old, `setuptools<80` beside it. A launch script is
+two layers for four iterations unless the row says something else. A checkout trains on two ranks,
+`pretrain_gpt.py` in a pipeline of two stages; it compiles helpers of its own and needs pybind11,
+einops and, if it is old, `setuptools<80` beside it. A version of torch trains a loop of PyTorch
+alone (`scripts/attached_loop.py`) on two ranks. A launch script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash
 on two ranks; `scripts/launch_scripts.py` makes sizes smaller and leaves out what needs GPUs or
 files of others, so the row is about the script's form and its remaining flags.

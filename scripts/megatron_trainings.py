@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings on the CPU: which there are, and whether one is the same with our flags.
+"""Trainings on the CPU: whether one is the same with our flags.
 
 A cell trains the entry point of a Megatron twice for four iterations, without a flag of ours and
 with a window. It holds if both end well with the same loss and gradient norm in every digit that is
@@ -15,13 +15,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import launch_scripts
 from compatibility_results import ROOT, Result, last_error, today
+from megatron_cells import Cell, checked_out
 
 MODEL = (
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
@@ -29,121 +28,37 @@ MODEL = (
     "--lr 1e-3 --log-interval 1 --eval-interval 1000 --eval-iters 0 --mock-data "
     "--tokenizer-type NullTokenizer --vocab-size 255"
 )
-OLD = "--use-mcore-models"
 PROFILED = "--torch-profile --torch-profile-spans phases modules --torch-profile-dir"
 SECONDS = 600
-OWN = ("--transformer-impl", "local", "--vocab-size", "8191")
-"""Mock data of older versions counts tokens up to 4,095."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One Megatron and one of its entry points.
-
-    Args:
-        name: of the row.
-        script: the entry point.
-        path: what stands on PYTHONPATH behind this repository.
-        more: flags of this cell.
-        ranks: how many train.
-    """
-
-    name: str
-    script: Path
-    path: tuple[Path, ...]
-    more: tuple[str, ...] = ()
-    ranks: int = 1
-
-
-def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
-    """Every cell that can be run with what is at hand."""
-    wheels = sorted((ROOT / ".wheels").glob("*.*.*"))
-    for wheel in wheels:
-        yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
-    for flags, ranks in FEATURES.items():
-        more = (*OWN, *flags.split())
-        name = f"feature `{flags}`, {ranks} rank{'s' * (ranks > 1)}"
-        yield Cell(name, ROOT / "pretrain_gpt.py", (wheels[-1],), more, ranks)
-    if options.checkouts is None:
-        return
-    for branch in _branches(options.checkouts):
-        others = ENTRY_POINTS.get(branch, {})
-        for entry in ("gpt", *others):
-            name = f"checkout {branch}, pretrain_{entry}.py"
-            if options.only and name not in options.only:
-                continue
-            folder = _checked_out(options.checkouts, branch, scratch)
-            old = branch in ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
-            more = others.get(entry, (*OWN, *((OLD,) if old else ())))
-            yield Cell(name, folder / f"pretrain_{entry}.py", (folder,), more)
-
-
-FEATURES = {
-    "--mtp-num-layers 1 --position-embedding-type rope": 1,
-    "--delay-wgrad-compute": 1,
-    "--context-parallel-size 2 --cp-comm-type p2p": 2,
-    "--fine-grained-activation-offloading --offload-modules core_attn": 1,
-}
-"""Flags that are tried with the newest wheel, and on how many ranks."""
-
-
-ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "core_r0.15.0": {
-        "bert": (*OWN, "--bert-no-binary-head"),
-        "t5": (
-            *OWN, "--encoder-num-layers", "2", "--decoder-num-layers", "2",
-            "--encoder-seq-length", "32", "--decoder-seq-length", "32", "--vocab-extra-ids", "10",
-        ),
-    },
-    "main": {
-        "hybrid": (
-            "--hybrid-layer-pattern", "*-", "--spec",
-            "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec",
-        ),
-    },
-}  # fmt: skip
-"""Entry points beside `pretrain_gpt.py`."""
-
-
-def _branches(repository: Path) -> list[str]:
-    # Not refname:short, which puts "heads/" before a name that a tag has, too.
-    named = "--format=%(refname:lstrip=2)"
-    listed = subprocess.run(
-        ["git", "-C", str(repository), "for-each-ref", named, "refs/heads"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    numbered = [name for name in listed if re.fullmatch(r"core_r0\.\d+\.0", name)]
-    supported = [name for name in numbered if int(name.split(".")[1]) >= 6]
-    return [*sorted(supported, key=lambda name: int(name.split(".")[1])), "main"]
-
-
-def _checked_out(repository: Path, branch: str, scratch: Path) -> Path:
-    folder = scratch / branch
-    if not folder.is_dir():
-        folder.mkdir(parents=True)
-        archive = subprocess.run(
-            ["git", "-C", str(repository), "archive", f"refs/heads/{branch}"],
-            capture_output=True,
-            check=True,
-        )
-        subprocess.run(["tar", "x", "-C", str(folder)], input=archive.stdout, check=True)
-    return folder
-
-
-def run(train: Callable[[Path, list[str]], tuple[int, str]], scratch: Path) -> Result:
+def run(
+    train: Callable[[Path, list[str]], tuple[int, str]],
+    scratch: Path,
+    turns: int = 2,
+    versions: dict[str, str] | None = None,
+    tried: tuple[str, ...] = (),
+) -> Result:
     """Train twice, and compare.
 
     Args:
         train: trains in a folder with flags of ours; gives its status and what it said.
         scratch: where the folder lies.
+        turns: forwards of rank 0 in an iteration; so many are its backwards.
+        versions: of what trains; None for those of this process.
+        tried: flags without which the cell says nothing.
     """
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    result = Result(today(), works=False, found="", versions=_versions())
+    result = Result(today(), works=False, found="", versions=versions or _versions())
     plain = train(folder, [])
     if plain[0]:
         result.judged = False
         why = last_error(plain[1])
         result.found = f"without --torch-profile it already ends with status {plain[0]}: {why}"
+        return result
+    if back := [flag for flag in tried if taken_back(flag, plain[1])]:
+        result.judged = False
+        result.found = f"--cpu takes {', '.join(back)} back, so it was not tried"
         return result
     profiled = train(folder, [*PROFILED.split(), str(folder / "runs")])
     if profiled[0]:
@@ -164,43 +79,91 @@ def run(train: Callable[[Path, list[str]], tuple[int, str]], scratch: Path) -> R
         "backward": len(re.findall(r'"backward micro-batch \d', text)),
         "modules": len(set(re.findall(r'"(\w+(?:\.\w+)+: [A-Z]\w+)"', text))),
     }
-    result.works = counts["forward"] == counts["backward"] == 2 and counts["modules"] > 5
+    result.works = counts["forward"] == counts["backward"] == turns and counts["modules"] > 5
     result.found = (
         f"same losses; {counts['forward']} forward and {counts['backward']} backward "
-        f"micro-batches of 2; {counts['modules']} modules"
+        f"micro-batches of {turns}; {counts['modules']} modules"
     )
+    if held := re.search(r"stop-holds-training\] rank 0: (.*)", profiled[1]):
+        result.found = f"{result.found}; it says: {held[1]}"
     return result
+
+
+def taken_back(flag: str, output: str) -> bool:
+    """Whether `--cpu` said that it trains without this flag of Megatron."""
+    name = re.escape(flag.removeprefix("--").replace("-", "_"))
+    return bool(re.search(rf"^\[torch-profile cpu-flags\].*[ ,]{name} ", output, re.MULTILINE))
 
 
 def launched(launch: launch_scripts.Launch, clones: dict[str, Path], scratch: Path) -> Result:
     megatron = clones[launch_scripts.MEGATRON]
-    checkout = _checked_out(megatron, launch.branch, scratch)
+    checkout = checked_out(megatron, launch.branch, scratch)
     at = launch.branch if launch.repository == launch_scripts.MEGATRON else "HEAD"
     shown = ["git", "-C", str(clones[launch.repository]), "show", f"{at}:{launch.path}"]
     text = subprocess.check_output(shown, text=True)
 
     def train(folder: Path, ours: list[str]) -> tuple[int, str]:
         prepared = launch_scripts.prepared(launch, text, checkout, folder, ours)
-        return _said(prepared.command, folder, (checkout,), prepared.environment)
+        return said(prepared.command, folder, (checkout,), prepared.environment)
 
     return run(train, scratch)
 
 
 def train_cell(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cell.ranks)]
+    launcher = [*_LAUNCHER, str(cell.ranks)]
     command = [
         sys.executable, *(launcher if cell.ranks > 1 else []), *launch_scripts.WORD.split(),
         "--cpu", str(cell.script), *MODEL.split(), *cell.more, *ours,
     ]  # fmt: skip
-    return _said(command, folder, cell.path, {})
+    connections = {"CUDA_DEVICE_MAX_CONNECTIONS": cell.connections}
+    return said(command, folder, cell.path, connections)
 
 
-def _said(
+def refused(cell: Cell, scratch: Path) -> Result:
+    """Start a fork that has flags of our names; it holds if one sentence of ours ends the launch.
+
+    Args:
+        cell: with a flag that both have.
+        scratch: where its folder lies.
+    """
+    status, output = train_cell(cell, Path(tempfile.mkdtemp(dir=scratch)), ["--torch-profile"])
+    # A rank that its launcher has not ended by then says the same.
+    sentences = set(re.findall(r"^torch-profile: error: .*$", output, re.MULTILINE))
+    works = status != 0 and len(sentences) == 1 and "flags of its own" in next(iter(sentences))
+    how = "the launch ends before training and says" if works else f"it ends with status {status}"
+    # Without Megatron's own reason the fork has never come to its flags.
+    return Result(today(), works, f"{how}: {last_error(output)}", _versions(), bool(sentences))
+
+
+def attached(python: str, scratch: Path) -> tuple[str, Result]:
+    """A loop without a Megatron, under another Python with another torch.
+
+    Returns:
+        The name of the cell, and what came out.
+    """
+    told = "import platform, torch; print(platform.python_version(), torch.__version__)"
+    words = subprocess.check_output([python, "-c", told], text=True, stderr=subprocess.DEVNULL)
+    versions = dict(zip(("python", "torch"), words.split("+")[0].split(), strict=True))
+
+    def train(folder: Path, ours: list[str]) -> tuple[int, str]:
+        loop = str(ROOT / "scripts" / "attached_loop.py")
+        return said([python, *_LAUNCHER, "2", loop, *ours], folder, (), {})
+
+    return f"torch {versions['torch']}", run(train, scratch, versions=versions)
+
+
+_LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+def said(
     command: list[str], folder: Path, path: tuple[Path, ...], more: dict[str, str]
 ) -> tuple[int, str]:
     """Run a command on the CPU, this checkout and a path first on PYTHONPATH."""
     search = [str(ROOT), *map(str, path), os.environ.get("PYTHONPATH", "")]
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {
+        # A checkout compiles its helpers with the `python3` and `python3-config` of PATH.
+        "PATH": os.pathsep.join(programs),
         "PYTHONPATH": os.pathsep.join(filter(None, search)),
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "CUDA_VISIBLE_DEVICES": "",

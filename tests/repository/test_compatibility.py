@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import compatibility  # noqa: E402
 import compatibility_results  # noqa: E402
 import launch_scripts  # noqa: E402
+import megatron_cells  # noqa: E402
 import megatron_trainings  # noqa: E402
 import read_side  # noqa: E402
 
@@ -46,6 +47,88 @@ def test_the_last_error_is_told_without_folders_of_this_machine() -> None:
 
 
 @pytest.mark.parametrize(
+    "after",
+    [
+        "[rank1]: RuntimeError: [pair.cc:561] Connection closed by peer [127.0.0.1]:16582.",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "  traceback : To enable traceback see: the manual",
+    ],
+)
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "ImportError: Transformer Engine is not installed.",
+        "pretrain_gpt.py: error: argument --cp-comm-type: invalid choice: 'x'",
+        "torch-profile: error: --context-parallel-size 2: there is none on the CPU.",
+    ],
+)
+def test_the_reason_is_told_and_not_what_other_ranks_say_of_it(reason: str, after: str) -> None:
+    assert compatibility_results.last_error(f"{reason}\n{after}\n") == reason
+
+
+def test_checkouts_train_in_a_pipeline_and_with_entry_points_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".wheels" / "0.19.2").mkdir(parents=True)
+    monkeypatch.setattr(megatron_cells, "ROOT", tmp_path)
+    monkeypatch.setattr(megatron_cells, "_branches", lambda clone: ["core_r0.8.0", "main"])
+    monkeypatch.setattr(
+        megatron_cells, "checked_out", lambda clone, branch, scratch: scratch / branch
+    )
+    options = SimpleNamespace(checkouts=tmp_path, only=None)
+    found = {
+        cell.name: cell
+        for cell in megatron_cells.cells(options, tmp_path)
+        if cell.name.startswith("checkout")
+    }
+    first = found["checkout core_r0.8.0, pretrain_gpt.py"]
+    assert first.script == tmp_path / "core_r0.8.0" / "pretrain_gpt.py"
+    assert (first.ranks, first.turns) == (2, 2)
+    assert first.more[-3:] == ("--pipeline-model-parallel-size", "2", "--use-mcore-models")
+    assert "--use-mcore-models" not in found["checkout main, pretrain_gpt.py"].more
+    assert "checkout main, pretrain_hybrid.py" in found
+
+
+OF_ITS_OWN = "torch-profile: error: this Megatron defines --torch-profile flags of its own (a.py)."
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "works", "judged"),
+    [
+        (1, f"{OF_ITS_OWN}\n", True, True),
+        (0, "iteration 4/4\n", False, False),
+        (1, f"{OF_ITS_OWN}\n{OF_ITS_OWN}\n", True, True),
+        (1, f"{OF_ITS_OWN}\ntorch-profile: error: --torch-profile-dir: no.\n", False, True),
+        (1, "ModuleNotFoundError: No module named 'transformer_engine'\n", False, False),
+    ],
+)
+def test_a_fork_with_flags_of_our_names_is_refused_in_one_sentence(
+    status: int,
+    output: str,
+    works: bool,
+    judged: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(megatron_trainings, "train_cell", lambda *given: (status, output))
+    cell = megatron_cells.Cell("fork x, y", tmp_path / "pretrain_gpt.py", (tmp_path,))
+    found = megatron_trainings.refused(cell, tmp_path)
+    assert (found.works, found.judged) == (works, judged)
+
+
+def test_another_torch_has_its_version_in_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        megatron_trainings.subprocess, "check_output", lambda *a, **b: "3.10.13 2.3.1+cu121\n"
+    )
+    monkeypatch.setattr(megatron_trainings, "said", lambda *given: (1, "ValueError: no\n"))
+    name, found = megatron_trainings.attached("python", tmp_path)
+    assert name == "torch 2.3.1"
+    assert (found.judged, found.versions) == (False, {"python": "3.10.13", "torch": "2.3.1"})
+
+
+@pytest.mark.parametrize(
     ("other", "same"),
     [
         ('{"a": 1, "b": 0.1, "c": "x"}', True),
@@ -64,11 +147,11 @@ def test_cells_are_the_wheels_that_are_there_and_flags_with_the_newest(
 ) -> None:
     for name in ("0.17.0", "0.19.2", "hta"):
         (tmp_path / ".wheels" / name).mkdir(parents=True)
-    monkeypatch.setattr(megatron_trainings, "ROOT", tmp_path)
+    monkeypatch.setattr(megatron_cells, "ROOT", tmp_path)
     options = SimpleNamespace(checkouts=None, only=None)
-    found = [cell.name for cell in megatron_trainings.cells(options, tmp_path)]
+    found = [cell.name for cell in megatron_cells.cells(options, tmp_path)]
     assert found[:2] == ["wheel 0.17.0", "wheel 0.19.2"]
-    assert found[2] == "feature `--mtp-num-layers 1 --position-embedding-type rope`, 1 rank"
+    assert found[2] == "feature `--mtp-num-layers 1`, 1 rank"
     assert all(name.startswith("feature ") for name in found[2:])
 
 
@@ -125,6 +208,27 @@ def test_a_training_that_fails_without_our_flags_is_not_judged(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize(
+    ("tried", "found"),
+    [
+        ("--delay-wgrad-compute", "--cpu takes --delay-wgrad-compute back, so it was not tried"),
+        ("--delay-wgrad", "with --torch-profile it ends with status 3: "),
+        ("--mtp-num-layers", "with --torch-profile it ends with status 3: "),
+    ],
+)
+def test_a_flag_that_a_cpu_training_goes_without_is_not_judged(
+    tried: str, found: str, tmp_path: Path
+) -> None:
+    said = "[torch-profile cpu-flags] on the CPU: transformer_impl local, delay_wgrad_compute False"
+    result = megatron_trainings.run(
+        lambda folder, ours: (3 * bool(ours), f"mtp_num_layers .... 1\n{said}\n"),
+        tmp_path,
+        tried=(tried,),
+    )
+    assert result.found.startswith(found)
+    assert result.judged is ("status" in found)
+
+
 def test_a_training_that_fails_with_our_flags_alone_fails(tmp_path: Path) -> None:
     found = megatron_trainings.run(
         lambda folder, ours: (3 * bool(ours), "ValueError: no"), tmp_path
@@ -139,7 +243,9 @@ def test_a_training_that_fails_with_our_flags_alone_fails(tmp_path: Path) -> Non
         ("--launch NVIDIA/Megatron=.", "NVIDIA/Megatron=.: no repository of NVIDIA/Megatron-LM, "),
         ("--launch NVIDIA/Megatron-LM=nowhere", "nowhere: no clone of a repository"),
         ("--checkouts nowhere", "nowhere: no clone of a repository"),
+        ("--forks nowhere", "nowhere: no clone of a repository"),
         ("--pythons python0.9", "python0.9: no such program"),
+        ("--torches python0.9", "python0.9: no such program"),
         ("--gpu nowhere.json", "--gpu nowhere.json: no such file"),
         ("--page --only no-cell", "--only no-cell: no such cell among those that were asked for"),
     ],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -71,6 +72,10 @@ def stand_ins(torch: Any) -> Iterator[tuple[Any, str, Any]]:
         yield cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor")
     for name in ("init_process_group", "new_group"):
         yield distributed, name, _over_gloo(getattr(distributed, name))
+    mesh: Any = getattr(getattr(distributed, "device_mesh", None), "DeviceMesh", None)
+    if hasattr(mesh, "from_group"):  # torch 2.3 has none
+        # FSDP2 takes its device from the mesh, as the mesh names it.
+        yield mesh, "from_group", staticmethod(_mesh_of_cpus(mesh.from_group))
     isend = _own_tensor(distributed.isend)
     for module in (distributed, distributed.distributed_c10d):
         yield module, "isend", isend
@@ -81,12 +86,24 @@ def _host_memory() -> int:
 
 
 def _over_gloo(create: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(create).parameters.values()
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+
     def created(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
         for name in ("device_id", "pg_options"):
-            kwargs.pop(name, None)
-        if kwargs.get("backend") not in (None, "fake"):
-            kwargs["backend"] = "gloo"
-        return create(*args, **kwargs)
+            given.pop(name, None)
+        if given.get("backend") not in (None, "fake"):
+            given["backend"] = "gloo"
+        # What stands in torch's place already may name no parameter.
+        return create(*args[len(names) :], **given)
+
+    return created
+
+
+def _mesh_of_cpus(create: Callable[..., Any]) -> Callable[..., Any]:
+    def created(group: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return create(group, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
     return created
 

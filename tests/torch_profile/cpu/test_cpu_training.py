@@ -21,6 +21,7 @@ OWNERS = (
     torch.cuda.random,
     torch.distributed,
     torch.distributed.distributed_c10d,
+    torch.distributed.device_mesh.DeviceMesh,
     torch.Tensor,
 )
 
@@ -153,6 +154,40 @@ def test_process_groups_are_of_gloo_and_of_no_device(on_cpu: None) -> None:
         assert torch.distributed.get_backend(group) == "gloo"
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_the_mesh_that_fsdp2_is_given_is_of_cpus(on_cpu: None) -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        mesh = DeviceMesh.from_group(torch.distributed.group.WORLD, "cuda")
+        model = fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        gradient = model.weight.grad
+        assert mesh.device_type == "cpu"
+        assert gradient is not None
+        assert gradient.to_local().shape == (4, 4)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("given", [((), {"backend": "nccl"}), (("nccl",), {})])
+def test_a_backend_is_gloo_however_it_is_given(given: tuple[Any, dict[str, Any]]) -> None:
+    def torchs(backend: str = "", world_size: int = 0, *, device_id: Any = None) -> Any:
+        return backend, world_size, device_id
+
+    args, kwargs = given
+    create = cpu_device._over_gloo(torchs)
+    assert create(*args, **kwargs, world_size=2, device_id=0) == ("gloo", 2, None)
+    assert create("fake") == ("fake", 0, None)
+
+
+def test_a_group_of_a_wrapper_without_names_gets_what_it_is_given() -> None:
+    create = cpu_device._over_gloo(lambda *args, **kwargs: (args, kwargs))
+    assert create([0], backend="nccl", device_id=0) == (([0],), {"backend": "gloo"})
 
 
 def test_a_tensor_may_be_freed_as_soon_as_it_is_sent() -> None:

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which trainings the matrix has: wheels, flags, and checkouts with their own entry points."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from compatibility_results import ROOT
+
+OLD = "--use-mcore-models"
+OWN = ("--transformer-impl", "local", "--vocab-size", "8191")
+"""Mock data of older versions counts tokens up to 4,095."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One Megatron and one of its entry points.
+
+    Args:
+        name: of the row.
+        script: the entry point.
+        path: what stands on PYTHONPATH behind this repository.
+        more: flags of this cell.
+        ranks: how many train.
+        turns: forwards of rank 0 in an iteration.
+        tried: flags without which the cell says nothing.
+    """
+
+    name: str
+    script: Path
+    path: tuple[Path, ...]
+    more: tuple[str, ...] = ()
+    ranks: int = 1
+    turns: int = 2
+    tried: tuple[str, ...] = ()
+
+    @property
+    def connections(self) -> str:
+        """What `CUDA_DEVICE_MAX_CONNECTIONS` is; FSDP refuses one."""
+        return "32" if any("fsdp" in flag for flag in self.tried) else "1"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Flags that are tried with the newest wheel.
+
+    Args:
+        flags: which the row names.
+        more: flags that those need, and sizes.
+        ranks: how many train.
+        turns: forwards of rank 0 in an iteration.
+    """
+
+    flags: str
+    more: str = ""
+    ranks: int = 1
+    turns: int = 2
+
+    @property
+    def name(self) -> str:
+        return f"feature `{self.flags}`, {self.ranks} rank{'s' * (self.ranks > 1)}"
+
+
+_PP2 = "--pipeline-model-parallel-size 2"
+_EP2 = (
+    "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --bf16 "
+    "--disable-bias-linear --global-batch-size 4"
+)
+FEATURES = (
+    Feature("--mtp-num-layers 1", "--position-embedding-type rope"),
+    Feature(f"--mtp-num-layers 1 {_PP2}", "--position-embedding-type rope", ranks=2),
+    Feature("--delay-wgrad-compute"),
+    Feature("--overlap-moe-expert-parallel-comm", _EP2, ranks=2),
+    Feature("--overlap-moe-expert-parallel-comm --delay-wgrad-compute", _EP2, ranks=2),
+    Feature("--context-parallel-size 2 --cp-comm-type p2p", ranks=2),
+    Feature("--context-parallel-size 2 --cp-comm-type a2a", ranks=2),
+    Feature("--context-parallel-size 2 --cp-comm-type allgather", ranks=2),
+    Feature(
+        "--use-torch-fsdp2",
+        "--untie-embeddings-and-output-weights --ckpt-format torch_dist --global-batch-size 4",
+        ranks=2,
+    ),
+    Feature(
+        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+        "--use-distributed-optimizer --ckpt-format fsdp_dtensor --global-batch-size 4",
+        ranks=2,
+    ),
+    Feature(
+        f"--num-layers-per-virtual-pipeline-stage 1 {_PP2}", "--num-layers 4", ranks=2, turns=4
+    ),
+    Feature("--fine-grained-activation-offloading --offload-modules core_attn"),
+)
+
+BRANCHES_WITH_OLD = ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
+ENTRY_POINTS: dict[str, dict[str, str]] = {
+    "core_r0.15.0": {
+        "pretrain_bert.py": "--bert-no-binary-head --spec local",
+        "pretrain_t5.py": "--decoder-num-layers 2 --decoder-seq-length 32 --vocab-extra-ids 10",
+    },
+    "main": {
+        "pretrain_hybrid.py": f"--hybrid-layer-pattern *-|*- {_PP2}",
+    },
+}
+"""Entry points beside `pretrain_gpt.py`, which trains in a pipeline of two stages."""
+
+
+def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
+    """Every cell that can be run with what is at hand."""
+    wheels = sorted((ROOT / ".wheels").glob("*.*.*"))
+    for wheel in wheels:
+        yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
+    for one in FEATURES:
+        more = (*OWN, *one.flags.split(), *one.more.split())
+        script = ROOT / "pretrain_gpt.py"
+        tried = tuple(word for word in one.flags.split() if word.startswith("--"))
+        yield Cell(one.name, script, (wheels[-1],), more, one.ranks, one.turns, tried)
+    if options.checkouts is None:
+        return
+    for branch in _branches(options.checkouts):
+        gpt = f"{_PP2} {OLD}" if branch in BRANCHES_WITH_OLD else _PP2
+        for entry, flags in {"pretrain_gpt.py": gpt, **ENTRY_POINTS.get(branch, {})}.items():
+            name = f"checkout {branch}, {entry}"
+            if options.only and name not in options.only:
+                continue
+            folder = checked_out(options.checkouts, branch, scratch)
+            yield Cell(name, folder / entry, (folder,), (*OWN, *flags.split()), 2)
+
+
+FORK = "okoge-kaz/Megatron-LM"
+FORK_BRANCHES = ("v0.7-tsubame", "v0.8.0-tsubame", "v0.9.0-tsubame")
+"""Those that have `--torch-profile` flags of their own."""
+
+
+def forks(repository: Path, scratch: Path) -> Iterator[Cell]:
+    """A launch of each fork that has flags of our names."""
+    for branch in FORK_BRANCHES:
+        folder = checked_out(repository, branch, scratch / FORK)
+        name = f"fork {FORK}, {branch}"
+        yield Cell(name, folder / "pretrain_gpt.py", (folder,), (*OWN, OLD), 2)
+
+
+def _branches(repository: Path) -> list[str]:
+    # Not refname:short, which puts "heads/" before a name that a tag has, too.
+    named = "--format=%(refname:lstrip=2)"
+    listed = subprocess.run(
+        ["git", "-C", str(repository), "for-each-ref", named, "refs/heads"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    numbered = [name for name in listed if re.fullmatch(r"core_r0\.\d+\.0", name)]
+    supported = [name for name in numbered if int(name.split(".")[1]) >= 6]
+    return [*sorted(supported, key=lambda name: int(name.split(".")[1])), "main"]
+
+
+def checked_out(repository: Path, branch: str, scratch: Path) -> Path:
+    folder = scratch / branch
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        archive = subprocess.run(
+            ["git", "-C", str(repository), "archive", f"refs/heads/{branch}"],
+            capture_output=True,
+            check=True,
+        )
+        subprocess.run(["tar", "x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
