@@ -105,11 +105,13 @@ What was run, when, and what came out. `scripts/compatibility.py` runs the cells
 page from `docs/compatibility.json`; what is in no table has no result. A training *works* if it
 ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
 iterations, and leaves a trace with the micro-batches and modules of the recorded iteration. It is
-*not judged* if it ends badly without `--torch-profile`, too. Trainings run on a CPU (`--cpu`) with
+*not judged* if it ends badly without `--torch-profile`, too, or if `--cpu` takes back what it is
+about. Trainings run on a CPU (`--cpu`) with
 two layers for four iterations unless the row says something else. A checkout trains on two ranks,
 `pretrain_gpt.py` in a pipeline of two stages; it compiles helpers of its own and needs pybind11,
 einops and, if it is old, `setuptools<80` beside it. A version of torch trains a loop of PyTorch
-alone (`scripts/attached_loop.py`) on two ranks. A launch script is
+alone (`scripts/attached_loop.py`) on two ranks. A fork whose flags have our names *works* if one
+sentence ends the launch before training. A launch script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash
 on two ranks; `scripts/launch_scripts.py` makes sizes smaller and leaves out what needs GPUs or
 files of others, so the row is about the script's form and its remaining flags.
