@@ -37,7 +37,8 @@ install_into_venv() { # extras, such as train,view
     "$python" -m venv .venv
   fi
   echo "installing .[$1] into .venv with $(.venv/bin/python --version) (several GB with torch, some minutes) ..."
-  .venv/bin/python -m pip install --quiet --editable ".[$1]"
+  # Python compiles what is imported, a fourth of it; pip would compile all, for a minute.
+  .venv/bin/python -m pip install --quiet --no-compile --editable ".[$1]"
   printf '%s' "$wanted" >"$stamp"
 }
 
@@ -52,6 +53,7 @@ install_test_programs() {
     return
   fi
   echo "installing ${missing[*]} for the tests ..."
+  mkdir -p .venv # which may be on its way
   {
     apt-get -q update
     DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=400 \

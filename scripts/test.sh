@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that must hold: format, lint, types, tests. Sets up all it needs in .venv and .wheels,
+# Everything that must hold: format, lint, tests, types. Sets up all it needs in .venv and .wheels,
 # and as root with apt-get.
 #
 #   scripts/test.sh                          everything
@@ -13,15 +13,17 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
-install_into_venv train,view,agent,docs,dev
 if [[ ${1:-} != fast ]]; then
-  install_test_programs
+  install_test_programs &
 fi
+install_into_venv train,view,agent,docs,dev
+wait
 
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
-.venv/bin/mypy
 .venv/bin/lint-imports
+# Without a cache it keeps a core busy for half a minute: it fills its cache beside the tests.
+.venv/bin/mypy >/dev/null 2>&1 &
 
 # What takes longest begins first, but SLURM when torchrun's jobs are about to be done; other folders
 # are found.
@@ -30,14 +32,17 @@ while read -r folder; do
   [[ " ${folders[*]} " == *" $folder "* ]] || folders+=("$folder")
 done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)
 FAST="not torchrun and not slurm and not browser and not slow"
-python=.venv/bin/python
+tested=0
 if (($# == 0)); then
-  $python scripts/side_by_side.py "${folders[@]}"
+  tests=(scripts/side_by_side.py "${folders[@]}")
 elif [[ $* == fast ]]; then
-  $python scripts/side_by_side.py "${folders[@]}" -- -m "$FAST"
+  tests=(scripts/side_by_side.py "${folders[@]}" -- -m "$FAST")
 elif [[ $1 == fast ]]; then
-  shift
-  $python -m pytest -m "$FAST" "$@"
+  tests=(-m pytest -m "$FAST" "${@:2}")
 else
-  $python -m pytest "$@"
+  tests=(-m pytest "$@")
 fi
+.venv/bin/python "${tests[@]}" || tested=$?
+wait
+.venv/bin/mypy
+exit "$tested"

@@ -88,27 +88,36 @@ LONGEST = [
 def test_all_tests_run_side_by_side_and_some_in_a_plain_pytest(
     checkout: Path, given: list[str], command: list[str]
 ) -> None:
+    done = run_tests(checkout, *given, python='printf "%s\\n" "$@"\nexit 7')
+    assert done.stderr == ""
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (7, command)
+
+
+def test_types_are_told_after_the_tests_and_fail_the_script(checkout: Path) -> None:
+    done = run_tests(checkout, python="echo 4 passed", mypy="echo wrong types\nexit 1")
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (1, ["4 passed", "wrong types"])
+
+
+def run_tests(checkout: Path, *given: str, **programs: str) -> subprocess.CompletedProcess[str]:
+    """scripts/test.sh in a checkout in which programs of .venv are these; others do nothing."""
     (checkout / "scripts").mkdir()
     for name in ("environment.sh", "test.sh"):
         shutil.copy(SCRIPTS / name, checkout / "scripts")
     for file in ("slurm/test_a.py", "new/room/test_b.py", "analysis/test_c.py", "data/d.json"):
         (checkout / "tests" / file).parent.mkdir(parents=True)
         (checkout / "tests" / file).touch()
-    programs = checkout / "other" / "bin"
-    programs.mkdir(parents=True)
+    folder = checkout / "other" / "bin"
+    folder.mkdir(parents=True)
     for name in ("ruff", "mypy", "lint-imports", "python"):
-        says = 'printf "%s\\n" "$@"\nexit 7' if name == "python" else "exit 0"
-        (programs / name).write_text(f"#!/bin/bash\n{says}\n")
-        (programs / name).chmod(0o755)
-    (checkout / ".venv").symlink_to(programs.parent)
-    done = subprocess.run(
+        (folder / name).write_text(f"#!/bin/bash\n{programs.get(name, 'exit 0')}\n")
+        (folder / name).chmod(0o755)
+    (checkout / ".venv").symlink_to(folder.parent)
+    return subprocess.run(
         ["/bin/bash", checkout / "scripts" / "test.sh", *given],
         env={"PATH": str(checkout / "bin"), "HOME": str(checkout)},
         capture_output=True,
         text=True,
     )
-    assert done.stderr == ""
-    assert (done.returncode, done.stdout.splitlines()[1:]) == (7, command)
 
 
 def test_the_vocabulary_of_quickstart_and_of_the_tools_own_words_holds_every_token() -> None:
