@@ -20,13 +20,15 @@ from megatron.torch_profile.plan.schedule import Schedule, Span
 from megatron.torch_profile.plan.topology import discover
 from megatron.torch_profile.record.recorder import Recorder
 
+# torch's profiler looks for it, and its import takes longer than the training.
+torch._lazy_modules.discard("_inductor")
+
 ITERATIONS = 300
 folder, triggers = Path(sys.argv[1]), sys.argv[2:]
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
 torch.manual_seed(rank)
 model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)])
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 steps = None
 agreement.LEAD_SECONDS, lifetime.LOOK_SECONDS = 1.0, 0.2
 if triggers:
@@ -40,8 +42,11 @@ for iteration in range(1, ITERATIONS + 1):
     loss.backward()
     for parameter in model.parameters():
         torch.distributed.all_reduce(parameter.grad)
-    optimizer.step()
-    optimizer.zero_grad()
+    # Not torch.optim, which imports torch.compile.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    model.zero_grad()
     print(f"rank {rank} step {iteration} {loss.item().hex()} pid {os.getpid()}", flush=True)
     time.sleep(0.03)
 if steps:

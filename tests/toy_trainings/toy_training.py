@@ -34,6 +34,9 @@ from megatron.torch_profile.plan.schedule import Schedule, Span
 from megatron.torch_profile.plan.topology import CPU, Member, Topology
 from megatron.torch_profile.record.recorder import Recorder
 
+# torch's profiler looks for it, and its import takes longer than the training.
+torch._lazy_modules.discard("_inductor")
+
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
 parser.add_argument("--iterations", type=int, default=8)
@@ -93,7 +96,6 @@ if options.own_handler:
 user(0)
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(options.layers)])
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 config = TorchProfileConfig(
     enabled=True,
     active=options.active,
@@ -116,8 +118,11 @@ try:
         if distributed:
             for parameter in model.parameters():
                 torch.distributed.all_reduce(parameter.grad)
-        optimizer.step()
-        optimizer.zero_grad()
+        # Not torch.optim, which imports torch.compile.
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        model.zero_grad()
         user(iteration)
         print("step", iteration, loss.item().hex(), flush=True)
         if iteration == options.raise_at:
