@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The browser of the tests that look at pages, and marks of what a test starts."""
+"""The browser, a Python that starts at once, and marks of what a test starts."""
 
 from __future__ import annotations
 
 import gc
+import os
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -77,3 +82,28 @@ def browser() -> Iterator[Any]:
         launched = started.chromium.launch(executable_path=chromium, headless=True, args=_FLAGS)
         yield launched
         launched.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """A program that is `python`, and has imported torch and others, which takes seconds."""
+    beside = Path(__file__).parent
+    # Not below pytest's own folder: the name of a socket has at most 107 characters.
+    with TemporaryDirectory(prefix="warm-") as folder:
+        socket, command = Path(folder, "socket"), Path(folder, "python")
+        words = [sys.executable, "-SEs", str(beside / "warm_command.py"), str(socket)]
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        command.chmod(0o700)
+        # What libraries read when they are imported is what every program gets.
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        with subprocess.Popen(
+            [sys.executable, str(beside / "warm_python.py"), str(socket)],
+            env={**os.environ, **environment, "PYTHONPATH": str(beside / "startup")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
+            assert server.stdout
+            assert server.stdout.readline() == "ready\n"
+            yield str(command)
+            server.terminate()

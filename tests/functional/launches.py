@@ -82,8 +82,11 @@ def wheel_path() -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="session")
-def launch(wheel_path: Callable[[str], str]) -> Launch:
-    """Run a script on processes of a Megatron version, one without torchrun; its output."""
+def launch(wheel_path: Callable[[str], str], warm_python: str) -> Launch:
+    """Run a script on processes of a Megatron version, one without torchrun; its output.
+
+    `cold` starts each process as users do; it imports torch for itself, which takes seconds.
+    """
 
     def run(
         arguments: str,
@@ -94,12 +97,16 @@ def launch(wheel_path: Callable[[str], str]) -> Launch:
         path: str | None = None,
         cwd: Path = ROOT,
         variables: Mapping[str, str] | None = None,
+        cold: bool = False,
     ) -> Run:
+        python = sys.executable if cold else warm_python
         environment = {
             **os.environ,
             "WANDB_MODE": "offline",
             **(variables or {}),
             "PYTHONPATH": f"{path or f'{ROOT}:{wheel_path(version)}'}:{STARTUP}",
+            # What torchrun starts ranks with.
+            "PYTHON_EXEC": python,
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
         }
@@ -109,7 +116,7 @@ def launch(wheel_path: Callable[[str], str]) -> Launch:
         if processes == 1:
             torchrun = []
         ended = subprocess.run(
-            [sys.executable, *torchrun, *script.split(), *arguments.split()],
+            [python, *torchrun, *script.split(), *arguments.split()],
             env=environment,
             cwd=cwd,
             stdout=subprocess.PIPE,

@@ -114,6 +114,7 @@ def test_a_checkouts_script_that_knows_nothing_of_us_is_profiled_by_the_launcher
         path=f"{checkout}:{ROOT}",
         script="-m megatron.torch_profile",
         cwd=tmp_path,
+        cold=True,
     )
     assert run.status == 0, run.output
     assert "--cpu: training on the CPU over gloo" in run.said
@@ -128,6 +129,7 @@ def test_our_script_trains_with_a_checkout_behind_ours_on_the_path(
         path=f"{ROOT}:{checkout}",
         script=str(ROOT / "pretrain_gpt.py"),
         cwd=tmp_path,
+        cold=True,
     )
     assert run.status == 0, run.output
     assert trace_files(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]

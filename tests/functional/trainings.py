@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings that several tests read: each is launched once a session, when the first test asks.
 
-A launch of two processes costs 20 s of a core, nearly all for imports; its iterations cost nothing.
+A launch of two processes costs 5 s of a core with a warm Python (tests/warm_python.py) and 20 s
+without, nearly all for imports; its iterations cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from launches import MODEL, Launch, Run
 
@@ -51,15 +52,12 @@ class Trainings:
         self._version, self._launch, self._folder = version, launch, folder
 
     def _train(
-        self,
-        name: str,
-        flags: str,
-        *,
-        processes: int = 2,
-        script: str = "",
-        variables: Mapping[str, str] | None = None,
+        self, name: str, flags: str, *, processes: int = 2, script: str = "", **how: Any
     ) -> Training:
-        """Launch with flags in which {0} stands for a new folder."""
+        """Launch with flags in which {0} stands for a new folder.
+
+        Cold where something goes to W&B at the end: W&B in a fork loses that.
+        """
         folder = self._folder / name
         folder.mkdir()
         file = folder / "train.py"
@@ -70,7 +68,7 @@ class Trainings:
             version=self._version,
             processes=processes,
             script=str(file) if script else "pretrain_gpt.py",
-            variables=variables,
+            **how,
         )
         return Training(run, folder)
 
@@ -106,6 +104,7 @@ class Trainings:
             "--torch-profile-dir {0}/traces --torch-profile-summary always "
             "--torch-profile-wandb-artifacts",
             script=SLOW_RANK_1,
+            cold=True,
         )
 
     @cached_property
@@ -152,6 +151,7 @@ class Trainings:
             "--torch-profile-summary always "
             f"{WANDB} {{0}}/wandb --tensorboard-dir {{0}}/events --torch-profile-dir {{0}}/traces",
             script=SLOWER_RANK_1,
+            cold=True,
         )
 
     @cached_property
