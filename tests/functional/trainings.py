@@ -56,7 +56,7 @@ class Trainings:
     ) -> Training:
         """Launch with flags in which {0} stands for a new folder.
 
-        Cold where something goes to W&B at the end: W&B in a fork loses that.
+        Cold where tables go to W&B, which loses them in a fork of what has imported it.
         """
         folder = self._folder / name
         folder.mkdir()
