@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from long_run_launch import Launch
@@ -161,8 +160,7 @@ def memory(folder: Path, plan: Plan | None) -> list[dict[str, Any]]:
     for rank in range(RANKS):
         mine = [one for one in samples if one.rank == rank]
         mine = mine[int(_SETTLING * len(mine)) :]
-        usual = median(one.threads for one in mine) if mine else 0
-        mine = [one for one in mine if one.threads > usual / 2]  # not of a process that ends
+        mine = [one for one in mine if one.iteration < mine[-1].iteration]  # then processes end
         row: dict[str, Any] = {"launch": folder.name, "rank": rank, "samples": len(mine)}
         if len(mine) >= LEAST_SAMPLES:
             leaked = [_leaked(one, plan) for one in mine]
@@ -203,10 +201,15 @@ def files_left(
         str(path.relative_to(run.parent))
         for run in runs
         for path in sorted(run.rglob("*"))
-        if path.name.endswith(".tmp") or path.name.startswith(".writable")
+        if path.is_file() and _is_unfinished(path)
     ]
     return {
         "temporary": [name for one in launches for name in temporary(one)],
         "temporary_without_profiling": [name for one in alone for name in temporary(one)],
         "unfinished": unfinished,
     }
+
+
+def _is_unfinished(path: Path) -> bool:
+    left = path.name.endswith(".tmp") or path.name.startswith(".writable")
+    return left or not path.stat().st_size
