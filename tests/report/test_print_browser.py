@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from many_ranks import of_many
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report.html import render_html
@@ -19,7 +20,8 @@ HEIGHTS = (500, 620, 850)
 PAGES = """height => { Object.assign(document.querySelector('#main').style,
   { columns: '718px', columnGap: '0', columnFill: 'auto',
     height: `${height}px`, width: '718px' }); }"""
-CUT = """() => [...document.querySelectorAll('figure, .finding, .lane, .scroll, .legend, tr')]
+WHOLE = "figure, .finding, .lane, .scroll, .legend, .slim, tr"
+CUT = f"""() => [...document.querySelectorAll('{WHOLE}')]
   .filter(one => new Set([...one.getClientRects()].map(box => Math.floor(box.left / 718))).size > 1)
   .map(one => one.outerHTML.slice(0, 120))"""
 # Of each table: the pages of its caption, of its heading, and of its first two rows.
@@ -67,3 +69,16 @@ def test_the_heading_of_a_table_is_repeated_on_each_of_its_pages(page: Any) -> N
           ...[...head.querySelectorAll('button')].map(one => getComputedStyle(one).display)])"""
     )
     assert {word for head in heads for word in head} == {"avoid", "contents"}
+
+
+def test_all_of_1024_ranks_are_on_one_page(browser: Any, spans: Analysis, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(render_html(of_many(spans, 1024)))
+    many = browser.new_page(viewport={"width": 718, "height": 1000})
+    many.goto(file.as_uri())
+    many.emulate_media(media="print")
+    high = many.evaluate("document.querySelector('#heat-map').getBoundingClientRect().height")
+    assert 800 < high < 960  # of a page of US letter; one of A4 is higher
+    many.evaluate(PAGES, 1000)
+    assert many.evaluate(CUT) == []
+    many.close()
