@@ -140,8 +140,9 @@ class _Reading:
         for index, (trace, entries) in enumerate(self._traces):
             self.odd += entries.odd
             number = of.get(id(trace), index)
-            device = np.broadcast_to(np.array(number, np.min_scalar_type(number)), len(entries))
-            parts.append([device, *entries.columns()])
+            columns = entries.columns()
+            device = np.broadcast_to(np.array(number, np.min_scalar_type(number)), len(columns[0]))
+            parts.append([device, *columns])
         if not parts:
             return History(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
         if len(parts) == 1:

@@ -17,6 +17,8 @@ from megatron.torch_trace.pickles.rows import Rows
 _ACTIONS = {one.name.lower(): int(one) for one in Action}
 _WIDTHS = "biq"
 _NS = 1000
+_AT_ONCE = 1000
+"""Entries that are put into columns together."""
 
 
 class _GrowingColumn:
@@ -55,10 +57,8 @@ class Entries:
     def __init__(self, stacks: StackTable) -> None:
         self.odd = 0
         self._stacks = stacks
+        self._waiting: list[tuple[int, ...]] = []
         self._columns = [_GrowingColumn(width) for width in "bqibqi"]
-
-    def __len__(self) -> int:
-        return len(self._columns[0].column())
 
     def add(self, one: Any) -> None:
         """An entry as torch writes it."""
@@ -76,7 +76,9 @@ class Entries:
         except (TypeError, KeyError, AttributeError, OverflowError):
             self.odd += 1
             return
-        self._extend([(value,) for value in row])
+        self._waiting.append(row)
+        if len(self._waiting) == _AT_ONCE:
+            self._take_waiting()
 
     def add_rows(self, rows: Rows) -> None:
         """Entries of one shape."""
@@ -85,11 +87,18 @@ class Entries:
             for one in rows.dictionaries():
                 self.add(one)
         else:
+            self._take_waiting()
             self._extend(columns)
 
     def columns(self) -> list[Column]:
         """Action, address, size, stream, time, stack."""
+        self._take_waiting()
         return [one.column() for one in self._columns]
+
+    def _take_waiting(self) -> None:
+        if self._waiting:
+            self._extend(list(zip(*self._waiting, strict=True)))
+            self._waiting.clear()
 
     def _extend(self, columns: Sequence[Sequence[int]]) -> None:
         for column, values in zip(self._columns, columns, strict=True):
