@@ -97,6 +97,24 @@ def test_what_happened_stands_in_the_order_of_iterations(run: Path) -> None:
     )
 
 
+def test_values_that_are_no_numbers_are_no_events(run: Path, tmp_path: Path) -> None:
+    odd = [
+        {"iteration": at, name: value}
+        for at, value in ((37, float("nan")), (38, float("inf")))
+        for name in ("monitor/slow_rank", "monitor/slow_since", "monitor/iteration")
+    ]
+    before = run_history(run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in odd)
+    assert run_history(run).events == before.events
+    assert sections_of_run(run)
+    slowest = {name: float("nan") for name in ("monitor/iteration", "monitor/slowest_by_ms")}
+    line = {"iteration": 9, "monitor/iteration_ms": 1.0, "monitor/slowest_rank": 1} | slowest
+    other = tmp_path / "other"
+    other.mkdir()
+    assert run_history(launch(other, FIRST, [line])).events == ()
+
+
 def test_a_mark_lies_at_its_iteration_and_the_longest_iteration_is_told(run: Path) -> None:
     timeline = timeline_of(run_history(run))
     assert timeline is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ def _launch(record: RunRecord) -> Launch:
 
 def _points(series: Mapping[str, Series], name: str) -> dict[int, float]:
     found = series.get(name)
-    return dict(zip(found.iterations, found.values, strict=True)) if found else {}
+    points = zip(found.iterations, found.values, strict=True) if found else ()
+    return {at: value for at, value in points if isfinite(value)}
 
 
 def _events(record: RunRecord) -> Iterator[Event]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,11 @@ def _tail(path: Path) -> list[bytes]:
 def _last_of_monitor(logged: list[bytes]) -> dict[str, float]:
     for line in reversed(logged):
         if b'"monitor/iteration"' in line:
-            with suppress(ValueError, AttributeError, TypeError):
-                numbers = value_of(line).items()
-                return {key: float(of) for key, of in numbers if key.startswith("monitor/")}
+            with suppress(ValueError, AttributeError, TypeError, OverflowError):
+                told = value_of(line).items()
+                numbers = {key: float(of) for key, of in told if key.startswith("monitor/")}
+                # JSON knows no others, and --json prints them.
+                return {key: number for key, number in numbers.items() if isfinite(number)}
     return {}
 
 

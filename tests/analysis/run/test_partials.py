@@ -150,6 +150,20 @@ def test_damaged_partials_are_noticed_and_counted(
     ]
 
 
+def test_a_damaged_partial_that_polars_stumbles_over_is_noticed_too(
+    window: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(*_: object, **__: object) -> None:
+        raise pl.exceptions.PanicException("assertion failed")
+
+    keep([window])
+    monkeypatch.setattr(pl, "read_parquet", stumble)
+    assert answer(window) == answer(window, use_partials=False)
+    assert lines(caplog) == [
+        "torch-trace: 2 kept analyses are not used (2 damaged); the traces are read instead."
+    ]
+
+
 def test_a_kept_analysis_of_another_version_is_not_used(
     window: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,6 +50,17 @@ def test_it_shows_what_the_monitor_saw_last_and_who_left_hang_records(run: Path)
     assert answer["hang_records"] == [{"rank": 0, "iteration": 87}, {"rank": 3, "iteration": 86}]
 
 
+def test_numbers_that_json_does_not_know_are_in_no_answer(run: Path) -> None:
+    numbers = MONITOR | {"monitor/iteration_ms": float("nan"), "monitor/slowest_by_ms": 1e999}
+    (run / "metrics.jsonl").write_text(json.dumps(numbers) + "\n")
+    answer = CliRunner().invoke(status.command, [str(run), "--json"]).output
+    assert "NaN" not in answer
+    assert "Infinity" not in answer
+    monitor = json.loads(answer)["monitor"]
+    assert monitor["monitor/slowest_rank"] == 5.0
+    assert not {"monitor/iteration_ms", "monitor/slowest_by_ms"} & set(monitor)
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"monitor/iteration": "x"}', "\0" * 100])
 def test_numbers_that_are_none_are_not_shown(run: Path, text: str) -> None:
     (run / "metrics.jsonl").write_text(text)

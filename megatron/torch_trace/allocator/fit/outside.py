@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 from megatron.torch_trace.format.file_names import METRICS_FILE
@@ -31,4 +32,5 @@ def _of_line(line: str) -> int | None:
         used, reserved = float(row[_USED]), float(row[_RESERVED])
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
-    return round((used - reserved) * (1 << 30)) if used >= reserved else None
+    outside = (used - reserved) * (1 << 30)
+    return round(outside) if isfinite(outside) and outside >= 0 else None

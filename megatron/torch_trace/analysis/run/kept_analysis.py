@@ -209,7 +209,14 @@ def _parsed(content: bytes, check: Callable[[Header], None]) -> KeptAnalysis:
         frame = pl.read_parquet(content, parallel="none")
         columns = {name: frame[name].to_numpy() for name in _COLUMNS}
         columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
-    except (KeyError, OSError, msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
+    except (
+        KeyError,
+        OSError,
+        msgspec.MsgspecError,
+        pl.exceptions.PolarsError,
+        # No Exception: polars raises it where a damaged file meets an assertion of its own.
+        pl.exceptions.PanicException,
+    ) as error:
         raise UnusableError("damaged") from error
     codes = columns["kind"]
     if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(kinds):
