@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.terminal.surveys import surveys_of
 from megatron.torch_trace.errors import DamagedTraceError, StrictError
 from megatron.torch_trace.files.sources import find_traces, skipped_lines
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.inspect.facts import problems, rank
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     faulty = [one for one in found if one.has_faults]
     if as_json:
         click.echo(
-            json.dumps(
+            text_of(
                 {
                     "traces": [_facts(one) for one in found],
                     "skipped_files": [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +14,7 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.commands.terminal.analysis_progress import analysed, raise_if_damaged
 from megatron.torch_trace.errors import TorchTraceError
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.wording import visible
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def command(
             file.write(render_comparison_page(comparison, before, after, names).encode())
     if as_json:
         document = comparison_document(comparison, before, after, (a, b), verdicts)
-        click.echo(json.dumps(document, allow_nan=False))
+        click.echo(text_of(document))
     else:
         width = shutil.get_terminal_size((100, 24)).columns
         text = render_comparison(comparison, before, after, names, width=width, top=top)

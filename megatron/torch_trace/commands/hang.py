@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.errors import DamagedTraceError
+from megatron.torch_trace.format.json_text import text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ def command(paths: tuple[str, ...], as_json: bool) -> None:
 
     answer = hang(paths)
     if as_json:
-        click.echo(json.dumps(_document(answer)))
+        click.echo(text_of(_document(answer)))
     else:
         _print(terminal.console(), answer)
     if answer.damaged:

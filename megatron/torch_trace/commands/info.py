@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.terminal.surveys import surveys_of
 from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.files.sources import find_traces, skipped_lines
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.inspect.facts import advice, device, facts, problems, rank, versions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(paths: tuple[str, ...], as_json: bool, strict: bool, jobs: int | Non
     surveys = surveys_of(sources, jobs, strict=strict)
     if as_json:
         skipped = [{"file": str(p), "reason": reason} for p, reason in sources.skipped]
-        click.echo(json.dumps({"traces": [facts(s) for s in surveys], "skipped_files": skipped}))
+        click.echo(text_of({"traces": [facts(s) for s in surveys], "skipped_files": skipped}))
     else:
         console = terminal.console()
         if len(surveys) > 1:

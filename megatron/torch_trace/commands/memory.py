@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from megatron.torch_trace.commands.memory_text.reading import Reading
 from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.errors import DamagedTraceError, StrictError, UsageError
 from megatron.torch_trace.files.writer import OutputFile
+from megatron.torch_trace.format.json_text import text_of
 
 if TYPE_CHECKING:
     from megatron.torch_trace.allocator.answer import MemoryAnswer
@@ -138,7 +138,7 @@ def _answer(
         from megatron.torch_trace.allocator.json_answer import document
 
         found = document(ranks, top)
-        click.echo(json.dumps(found if fit is None else found | {"fit": fit_document(fit)}))
+        click.echo(text_of(found if fit is None else found | {"fit": fit_document(fit)}))
     elif fit is not None:
         from megatron.torch_trace.commands.memory_text.fit_text import print_fit
 
@@ -158,7 +158,7 @@ def _difference(
     if as_json:
         from megatron.torch_trace.allocator.difference.document import difference_document
 
-        click.echo(json.dumps(difference_document(found, top)))
+        click.echo(text_of(difference_document(found, top)))
     else:
         from megatron.torch_trace.commands.memory_text.difference_text import print_differences
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
@@ -11,6 +10,7 @@ import click
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.options.one_trace import refuse_all_but_one_trace
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.reader import available_cores
 
 _ORDERS = ("self-gpu", "gpu", "self-cpu", "cpu", "calls")
@@ -57,7 +57,7 @@ def command(
     if as_json:
         ordered = sorted(rows, key=ORDERS[order], reverse=True) if order else rows
         shown = [asdict(row) for row in (ordered[:limit] if limit else ordered)]
-        click.echo(json.dumps({"schema": 1, "operators": shown}, indent=1))
+        click.echo(text_of({"schema": 1, "operators": shown}, indent=1))
     else:
         click.echo(operator_table(rows, limit=limit, order=order), nl=False)
     if tree.damage:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from megatron.torch_trace.commands import options
 from megatron.torch_trace.commands.terminal.analysis_progress import Progress, raise_if_lost
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.wording import counted, visible
 
 _CHANGES = {
@@ -110,7 +110,7 @@ def command(
         files = simulated_trace.write(answer.times, save, answer.changes)
         click.echo(f"{visible(str(save))}: {counted(len(files), 'simulated trace')}", err=True)
     if as_json:
-        click.echo(json.dumps(document(answer)))
+        click.echo(text_of(document(answer)))
     else:
         width = shutil.get_terminal_size((100, 24)).columns
         click.echo(visible(render(answer, width=width), lines=True), nl=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.format.json_text import value_of
@@ -37,7 +38,8 @@ def named_ranks(lines: Iterable[bytes]) -> Iterator[NamedRank]:
     for line in lines:
         if any(key in line for key in _WHICH):
             with suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError):
-                yield _named(value_of(line))
+                told = value_of(line).items()
+                yield _named({key: of for key, of in told if of is not None and isfinite(of)})
 
 
 def _named(of: Mapping[str, float]) -> NamedRank:

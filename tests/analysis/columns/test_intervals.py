@@ -4,7 +4,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megatron.torch_trace.columns.intervals import Intervals
+from megatron.torch_trace.columns.intervals import Intervals, ints
 
 spans = st.lists(st.tuples(st.integers(-40, 40), st.integers(-5, 20)), max_size=12)
 
@@ -75,3 +75,9 @@ def test_nothing_is_a_set_too() -> None:
     nothing = Intervals.of([], [])
     assert (nothing.total, len(nothing.minus(nothing)), len(nothing.gaps(3, 5))) == (0, 0, 1)
     assert nothing.covered([0, 7], [5, 9]).tolist() == [0, 0]
+
+
+def test_a_set_holds_the_times_from_a_start_on_and_none_from_its_end_on() -> None:
+    some = Intervals.of([0, 20, 40], [10, 30, 50])
+    times = ints([-1, 0, 9, 10, 19, 20, 29, 30, 45, 50, 99])
+    assert some.holds(times).tolist() == [time in (0, 9, 20, 29, 45) for time in times.tolist()]

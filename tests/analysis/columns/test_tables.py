@@ -135,6 +135,9 @@ def test_of_operators_only_those_of_collectives_are_read_where_communication_is_
 
 def test_rows_are_sorted_by_start_and_of_equal_starts_the_longer_is_first() -> None:
     table = {"start": ints([5, 5, 1, 5]), "dur": ints([1, 3, 2, 2]), "name": ints([0, 1, 2, 3])}
+    only_ends = {"start": ints([5, 5]), "dur": ints([1, 3]), "name": ints([0, 1])}
+    as_intervals(only_ends)
+    assert (only_ends["end"].tolist(), only_ends["name"].tolist()) == ([8, 6], [1, 0])
     as_intervals(table)
     assert {key: column.tolist() for key, column in table.items()} == {
         "start": [1, 5, 5, 5],

@@ -9,8 +9,11 @@ import pytest
 from trace_builder import arrow, call, kernel, launch, op, step, text, write
 
 from megatron.torch_trace.analysis.timeline.activity import read_activity
+from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics, launch_statistics
+from megatron.torch_trace.analysis.timeline.missing_links import is_unlinked
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
+from megatron.torch_trace.columns.intervals import ints
 
 
 def timeline(folder: Path, *events: str) -> Timeline:
@@ -68,3 +71,21 @@ def test_only_arrows_from_the_cpu_to_the_gpu_tell_a_launch(
         tmp_path, step(1, 100_000, 1_000_000), begin, work, *arrow(7, begin, work, category)
     )
     assert found.launches.time.tolist() == [launched]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_row_without_a_code_holds_none_of_them(count: int) -> None:
+    column = ints([-1, 0, count - 1, -1])
+    assert rows_with(column, [count - 1], count).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(("correlated", "unlinked"), [(2, False), (1, True), (0, True)])
+def test_launches_are_looked_for_where_most_of_the_work_has_no_correlation(
+    tmp_path: Path, correlated: int, unlinked: bool
+) -> None:
+    rows = [kernel("gemm", at, at + 10, number) for at, number in ((500, 1), (600, 2))]
+    rows += [kernel("gemm", at, at + 10, 0) for at in (700, 800)]
+    if correlated < 2:
+        rows.pop(correlated)
+    path = write(tmp_path / "rank-3.json", text(launch(100, 200, 1 if correlated else 0), *rows))
+    assert is_unlinked(read_activity(path)) == unlinked

@@ -53,11 +53,17 @@ def test_it_shows_what_the_monitor_saw_last_and_who_left_hang_records(run: Path)
 def test_numbers_that_json_does_not_know_are_in_no_answer(run: Path) -> None:
     numbers = MONITOR | {"monitor/iteration_ms": float("nan"), "monitor/slowest_by_ms": 1e999}
     (run / "metrics.jsonl").write_text(json.dumps(numbers) + "\n")
+    (run / "requests").mkdir()
+    (run / "requests" / "a.json").write_text("{}")
+    told = '{"state": "done", "says": "recorded.", "first": NaN, "last": 1e999}'
+    (run / "requests" / "a.answer.json").write_text(told)
     answer = CliRunner().invoke(status.command, [str(run), "--json"]).output
     assert "NaN" not in answer
     assert "Infinity" not in answer
     monitor = json.loads(answer)["monitor"]
     assert monitor["monitor/slowest_rank"] == 5.0
+    request = json.loads(answer)["requests"][0]["answer"]
+    assert (request["first"], request["last"]) == (None, None)
     assert not {"monitor/iteration_ms", "monitor/slowest_by_ms"} & set(monitor)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.inspect.named_ranks import NamedRank
 from megatron.torch_trace.inspect.run_history import RunHistory, run_history
 from megatron.torch_trace.inspect.run_state import RunState, WindowState, run_state
@@ -37,7 +37,7 @@ def command(run: str, follow: bool, as_json: bool) -> None:
     shown: list[str] = []
     while True:
         state = run_state(Path(run))
-        lines = [json.dumps(_document(state, run_history(Path(run))))] if as_json else _lines(state)
+        lines = [text_of(_document(state, run_history(Path(run))))] if as_json else _lines(state)
         for line in lines:
             if line not in shown:
                 click.echo(line if as_json else wording.visible(line))
