@@ -38,8 +38,9 @@ def named_ranks(lines: Iterable[bytes]) -> Iterator[NamedRank]:
     for line in lines:
         if any(key in line for key in _WHICH):
             with suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError):
-                told = value_of(line).items()
-                yield _named({key: of for key, of in told if of is not None and isfinite(of)})
+                told = value_of(line)
+                if all(isfinite(of) for of in told.values() if isinstance(of, float)):
+                    yield _named(told)
 
 
 def _named(of: Mapping[str, float]) -> NamedRank:
