@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.analysis.results.shown_ranks import shown_ranks
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.report.coordinates import used_dimensions
 from megatron.torch_trace.report.timebase import shifts_of
@@ -24,7 +25,7 @@ class HeatFigure:
     """What the page's script draws.
 
     Args:
-        ranks: how many rows there are.
+        ranks: how many rows there are; more: ranks without one (`shown_ranks` chooses).
         orders: how rows can be ordered: `rank`, a dimension, `host`, `idle`.
         rows: a part a rank, and in it its number, coordinates, host, where its slices begin
             and end on the common clock and begin in its own trace (ns), the share of idle time, and
@@ -34,11 +35,12 @@ class HeatFigure:
     ranks: int
     orders: tuple[str, ...]
     rows: str
+    more: int = 0
 
 
 def heat_figure(analysis: Analysis) -> HeatFigure | None:
     """None for a single rank, which the lanes show, and where nothing is known."""
-    known = [rank for rank in analysis.ranks if rank.course is not None]
+    known = [rank for rank in shown_ranks(analysis) if rank.course is not None]
     if len(known) < 2:
         return None
     shifts = shifts_of(analysis)
@@ -47,7 +49,8 @@ def heat_figure(analysis: Analysis) -> HeatFigure | None:
     rows = [_row(rank, shifts[rank.rank] - first, step) for rank in known]
     used = sorted(used_dimensions(analysis))
     hosts = ["host"] if len({rank.host_name for rank in known} - {None}) > 1 else []
-    return HeatFigure(len(known), ("rank", *used, *hosts, "idle"), ROWS.join(rows))
+    more = sum(rank.course is not None for rank in analysis.ranks) - len(known)
+    return HeatFigure(len(known), ("rank", *used, *hosts, "idle"), ROWS.join(rows), more)
 
 
 def _row(rank: RankResult, shift: int, step: int) -> str:

@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.results.rank_groups import (
     by_difference,
     by_step,
 )
+from megatron.torch_trace.analysis.results.shown_ranks import shown_ranks
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.format.breakdown_parts import (
     BREAKDOWN_HEADS,
@@ -74,12 +75,25 @@ def section(subject: Subject) -> Section:
         "findings": len(analysis.findings),
         "on_one_screen": len(ranks) <= _ON_ONE_SCREEN,
         "many": many,
-        "slim": [_slim(rank) for rank in ranks] if many else [],
+        "slim": [_slim(rank) for rank in shown_ranks(analysis)] if many else [],
         "count": len(ranks),
+        "choice": _choice(analysis),
         "names": BREAKDOWN_NAMES,
     }
     tables = [] if analysis.is_of_the_cpu else [_ranks(analysis), _coordinates(groups)]
     return Section("breakdown", "Where the time went", tables=tables, legend=LEGEND, data=data)
+
+
+def _choice(analysis: Analysis) -> str:
+    """Which ranks the page shows, where these are not all."""
+    count, shown = len(analysis.ranks), len(shown_ranks(analysis))
+    if shown == count:
+        return ""
+    return (
+        f"The page shows {shown:,} of {count:,} ranks: those of findings, the most and the least "
+        "idle, those that other ranks wait for longest, and a selection of the others. Means are "
+        "of all ranks. `--rank R` shows other ranks, and `analyze --json` has all."
+    )
 
 
 def whole(rank: RankResult) -> At | None:
@@ -98,8 +112,10 @@ def _ranks(analysis: Analysis) -> Table:
         Column("overlapped comm", hint="communication while the GPU computes", brief=None),
     )
     extremes = analysis.summary.extremes
+    shown = shown_ranks(analysis)
+    more = len(analysis.ranks) - len(shown)
     rows = []
-    for rank in analysis.ranks:
+    for rank in shown:
         length = rank.window_ns
         cells = (
             rank_cell(rank),
@@ -110,9 +126,11 @@ def _ranks(analysis: Analysis) -> Table:
         rows.append(Row(cells, whole(rank), spare=rank.rank not in extremes))
     return Table(
         "ranks",
-        "Every rank, % of its window",
+        "Every rank, % of its window" if not more else "Ranks, % of their windows",
         columns,
         tuple(rows),
+        rest=in_json(more, "rank"),
+        more=more,
         brief="WHERE THE TIME WENT (ms)",
         told="The least and the most idle ranks; --rank R or --json shows {}.",
         each="rank",

@@ -146,7 +146,8 @@ def _class(stage: int, part: PartWork) -> tuple[Cell, ...]:
 
 
 def _layers(stage: StageWork, most: float, analysis: Analysis) -> Layers:
-    lowest = next((rank for rank in analysis.ranks if rank.rank in stage.ranks), None)
+    of_stage = frozenset(stage.ranks)
+    lowest = next((rank for rank in analysis.ranks if rank.rank in of_stage), None)
     rows = {row.module: row.longest for row in lowest.modules} if lowest else {}
     bars = tuple(
         Bar(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.analysis.results.shown_ranks import MOST
 from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
@@ -24,7 +25,6 @@ from megatron.torch_trace.report.tables import (
 from megatron.torch_trace.wording import NONE, counted, duration, milliseconds, percent, ranks
 
 _MOST_RANKS, _BRIEF_RANKS = 32, 16
-_MOST_LINES = 2000
 _LEVELS = 6
 
 
@@ -79,7 +79,7 @@ def section(subject: Subject) -> Section:
         Column("own waiting ms", brief="own waiting", sums="ms"),
         Column("mostly in", number=False),
     )
-    rows = tuple(_row(one) for one in found[:_MOST_LINES])
+    rows = tuple(_row(one) for one in found[:MOST])
     more = len(found) - len(rows)
     table = Table(
         "late",
