@@ -13,10 +13,9 @@ from command_line import invoked
 from many_ranks import of_many
 
 from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
-from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.path_part import PathPart
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.analysis.results.shown_ranks import shown_ranks
 from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.figures.heat_map import PARTS, heat_figure
 from megatron.torch_trace.report.figures.link_speeds import link_of
@@ -31,7 +30,6 @@ from megatron.torch_trace.report.html import render_html
 from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.module_nodes import module_nodes
 from megatron.torch_trace.report.tables import At
-from megatron.torch_trace.report.text import render as render_text
 
 SLEEPER = Path(__file__).parents[1] / "data" / "analysis" / "dp4-rank2-slow"
 
@@ -273,29 +271,6 @@ def test_without_a_known_peak_there_is_no_ladder_of_modules(spans: Analysis) -> 
 
 def test_of_1024_ranks_the_page_stays_below_three_megabytes(spans: Analysis) -> None:
     assert len(render_html(of_many(spans, 1024)).encode()) < 3_000_000
-
-
-def test_of_ranks_without_number_the_page_shows_those_that_matter_and_some_of_the_others(
-    spans: Analysis,
-) -> None:
-    many = of_many(spans, 4000)
-    late = Finding("straggler", "high", "Rank 1357 is late.", {"rank": 1357}, "Look there.", 0.2)
-    many = replace(many, findings=(late,))
-    html = render_html(many)
-    shown = [rank.rank for rank in shown_ranks(many)]
-    assert len(html.encode()) < 4_000_000
-    assert len(shown) == len({*shown}) == 1024
-    assert {1357, *many.summary.extremes} <= {*shown}
-    assert {rank.coordinates["dp"] for rank in many.ranks} == {
-        many.ranks[number].coordinates["dp"] for number in shown
-    }
-    assert "The page shows 1,024 of 4,000 ranks" in html
-    assert "2,976 more ranks are in analyze --json." in html
-    figure = heat_figure(many)
-    assert figure is not None
-    assert (figure.ranks, figure.more) == (1024, 2976)
-    assert "1,024 ranks over time, of 4,000" in html
-    assert "shows 3,984 more ranks." in render_text(many)
 
 
 def test_coordinates_begin_with_the_dimension_that_differs_most(spans: Analysis) -> None:

@@ -20,6 +20,7 @@ from megatron.torch_trace.format.file_names import (
     MOST_RANKS,
     RUN_FILE,
     TraceName,
+    is_kept_analysis,
 )
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
@@ -162,6 +163,10 @@ def _search(folder: Path, sources: Sources, known: Callable[[Path], bool]) -> No
             sources.skipped.append((path, reason))
         else:
             found.append(path)
+    if not found and any(map(is_kept_analysis, files_below(folder, artifacts=True))):
+        raise UsageError(
+            f"{folder}: holds no trace, but kept analyses, which have no single events."
+        )
     if not found:
         raise UsageError(
             f"{folder}: holds no trace (every file in this folder and below was looked at)."
