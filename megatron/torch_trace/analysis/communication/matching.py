@@ -141,8 +141,9 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
         found.add(members)
     rank, call, label = found.rank[: found.rows], found.call[: found.rows], ints(found.label)
     symmetric = np.array([collective in SYMMETRIC for _, _, collective in found.labels], dtype=bool)
-    by_rank = np.argsort(rank, kind="stable")
-    bounds = np.searchsorted(rank[by_rank], np.arange(1, len(order)))
+    # Numbers of 16 bits are sorted without comparing them.
+    by_rank = np.argsort(rank.astype(np.uint16) if len(order) < 1 << 16 else rank, kind="stable")
+    bounds = np.cumsum(np.bincount(rank, minlength=len(order)))[:-1]
     return MatchedCalls(
         ranks=order,
         call=call,
