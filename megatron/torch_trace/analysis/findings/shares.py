@@ -64,4 +64,4 @@ def an_iteration(ns: float, rank: RankResult) -> str:
 
 def over(ranks: Sequence[RankResult]) -> str:
     """How the numbers of a sentence were averaged: `rank 0`, or `mean of 4 ranks`."""
-    return ranks[0].name if len(ranks) == 1 else f"mean of {len(ranks)} ranks"
+    return ranks[0].name if len(ranks) == 1 else f"mean of {len(ranks):,} ranks"

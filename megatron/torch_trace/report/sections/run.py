@@ -11,11 +11,21 @@ from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import Series
+from megatron.torch_trace.analysis.results.shown_ranks import MOST, shown_ranks
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.section import Section, Subject
-from megatron.torch_trace.report.tables import Cell, Column, Row, Table, number, rank_cell, text
+from megatron.torch_trace.report.tables import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    in_json,
+    number,
+    rank_cell,
+    text,
+)
+from megatron.torch_trace.wording import counted, ranks
 from megatron.torch_trace.wording import number as number_in_words
-from megatron.torch_trace.wording import ranks
 
 _WIDTH, _HEIGHT = 240, 36
 _MOST_VALUE = 400
@@ -124,6 +134,7 @@ def section(subject: Subject) -> Section:
     facts += _hosts(analysis)
     argv = run.get("argv") or next((list(r.argv) for r in analysis.ranks if r.argv), None)
     versions = run.get("versions")
+    shown = shown_ranks(analysis)
     files = Table(
         "files",
         "Traces",
@@ -142,8 +153,9 @@ def section(subject: Subject) -> Section:
                     text(rank.device or "unknown"),
                 )
             )
-            for rank in analysis.ranks
+            for rank in shown
         ),
+        rest=in_json(len(analysis.ranks) - len(shown), "rank"),
         limit=8,
     )
     command = [shlex.quote(str(one)) for one in argv] if isinstance(argv, (list, tuple)) else None
@@ -222,16 +234,19 @@ def notes(subject: Subject) -> Section:
     analysis = subject.analysis
     record = subject.record
     found = sentences.notes(analysis)
+    unknown = [rank for rank in analysis.ranks if rank.unknown and not rank.cpu]
     found += [
         f"{r.name[0].upper()}{r.name[1:]}: utilisation is unknown: {r.unknown}"
-        for r in analysis.ranks
-        if r.unknown and not r.cpu
+        for r in unknown[:MOST]
     ]
+    if len(unknown) > MOST:
+        more = counted(len(unknown) - MOST, "more rank")
+        found.append(f"Utilisation of {more} is unknown: analyze --json says why.")
     if record:
         found += record.faults
     rows = tuple(
         Row((rank_cell(rank), text(kind.replace("_", " ")), *_repair(repair)))
-        for rank in analysis.ranks
+        for rank in shown_ranks(analysis)
         for kind, repair in rank.repairs.items()
         if isinstance(repair, Mapping)
     )
