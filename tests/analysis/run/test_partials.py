@@ -16,7 +16,6 @@ from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
-from megatron.torch_trace.files import sources
 from megatron.torch_trace.format.file_names import found_analysis_of, kept_analysis_of, trace_of
 from megatron.torch_trace.report.json_document import document
 
@@ -257,33 +256,6 @@ def test_nothing_is_left_to_keep_of_traces_that_are_gone(window: Path) -> None:
         path.unlink()
     kept = keep([window])
     assert (len(kept.traces), kept.written, kept.fresh, kept.skipped) == (2, [], 2, [])
-
-
-def test_a_trace_with_a_kept_analysis_is_not_opened_to_see_whether_it_is_a_trace(
-    window: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep([window])
-    direct = document(analyze(window))
-    trace(2).write(window / "rank-2.pt.trace.json")
-    opened: list[str] = []
-    monkeypatch.setattr(sources, "stranger", lambda path: opened.append(path.name))
-    kept = keep([window])
-    assert opened == ["rank-2.pt.trace.json"]
-    assert (len(kept.written), kept.fresh) == (1, 2)
-    opened.clear()
-    assert document(analyze(window, ranks=[0, 1]))["ranks"] == direct["ranks"]
-    assert opened == []
-
-
-def test_a_command_that_needs_events_says_that_only_kept_analyses_are_there(window: Path) -> None:
-    keep([window])
-    for path in window.glob("*.json"):
-        path.unlink()
-    with pytest.raises(UsageError) as error:
-        sources.find_traces([window])
-    assert str(error.value) == (
-        f"{window}: holds no trace, but kept analyses, which have no single events."
-    )
 
 
 def test_every_window_of_a_run_is_kept(window: Path) -> None:
