@@ -16,7 +16,7 @@ from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
-from megatron.torch_trace.format.file_names import found_analysis_of, kept_analysis_of, trace_of
+from megatron.torch_trace.format.file_names import kept_analysis_of
 from megatron.torch_trace.report.json_document import document
 
 
@@ -288,15 +288,3 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(window: Path) -> None:
     (window / "artifacts").write_text("in the way")
     with pytest.raises(TorchTraceError, match=r"analysis\.parquet: cannot be written \("):
         keep([window])
-
-
-def test_an_analysis_kept_under_its_old_name_is_still_found(tmp_path: Path) -> None:
-    trace = tmp_path / "iter-0000005" / "rank-0.pt.trace.json"
-    old = trace.parent / "artifacts" / f"{trace.name}.partial.parquet"
-    old.parent.mkdir(parents=True)
-    assert found_analysis_of(trace) == kept_analysis_of(trace)
-    old.touch()
-    assert (found_analysis_of(trace), trace_of(old)) == (old, trace)
-    kept_analysis_of(trace).touch()
-    assert found_analysis_of(trace) == kept_analysis_of(trace)
-    assert trace_of(kept_analysis_of(trace)) == trace
