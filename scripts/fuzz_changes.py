@@ -51,7 +51,7 @@ def change_value(tree: Any, rng: random.Random, *, as_json: bool) -> None:
     if what == 0 and len(parent) > 1:
         del parent[key]
     elif what == 1 and isinstance(parent, list):
-        parent.insert(rng.randrange(len(parent) + 1), value)
+        parent.insert(rng.randrange(len(parent) + 1), copy.deepcopy(value))
     elif what == 2 and isinstance(parent, dict):
         parent[rng.choice(("", "args", "x", "ts", "name"))] = parent.pop(key)
     elif what in (3, 4) and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -63,7 +63,8 @@ def change_value(tree: Any, rng: random.Random, *, as_json: bool) -> None:
         if other is not None:
             parent[key] = copy.deepcopy(other[its])
     else:
-        parent[key] = rng.choice((*ODD, *_JSON_ONLY) if as_json else ODD)
+        # A copy: later changes must not reach what other inputs are made of.
+        parent[key] = copy.deepcopy(rng.choice((*ODD, *_JSON_ONLY) if as_json else ODD))
 
 
 def _somewhere(tree: Any, rng: random.Random) -> tuple[Any, Any]:

@@ -10,6 +10,8 @@ import pytest
 from command_line import run
 from trace_builder import HEADER, kernel, launch, metadata, step, text, write
 
+from megatron.torch_trace.flight_recorder.call_names import call_words
+from megatron.torch_trace.flight_recorder.record import Call
 from megatron.torch_trace.format.json_text import value_of
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -73,6 +75,16 @@ def test_a_rank_that_no_job_has_is_unknown(tmp_path: Path, rank: int, name: str)
     assert run("export", path, "-o", tmp_path / "tables").returncode == 0
 
 
+def test_names_and_numbers_of_gpus_and_hosts_may_be_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = '"deviceProperties": [{"id": [0], "name": 7}, {"id": 0, "name": 8}], "torch_profile": '
+    header = HEADER.replace('"schemaVersion"', odd + '{"host": 9}, "schemaVersion"')
+    path = write(tmp_path / "rank-3.json", text(*WORK, header=header))
+    answers(path, monkeypatch, 0)
+    assert run("compare", path, path, "--json").returncode == 0
+
+
 def test_arguments_with_a_number_of_thousands_of_digits_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +109,11 @@ def test_a_flight_record_that_is_nested_too_deeply_is_one_sentence(tmp_path: Pat
     ended = run("hang", path)
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert ended.stderr.decode() == f"torch-trace: {path}: JSON that is not whole.\n"
+
+
+def test_a_call_of_a_flight_record_without_a_group_has_its_name_alone() -> None:
+    call = Call(0, "", 3, "all_reduce_", "", "scheduled", 0, "python", False, None, ())
+    assert call_words(call, {}) == "all_reduce"
 
 
 def test_a_pickle_that_contradicts_itself_is_one_sentence(tmp_path: Path) -> None:

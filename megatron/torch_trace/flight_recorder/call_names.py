@@ -11,6 +11,8 @@ def call_words(call: Call, groups: dict[str, Group]) -> str:
     """`tensor-parallel all_reduce 8,112`; of a group that nobody described `all_reduce 3 of group
     17`."""
     name = call.name.strip("_")
+    if not call.group and not call.stack:
+        return name
     if not call.group:  # known by a Python stack alone
         where, _, function = call.stack[0].rpartition(" ")
         return f"{name}, {where.rpartition('/')[2]} {function}".strip(", ")

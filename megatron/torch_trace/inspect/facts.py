@@ -70,9 +70,10 @@ def rank(one: Survey) -> int | None:
 
 def device(one: Survey) -> str | None:
     """Name of the GPU that did work, or of the first one visible."""
-    names = {d.get("id"): str(d.get("name")) for d in one.metadata.devices}
+    visible = one.metadata.devices
+    names = {d["id"]: str(d.get("name")) for d in visible if isinstance(d.get("id"), int)}
     used = [names[number] for number in sorted(one.devices) if number in names]
-    return next(iter(used or names.values()), None)
+    return next(iter(used or (str(d.get("name")) for d in visible)), None)
 
 
 def versions(one: Survey) -> dict[str, str]:

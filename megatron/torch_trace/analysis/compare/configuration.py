@@ -141,10 +141,11 @@ def _topology(run: Mapping[str, Any], analysis: Analysis) -> dict[str, Any]:
             dimension: 1 + max(rank.coordinates.get(dimension, 0) for rank in complete)
             for dimension in sorted(named)
         }
-    hosts = sorted({rank.host_name for rank in ranks if rank.host_name})
+    # As text: a damaged trace may hold something else.
+    hosts = sorted({str(rank.host_name) for rank in ranks if rank.host_name})
     return {
         "world size": ranks[0].world_size,
-        "GPU": ", ".join(sorted({rank.device for rank in ranks if rank.device})) or None,
+        "GPU": ", ".join(sorted({str(rank.device) for rank in ranks if rank.device})) or None,
         "hosts": ", ".join(hosts) or None,
         **{f"{dimension} size": size for dimension, size in sizes.items()},
     }
