@@ -8,6 +8,7 @@ the same one in every run. What a run must not leave is looked for afterwards.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -103,6 +104,8 @@ def run(
         capture_output=True,
         timeout=timeout,
         check=False,
+        # A closed terminal ends the command, also where the tests run under nohup.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from trace_builder import HEADER, kernel, launch, metadata, step, text, write
+from trace_builder import GEMM, HEADER, TraceBuilder, kernel, launch, metadata, step, text, write
 
+from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.flight_recorder.call_names import call_words
 from megatron.torch_trace.flight_recorder.record import Call
 from megatron.torch_trace.format.json_text import value_of
@@ -83,6 +84,21 @@ def test_names_and_numbers_of_gpus_and_hosts_may_be_anything(
     path = write(tmp_path / "rank-3.json", text(*WORK, header=header))
     answers(path, monkeypatch, 0)
     assert run("compare", path, path, "--json").returncode == 0
+
+
+@pytest.mark.parametrize("size", [1 << 50, 10**25, 10**400, 1e308])
+@pytest.mark.parametrize("argument", ["In msg nelems", "Out msg nelems", "Group size"])
+def test_a_message_or_a_group_that_no_job_has_is_of_unknown_size(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, argument: str, size: float
+) -> None:
+    builder = TraceBuilder(0, 2).step(5, 0, 1000)
+    for start in (100, 400):
+        builder.gpu(GEMM, start, start + 50, launch=start - 20)
+        builder.collective(start + 60, start + 90, **{argument: size})
+    found = analyze(builder.write(tmp_path / "rank-0.pt.trace.json"), gains=True)
+    assert (found.skipped_files, caplog.messages) == ((), [])
+    (row,) = found.ranks[0].communication
+    assert (row.calls, row.time_ns) == (2, 60)
 
 
 def test_arguments_with_a_number_of_thousands_of_digits_are_read(

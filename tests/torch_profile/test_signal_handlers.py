@@ -84,6 +84,7 @@ def test_a_held_handler_runs_once_when_it_is_replayed_and_then_as_before() -> No
 
 def test_who_presses_ctrl_c_is_heard_and_a_handler_set_meanwhile_stays() -> None:
     signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     with HeldHandlers(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     with HeldHandlers():

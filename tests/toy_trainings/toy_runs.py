@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,13 @@ def start(folder: Path, *options: str, own_group: bool = False) -> subprocess.Po
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=own_group,
+        preexec_fn=_as_on_a_terminal,
     )
+
+
+def _as_on_a_terminal() -> None:
+    """A closed terminal ends the process, also where the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def until(process: subprocess.Popen[str], text: str) -> str:

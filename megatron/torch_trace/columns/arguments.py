@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron.torch_trace.reader.event import decode_loosely
+from megatron.torch_trace.reader.event import Elements, RankCount, decode_loosely
 
 
 class SlimEventWithArgs(msgspec.Struct, gc=False):
@@ -34,16 +34,16 @@ class GpuArgs(msgspec.Struct, gc=False):
     stream: int | None = None
     bytes_: int | str | None = msgspec.field(default=None, name="bytes")
     name: str | None = msgspec.field(default=None, name="Collective name")
-    in_nelems: int | None = msgspec.field(default=None, name="In msg nelems")
-    out_nelems: int | None = msgspec.field(default=None, name="Out msg nelems")
-    group_size: int | None = msgspec.field(default=None, name="Group size")
+    in_nelems: Elements | None = msgspec.field(default=None, name="In msg nelems")
+    out_nelems: Elements | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: RankCount | None = msgspec.field(default=None, name="Group size")
     dtype: str | None = None
     group_name: str | None = msgspec.field(default=None, name="Process Group Name")
     group_description: str | None = msgspec.field(default=None, name="Process Group Description")
     group_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
     seq: int | None = msgspec.field(default=None, name="Seq")
-    src_rank: int | None = msgspec.field(default=None, name="Src Rank")
-    dst_rank: int | None = msgspec.field(default=None, name="Dst Rank")
+    src_rank: RankCount | None = msgspec.field(default=None, name="Src Rank")
+    dst_rank: RankCount | None = msgspec.field(default=None, name="Dst Rank")
 
 
 class CallArgs(msgspec.Struct, gc=False):

@@ -8,15 +8,20 @@ with a type that makes no sense, is None (or "" for `ph`, `cat`, `name`).
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import msgspec.structs
 from msgspec import UNSET, Struct, UnsetType, field
 
+from megatron.torch_trace.format.file_names import MOST_RANKS
 from megatron.torch_trace.format.tracks import Identity as Identity
 
 Number = int | float | str | None
+Elements = Annotated[int, msgspec.Meta(le=1 << 48)]
+"""Of a message; more are in no GPU's memory, and their bytes would not fit 64 bits."""
+RankCount = Annotated[int, msgspec.Meta(le=MOST_RANKS)]
+"""Ranks, or the number of one; no job has more."""
 
 
 class SlimArgs(Struct, gc=False):
@@ -63,9 +68,9 @@ class Args(SlimArgs, gc=False):
     sequence_number: int | None = field(default=None, name="Sequence number")
     fwd_thread_id: int | None = field(default=None, name="Fwd thread id")
     collective: str | None = field(default=None, name="Collective name")
-    in_nelems: int | None = field(default=None, name="In msg nelems")
-    out_nelems: int | None = field(default=None, name="Out msg nelems")
-    group_size: int | None = field(default=None, name="Group size")
+    in_nelems: Elements | None = field(default=None, name="In msg nelems")
+    out_nelems: Elements | None = field(default=None, name="Out msg nelems")
+    group_size: RankCount | None = field(default=None, name="Group size")
     dtype: str | None = None
     group_name: str | None = field(default=None, name="Process Group Name")
     group_description: str | None = field(default=None, name="Process Group Description")
@@ -73,8 +78,8 @@ class Args(SlimArgs, gc=False):
     in_split: str | None = field(default=None, name="In split size")
     out_split: str | None = field(default=None, name="Out split size")
     seq: int | None = field(default=None, name="Seq")
-    src_rank: int | None = field(default=None, name="Src Rank")
-    dst_rank: int | None = field(default=None, name="Dst Rank")
+    src_rank: RankCount | None = field(default=None, name="Src Rank")
+    dst_rank: RankCount | None = field(default=None, name="Dst Rank")
     bytes_: int | str | None = field(default=None, name="bytes")
     python_id: int | None = field(default=None, name="Python id")
     python_parent_id: int | None = field(default=None, name="Python parent id")
