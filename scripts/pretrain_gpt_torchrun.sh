@@ -69,6 +69,7 @@ PROFILE_ARGS=(
   # --torch-profile-profile-memory
   # --torch-profile-with-stack # four times the size
   # --torch-profile-with-flops
+  # --torch-profile-with-modules # the older name of -spans modules
   --torch-profile-spans phases modules
   --torch-profile-dir "$OUTPUT/traces"
 )
