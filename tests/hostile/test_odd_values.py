@@ -101,6 +101,17 @@ def test_a_message_or_a_group_that_no_job_has_is_of_unknown_size(
     assert (row.calls, row.time_ns) == (2, 60)
 
 
+def test_the_number_of_a_stream_may_be_as_large_as_an_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    builder = TraceBuilder(0, 2).step(5, 0, 1000)
+    for start, stream in ((100, 7), (400, 1 << 50)):
+        builder.gpu(GEMM, start, start + 50, launch=start - 20, stream=stream)
+    found = analyze(builder.write(tmp_path / "rank-0.pt.trace.json"), gains=True)
+    assert caplog.messages == []
+    assert found.critical_path
+
+
 def test_arguments_with_a_number_of_thousands_of_digits_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

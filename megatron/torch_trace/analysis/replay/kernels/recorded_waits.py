@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 
@@ -43,9 +42,9 @@ def by_stream(timeline: Timeline, rows: Ints) -> dict[int, LaunchedWork]:
     """Work of each stream; positions are in `rows`."""
     launched, stream = timeline.launches.time[rows], timeline.activity.gpu.stream[rows]
     order = np.argsort(launched, kind="stable")
-    return {
-        one: LaunchedWork(order[stream[order] == one], ints(launched)) for one in present(stream)
-    }
+    # Not `present`: the number of a stream is no code, and may be as large as an address.
+    streams = np.unique(stream[stream >= 0]).tolist()
+    return {one: LaunchedWork(order[stream[order] == one], ints(launched)) for one in streams}
 
 
 class RecordedWaits:
