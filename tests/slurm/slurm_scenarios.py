@@ -110,7 +110,9 @@ class _Submit:
         given = {
             "SCRIPT": str(Path(__file__).with_name("slow_pretrain_gpt.py")),
             "SCRATCH": str(self.scratch),
-            "SECONDS_PER_STEP": "0.5",
+            # A window lasts longer than the trace of the one before takes to be written, so that
+            # one is open whenever a signal comes.
+            "SECONDS_PER_STEP": "1.2",
             "TRAIN_ITERS": "1000",
         }
         return self.cluster.submit(
