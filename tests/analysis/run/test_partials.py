@@ -10,7 +10,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from trace_builder import GEMM, TraceBuilder
+from kept_windows import trace, window_of_two
+from trace_builder import GEMM
 
 from megatron.torch_trace.analysis.run import kept_analyses, kept_analysis, rank_pool
 from megatron.torch_trace.analysis.run.analyse import analyze
@@ -20,22 +21,9 @@ from megatron.torch_trace.format.file_names import kept_analysis_of
 from megatron.torch_trace.report.json_document import document
 
 
-def trace(rank: int, *, world_size: int = 2, run: str = "20261127-221810") -> TraceBuilder:
-    own = {"run": run, "model_flops_per_iteration": 10**9}
-    builder = TraceBuilder(rank, world_size, own=own).step(5, 0, 1000).step(6, 1000, 2000)
-    builder.gpu(GEMM, 10, 500, launch=5)
-    for number in range(3):
-        at = 500 + 100 * number
-        builder.collective(at - 30 * (number + 1) * (rank != 1), at + 20, size=world_size)
-    return builder
-
-
 @pytest.fixture
 def window(tmp_path: Path) -> Path:
-    folder = tmp_path / "20261127-221810" / "iter-0000005-0000006"
-    for rank in range(2):
-        trace(rank).write(folder / f"rank-{rank}.pt.trace.json")
-    return folder
+    return window_of_two(tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trace_builder import GEMM, TraceBuilder
+from kept_windows import trace, window_of_two
 
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
@@ -15,21 +15,9 @@ from megatron.torch_trace.files import sources
 from megatron.torch_trace.report.json_document import document
 
 
-def trace(rank: int) -> TraceBuilder:
-    builder = TraceBuilder(rank, 2).step(5, 0, 1000).step(6, 1000, 2000)
-    builder.gpu(GEMM, 10, 500, launch=5)
-    for number in range(3):
-        at = 500 + 100 * number
-        builder.collective(at - 30 * (number + 1) * (rank != 1), at + 20, size=2)
-    return builder
-
-
 @pytest.fixture
 def window(tmp_path: Path) -> Path:
-    folder = tmp_path / "20261127-221810" / "iter-0000005-0000006"
-    for rank in range(2):
-        trace(rank).write(folder / f"rank-{rank}.pt.trace.json")
-    return folder
+    return window_of_two(tmp_path)
 
 
 def test_a_trace_with_a_kept_analysis_is_not_opened_to_see_whether_it_is_a_trace(
