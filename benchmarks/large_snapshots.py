@@ -4,9 +4,10 @@
     python benchmarks/large_snapshots.py FOLDER
     python benchmarks/large_snapshots.py FOLDER --megabytes 3000 --ours
 
-Writes snapshots into FOLDER (`snapshot_maker.py`) and removes them again. Prints a Markdown table:
-seconds that the processor worked, and the largest resident size. Python's `pickle.load`, with
-which torch's _memory_viz begins, needs ten times the size of the file: `--ours` leaves it out.
+Makes FOLDER, writes snapshots into it (`snapshot_maker.py`) and removes both again. Prints a
+Markdown table: seconds that the processor worked, and the largest resident size. Python's
+`pickle.load`, with which torch's _memory_viz begins, needs ten times the size of the file: `--ours`
+leaves it out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, nargs="+", default=[30, 300])
     parser.add_argument("--ours", action="store_true", help="without Python's own reader")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        arguments.folder.mkdir(parents=True)
+    except OSError as error:
+        parser.error(f"{arguments.folder}: {error.strerror}; name a folder that does not exist")
     print("| snapshot | entries | read by | CPU s | MiB |\n|---|---|---|---|---|")
     for megabytes in arguments.megabytes:
         path = arguments.folder / f"{megabytes}.memory_snapshot.pickle"
@@ -58,6 +62,7 @@ def main() -> None:
                 flush=True,
             )
         path.unlink()
+    arguments.folder.rmdir()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1, metavar="N")
     parser.add_argument("--seconds", type=float, default=900, help="wait at most so long")
     given = parser.parse_args()
+    if not given.trace.is_file():
+        parser.error(f"{given.trace}: no such file; name the trace of a rank")
     environ = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

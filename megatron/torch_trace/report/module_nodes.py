@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatron.torch_trace.analysis.modules.ranges import holders
+from megatron.torch_trace.analysis.modules.ranges import ANY, holders, merged_path
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
 from megatron.torch_trace.analysis.results.cpu_time import CpuModuleRow
 from megatron.torch_trace.wording import ranks
 
-_ANY = "*"
 _PER_TERA = 1e-3
 """TFLOP/s of one FLOP a ns."""
 _PASSES = ("self_ns", "recompute_self_ns", "backward_self_ns")
@@ -53,7 +52,7 @@ class ModuleNode:
     @property
     def is_list(self) -> bool:
         """Several modules with a number of their own, layers for one."""
-        return self.path[-1] == _ANY and len(self.rows) > 1
+        return self.path[-1] == ANY and len(self.rows) > 1
 
     @property
     def type(self) -> str:
@@ -69,7 +68,7 @@ class ModuleNode:
         parts = []
         for at in range(skip, len(self.path)):
             numbers = {row.module.split(".")[at] for row in self.rows}
-            several = self.path[at] == _ANY
+            several = self.path[at] == ANY
             parts.append(ranks(tuple(sorted(map(int, numbers)))) if several else self.path[at])
         return ".".join(parts)
 
@@ -90,11 +89,11 @@ def module_nodes(rows: Sequence[ModuleRow | CpuModuleRow]) -> list[ModuleNode]:
     """The roots of the tree of these modules, the heaviest first."""
     nodes: dict[Path, ModuleNode] = {}
     for row in rows:
-        path = _merged(row.module)
+        path = merged_path(row.module)
         nodes.setdefault(path, ModuleNode(path)).rows.append(row)
     roots: list[ModuleNode] = []
     for path, node in nodes.items():
-        nearest = [_merged(one) for one in reversed(holders(node.rows[0].module))]
+        nearest = [merged_path(one) for one in reversed(holders(node.rows[0].module))]
         node.above = next((one for one in nearest if one in nodes and one != path), ())
         (nodes[node.above].children if node.above else roots).append(node)
     for node in nodes.values():
@@ -107,7 +106,3 @@ def walk(nodes: list[ModuleNode], level: int = 0) -> Iterator[tuple[int, ModuleN
     for node in nodes:
         yield level, node
         yield from walk(node.children, level + 1)
-
-
-def _merged(path: str) -> Path:
-    return tuple(_ANY if part.isdigit() else part for part in path.split("."))

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import Amounts, work_differences
+from megatron.torch_trace.analysis.modules.ranges import merged_path
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 
 BOTH, NEW, GONE = "both", "new", "gone"
-ANY = "*"
-"""What stands for a number in the path of a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def unknown_modules(a: Analysis, b: Analysis) -> str | None:
 
 def merged(path: str) -> str:
     """The path with `*` for its numbers."""
-    return ".".join(ANY if part.isdigit() else part for part in path.split("."))
+    return ".".join(merged_path(path))
 
 
 def _rows(rank: RankResult) -> Iterator[tuple[tuple[str, str], Amounts]]:
