@@ -97,6 +97,17 @@ def test_entries_of_other_shapes_between_them_are_what_pickle_reads(
     assert as_lists(read(value, piece).entries) == as_lists(entries)
 
 
+def test_entries_whose_text_occurs_twice_in_one_of_them_are_what_pickle_reads() -> None:
+    entries = [entry(number) for number in range(1100)]
+    for number in range(5):
+        text = f"text {number}"
+        entries.append(entry(number, addr=text, compile_context=text))
+    entries += [entry(number, addr=f"text of {number}") for number in range(400)]
+    taken = read({"trace": entries})
+    assert as_lists(taken.entries) == entries
+    assert taken.in_rows > 400
+
+
 def test_what_comes_behind_rows_may_refer_to_what_they_hold() -> None:
     entries = [entry(number) for number in range(3000)]
     text = pickle.dumps({"trace": entries, "blocks": [entries[2900]["frames"]]}, 4)

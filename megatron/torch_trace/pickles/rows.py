@@ -151,9 +151,14 @@ class RowReader:
         names = [self._memo[_number(key)] for key, _ in pairs]
         if not all(type(one) is str for one in names) or len(set(names)) < len(names):
             return None
+        if any(self._is_of_this_row(value) for _, value in pairs):
+            return None  # its kind is not known before the row is read; a later row may tell
         shape = _Shape(names, pairs, [self._new_value(value) for _, value in pairs])
         self._shapes.append(shape)
         return shape
+
+    def _is_of_this_row(self, value: bytes) -> bool:
+        return value[0] in _BY_NUMBER and _number(value) >= len(self._memo)
 
     def _code(self, value: bytes, numbers: list[int]) -> int:
         """The code of a list or of a text that is met for the first time."""
@@ -164,7 +169,7 @@ class RowReader:
 
     def _new_value(self, value: bytes) -> Any:
         op = value[0]
-        if op in (code.BINGET, code.LONG_BINGET):
+        if op in _BY_NUMBER:
             return self._memo[_number(value)]
         if op == code.EMPTY_LIST:
             return tuple(self._memo[_number(one)] for one in _references(value[3:-1]))
@@ -178,6 +183,7 @@ class RowReader:
 
 
 _references = re.compile(_REFERENCE, re.DOTALL).findall
+_BY_NUMBER = (code.BINGET, code.LONG_BINGET)
 _REMEMBERED = (code.EMPTY_LIST, code.SHORT_BINUNICODE)
 
 
