@@ -18,6 +18,7 @@ from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import following
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, Wrapper
+from megatron.torch_profile.plan.training_length import batch_grows
 
 
 def _add_arguments(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -178,7 +179,9 @@ PATCHES = (
 
 
 def _flops_per_iteration(args: Any) -> int | None:
-    """Megatron's own count for one global batch; None where it cannot tell."""
+    """Megatron's own count for one global batch; None where it cannot tell, or the batch grows."""
+    if batch_grows(args):
+        return None
     training = import_module(_TRAINING)
     try:
         from megatron.core.num_microbatches_calculator import get_current_global_batch_size

@@ -17,7 +17,7 @@ from typing import Any
 from megatron.torch_profile.config import FLAG, TorchProfileConfig, flag_of
 from megatron.torch_profile.hooks.command_line import of_command_line, with_suggestion
 from megatron.torch_profile.log import Slug, say
-from megatron.torch_profile.plan import capture_plan, ranks, run_folder, topology
+from megatron.torch_profile.plan import capture_plan, ranks, run_folder, topology, training_length
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.topology import Member, Topology
 from megatron.torch_profile.plan.trace_size import estimate
@@ -29,6 +29,7 @@ _NUMBERS = {
     "train-samples": None,
     "exit-interval": None,
     "num-layers": None,
+    "seq-length": None,
     "micro-batch-size": 1,
     "global-batch-size": None,
     "tensor-model-parallel-size": 1,
@@ -37,7 +38,7 @@ _NUMBERS = {
     "expert-model-parallel-size": 1,
     "expert-tensor-parallel-size": None,
 }
-_WORDS = ("tensorboard-dir", "load", "yaml-cfg")
+_WORDS = ("tensorboard-dir", "load", "yaml-cfg", "step-batch-size-schedule")
 _SWITCHES = ("profile", "use-tp-pp-dp-mapping")
 _RANKS_PER_NODE = 8
 
@@ -81,6 +82,7 @@ def _megatron_arguments(words: Sequence[str]) -> Any:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name in _WORDS:
         parser.add_argument(f"--{name}")
+    parser.add_argument("--rampup-batch-size", type=int, nargs=3)
     for name in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_known_args(_of_megatron(words))[0]
@@ -115,12 +117,23 @@ def _complete(args: Any, world_size: int | None) -> None:
         args.global_batch_size or args.micro_batch_size * args.data_parallel_size
     )
     if args.train_iters is None and args.train_samples:
-        args.train_iters = args.train_samples // args.global_batch_size
+        args.train_iters = _iterations(args)
     if args.train_iters is None:
         raise UsageError(
             "--plan: neither --train-iters nor --train-samples is among the flags, so the "
             "iterations are not known; add the one that the launch has."
         )
+
+
+def _iterations(args: Any) -> int:
+    samples, batch = args.train_samples, args.global_batch_size
+    if args.step_batch_size_schedule:
+        return training_length.of_steps(
+            samples, args.step_batch_size_schedule, args.seq_length or 1
+        )
+    if args.rampup_batch_size:
+        return training_length.of_ramp(samples, batch, args.rampup_batch_size)
+    return training_length.of_samples(samples, batch)
 
 
 def _members(args: Any) -> Iterator[Member]:

@@ -24,6 +24,7 @@ from megatron.torch_profile.plan import (
     schedule,
     slurm,
     topology,
+    training_length,
     watch_flags,
 )
 from megatron.torch_profile.plan.schedule import Schedule, Span, Window
@@ -204,7 +205,7 @@ def check(config: TorchProfileConfig, args: Any, loop: TrainingLoop = MEGATRONS_
                 f"{flag_of('preset')} light switches on) records none; drop one of the two."
             )
     if getattr(args, "train_iters", None):
-        why = loop.why_last or f"--train-iters {args.train_iters}"
+        why = loop.why_last or training_length.flag(args)
         schedule.make(config, Span(1, args.train_iters), why_last=why)
     root = run_folder.root_of(config, args)
     # Of the other ranks' folders, which may be their nodes' own, `agree` hears.
@@ -261,7 +262,7 @@ def schedule_of(
 ) -> Schedule:
     """The windows of a run that begins where `args` say."""
     first = getattr(args, "iteration", 0) + 1
-    last, why = args.train_iters, loop.why_last or f"--train-iters {args.train_iters}"
+    last, why = args.train_iters, loop.why_last or training_length.flag(args)
     interval = getattr(args, "exit_interval", None)
     if interval and -(-first // interval) * interval < last:
         last, why = -(-first // interval) * interval, f"--exit-interval {interval}"

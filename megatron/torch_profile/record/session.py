@@ -21,6 +21,7 @@ from megatron.torch_profile.log import Slug, exit_with, say, warn
 from megatron.torch_profile.memory.rank_memory import RankMemory
 from megatron.torch_profile.plan import capture_plan
 from megatron.torch_profile.plan.capture_plan import CapturePlan
+from megatron.torch_profile.plan.training_length import batch_grows
 from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
 from megatron.torch_profile.record import cupti, forewarnings
 from megatron.torch_profile.record.recorder import Recorder
@@ -180,8 +181,7 @@ def _metadata(
 def _tokens(args: Any) -> dict[str, int]:
     """Of an iteration over all ranks; nothing while the batch grows, or where it is not told."""
     batch, length = getattr(args, "global_batch_size", None), getattr(args, "seq_length", None)
-    grows = getattr(args, "rampup_batch_size", None)
-    if grows or not isinstance(batch, int) or not isinstance(length, int):
+    if batch_grows(args) or not isinstance(batch, int) or not isinstance(length, int):
         return {}
     return {"tokens_per_iteration": batch * length}
 

@@ -80,6 +80,20 @@ def test_samples_are_iterations_too(said: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "iterations"),
+    [("--rampup-batch-size 4 2 16", 6), ("--step-batch-size-schedule 0:4,160:8", 7)],
+)
+def test_a_batch_that_grows_has_its_iterations_counted(
+    flags: str, iterations: int, said: list[str]
+) -> None:
+    line = (
+        "pretrain_gpt.py --num-layers 2 --seq-length 10 --global-batch-size 8 --train-samples 40 "
+        f"--torch-profile {flags}"
+    )
+    assert f"this process runs iterations 1 to {iterations}" in shown(line, said, 1)[1]
+
+
+@pytest.mark.parametrize(
     ("line", "world_size", "sentence"),
     [
         (
