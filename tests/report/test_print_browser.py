@@ -6,6 +6,7 @@ Columns of a page's size stand for pages: the same rules break them, and a brows
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,9 @@ def test_all_of_1024_ranks_are_on_one_page(browser: Any, spans: Analysis, tmp_pa
     many.evaluate(PAGES, 1000)
     assert many.evaluate(CUT) == []
     many.close()
+
+
+def test_paper_is_told_of_no_keys_and_no_pointer(page: Any) -> None:
+    told = page.locator("#main").inner_text()
+    assert "Each row is a rank" in told
+    assert not re.search(r"arrow keys|pointer|\bdrag\b|\bclick\b", told, re.IGNORECASE)

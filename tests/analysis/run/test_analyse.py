@@ -224,8 +224,8 @@ def test_every_table_is_a_polars_frame(samples: Path) -> None:
     assert set(frames) == {
         "breakdown", "steps", "communication", "kernels", "families", "operators", "shapes",
         "modules", "module_classes", "module_account", "stages", "stage_layers", "stage_classes",
-        "phases", "microbatches", "bubble", "syncs", "data_loading", "pipeline", "stragglers",
-        "clocks", "findings",
+        "phases", "microbatches", "bubble", "syncs", "data_loading", "loop_paths", "pipeline",
+        "stragglers", "clocks", "findings",
     }  # fmt: skip
     parts = frames["breakdown"]
     total = parts["compute_ns"] + parts["exposed_communication_ns"] + parts["exposed_memory_ns"]

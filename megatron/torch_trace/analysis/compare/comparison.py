@@ -14,6 +14,11 @@ from megatron.torch_trace.analysis.compare.breakdown import (
 )
 from megatron.torch_trace.analysis.compare.configuration import Configuration, compare_configuration
 from megatron.torch_trace.analysis.compare.different_work import WorkAmount, different_work
+from megatron.torch_trace.analysis.compare.loop_tree import (
+    LoopDifference,
+    loop_tree,
+    unknown_loop,
+)
 from megatron.torch_trace.analysis.compare.module_tree import (
     ModuleDifference,
     module_tree,
@@ -79,6 +84,8 @@ class Comparison:
             of the change, complete.
         module_tree: modules once more, those that differ in numbers only as one.
         unknown_modules: why there is no such tree although a side has modules, a sentence.
+        loop_tree: paths of the training loop's thread, by time.
+        unknown_loop: why there is no such tree although a side has paths, a sentence.
         stragglers: by lateness in B, then in A.
         straggler_before, straggler_after: the rank that a finding calls a straggler; None if none.
         appeared, vanished: findings of B that A has not, and the other way round.
@@ -101,6 +108,8 @@ class Comparison:
     module_classes: tuple[WorkDifference, ...]
     module_tree: tuple[ModuleDifference, ...]
     unknown_modules: str | None
+    loop_tree: tuple[LoopDifference, ...]
+    unknown_loop: str | None
     phases: tuple[WorkDifference, ...]
     stragglers: tuple[Lateness, ...]
     straggler_before: int | None
@@ -149,6 +158,8 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
         module_classes=module_rows(a, b, "module_classes"),
         module_tree=module_tree(a, b),
         unknown_modules=unknown_modules(a, b),
+        loop_tree=loop_tree(a, b),
+        unknown_loop=unknown_loop(a, b),
         phases=phase_rows(a, b),
         stragglers=_stragglers(a, b),
         straggler_before=_straggler(a),

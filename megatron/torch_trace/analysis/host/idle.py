@@ -18,6 +18,7 @@ from megatron.torch_trace.analysis.host.data_loader import (
 from megatron.torch_trace.analysis.host.idle_causes import IdleCauses, idle_of
 from megatron.torch_trace.analysis.host.idle_holders import IdleHolder
 from megatron.torch_trace.analysis.host.long_gaps import LongGaps
+from megatron.torch_trace.analysis.host.loop_paths import LoopPath, loop_paths
 from megatron.torch_trace.analysis.host.not_started import NotStarted
 from megatron.torch_trace.analysis.host.python_frames import PythonRow, python_rows
 from megatron.torch_trace.analysis.timeline.activity import NONE
@@ -77,6 +78,7 @@ class Host:
         idle_holders: what the CPU did in `idle.cpu_ns`, the longest first.
         long_gaps: the long pieces of `idle.cpu_ns`; None if there are none.
         not_started: more about `idle.gpu_ns`; None if that is nothing.
+        loop_paths: what the loop's thread did, by path; empty if nothing tells the thread.
         syncs: synchronisations by caller, by time.
         data_loading: by step; empty when no data loader is in the trace.
         loader_supply: how fast batches are made; None if the trace does not show it.
@@ -98,6 +100,7 @@ class Host:
     idle_holders: tuple[IdleHolder, ...] = ()
     long_gaps: LongGaps | None = None
     not_started: NotStarted | None = None
+    loop_paths: tuple[LoopPath, ...] = ()
 
 
 def look_at_host(timeline: Timeline) -> Host:
@@ -124,6 +127,7 @@ def look_at_host(timeline: Timeline) -> Host:
         tiny_kernels=int(short.sum()),
         tiny_kernels_ns=int(timeline.clipped[short].sum()),
         overhead_ns=overhead.clip(window.start, window.end).total,
+        loop_paths=loop_paths(timeline),
     )
 
 

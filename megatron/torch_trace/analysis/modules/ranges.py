@@ -34,10 +34,6 @@ from megatron.torch_trace.columns.intervals import Ints, ints
 
 SPANS, STACKS = "spans", "stacks"
 
-ANY = "*"
-"""What stands for a number in the path of a module."""
-
-
 _FRAME = re.compile(re.escape(MODULE_FRAME) + r"(?P<type>.*)_(?P<number>\d+)")
 _CHUNK = re.compile(r"chunk\d+\.")
 # What a model is wrapped in; the paths users know begin below them.
@@ -124,11 +120,6 @@ def find_ranges(timeline: Timeline) -> ModuleRanges | None:
     if not timeline.activity.metadata.own:
         return _from_frames(timeline) or _from_spans(timeline)
     return _from_spans(timeline) or _from_frames(timeline)
-
-
-def merged_path(path: str) -> tuple[str, ...]:
-    """Parts of a module's dotted path, `ANY` for numbers: layers that are alike have the same."""
-    return tuple(ANY if part.isdigit() else part for part in path.split("."))
 
 
 def holders(path: str) -> list[str]:

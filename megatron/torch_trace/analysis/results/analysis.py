@@ -290,8 +290,8 @@ class Analysis:
         Returns:
             `breakdown`, `steps`, `communication`, `kernels`, `families`, `operators`, `shapes`,
             `modules`, `module_classes`, `module_account`, `phases`, `microbatches`, `bubble`,
-            `syncs`, `data_loading`, `pipeline`, `stragglers`, `clocks`, `findings`; each with a
-            column `rank` where that makes sense. `stages`, and with a column `stage`
+            `syncs`, `data_loading`, `loop_paths`, `pipeline`, `stragglers`, `clocks`, `findings`;
+            each with a column `rank` where that makes sense. `stages`, and with a column `stage`
             `stage_layers` and `stage_classes`, are modules over ranks. Of recordings without a
             GPU also `cpu_operators` and `cpu_modules`. An empty table has no columns.
         """

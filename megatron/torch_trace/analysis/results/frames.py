@@ -85,7 +85,7 @@ def frames(analysis: Analysis) -> dict[str, pl.DataFrame]:
             for rank in analysis.ranks
             for row in getattr(rank.cpu, name, ())
         ]
-    for name in ("syncs", "data_loading"):
+    for name in ("syncs", "data_loading", "loop_paths"):
         tables[name] = [
             {"rank": rank.rank, **asdict(row)}
             for rank in analysis.ranks

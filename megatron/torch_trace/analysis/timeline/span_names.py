@@ -18,6 +18,9 @@ PASSES = (FORWARD, BACKWARD, RECOMPUTE)
 ROOT = "model"
 """Path of the model itself; that of a virtual stage is `chunk<i>.model`."""
 
+ANY = "*"
+"""What stands for a number in the path of a module."""
+
 _MODULE = re.compile(
     r"(?P<path>\w+(?:\.\w+)*): (?P<type>[A-Za-z_]\w*)(?: \((?P<pass>backward|recompute)\))?"
 )
@@ -61,6 +64,11 @@ def module_span(name: str) -> ModuleSpan | None:
     """The module whose span has this name, None for other names."""
     match = _MODULE.fullmatch(name)
     return ModuleSpan(match["path"], match["type"], match["pass"] or FORWARD) if match else None
+
+
+def merged_path(path: str) -> tuple[str, ...]:
+    """Parts of a module's dotted path, `ANY` for numbers: layers that are alike have the same."""
+    return tuple(ANY if part.isdigit() else part for part in path.split("."))
 
 
 def microbatch_span(name: str) -> MicrobatchSpan | None:

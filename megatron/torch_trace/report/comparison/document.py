@@ -54,9 +54,11 @@ def comparison_document(
                 "module_classes",
                 "modules",
                 "module_tree",
+                "loop_tree",
             )
         },
         "unknown_modules": comparison.unknown_modules,
+        "unknown_loop": comparison.unknown_loop,
         "fail_if": [_verdict(one) for one in verdicts],
     }
 

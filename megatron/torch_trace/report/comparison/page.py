@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
 from megatron.torch_trace.report.comparison.answer import answer
+from megatron.torch_trace.report.comparison.loop_changes import loop_changes
 from megatron.torch_trace.report.comparison.module_changes import module_changes
 from megatron.torch_trace.report.comparison.sections import (
     configuration,
@@ -71,6 +72,8 @@ def render_comparison_page(
         said=configuration_sentence(comparison),
         modules=module_changes(comparison.module_tree),
         unknown_modules=comparison.unknown_modules,
+        loop=loop_changes(comparison.loop_tree),
+        unknown_loop=comparison.unknown_loop,
         appeared=comparison.appeared,
         vanished=comparison.vanished,
         sections=[("", [_for_page(one) for one in tables if one.rows])],

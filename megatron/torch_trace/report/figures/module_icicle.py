@@ -7,41 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.report.figures.icicle import (
+    DECIMALS,
+    LEAST_NAMED,
+    LEAST_WIDTH,
+    Icicle,
+    IcicleFigure,
+)
 from megatron.torch_trace.report.module_nodes import ModuleNode, module_nodes
-from megatron.torch_trace.report.tables import At, at
+from megatron.torch_trace.report.tables import at
 from megatron.torch_trace.wording import duration, flop_rate, percent
 
-_DECIMALS = 2
-_LEAST_WIDTH, _LEAST_NAMED = 0.3, 3.0
-"""In %: what is narrower cannot be seen, or cannot be read."""
 _MOST_DEPTH = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Icicle:
-    """One module; left and width are % of all GPU work.
-
-    Args:
-        depth: 0 of the outermost modules.
-        speed: `slow`, `medium` or `fast` by its FLOP/s beside the fastest module's; "" if unknown.
-    """
-
-    left: float
-    width: float
-    depth: int
-    label: str
-    told: str
-    speed: str
-    at: At | None
-
-
-@dataclass(frozen=True, slots=True)
-class IcicleFigure:
-    """The modules of a rank."""
-
-    caption: str
-    rows: int
-    parts: tuple[Icicle, ...]
+_TOLD = (
+    "Below each module are its parts; what is empty to the right is in no module, below a module "
+    "it is its own. The darker, the more FLOP/s."
+)
+_TOLD_UNKNOWN = f"{_TOLD[:-1]}, which are unknown here."
 
 
 def module_icicle(rank: RankResult, name: str, steps: int) -> IcicleFigure | None:
@@ -62,7 +44,10 @@ def module_icicle(rank: RankResult, name: str, steps: int) -> IcicleFigure | Non
     drawing = _Drawing(rank.rank, whole, max(1, steps), fastest)
     parts = tuple(drawing.parts(roots, 0, 0.0))
     title = f"{name[0].upper()}{name[1:]}: modules by the GPU work that they launched"
-    return IcicleFigure(title, 1 + max(one.depth for one in parts), parts) if parts else None
+    if not parts:
+        return None
+    told = _TOLD if any(one.colour for one in parts) else _TOLD_UNKNOWN
+    return IcicleFigure(title, 1 + max(one.depth for one in parts), parts, told)
 
 
 def _below(nodes: list[ModuleNode]) -> Iterator[ModuleNode]:
@@ -82,7 +67,7 @@ class _Drawing:
         """The modules of a level from the left, each with what is below it."""
         for node in nodes:
             width = 100 * node.total_ns / self.whole
-            if width < _LEAST_WIDTH or depth >= _MOST_DEPTH:
+            if width < LEAST_WIDTH or depth >= _MOST_DEPTH:
                 continue
             yield self._part(node, depth, left, width)
             yield from self.parts([one for one in node.children if one.total_ns], depth + 1, left)
@@ -94,10 +79,10 @@ class _Drawing:
         moments = [row.longest for row in node.rows if row.longest]
         longest = max(moments, key=lambda one: one.duration_ns, default=None)
         return Icicle(
-            round(left, _DECIMALS),
-            round(width, _DECIMALS),
+            round(left, DECIMALS),
+            round(width, DECIMALS),
             depth,
-            node.name if width >= _LEAST_NAMED else "",
+            node.name if width >= LEAST_NAMED else "",
             f"{'.'.join(node.path)}: {duration(node.total_ns / self.steps)} an iteration, "
             f"{percent(node.total_ns / self.whole)} of the GPU work{speed}",
             self._speed(rate),
@@ -105,6 +90,7 @@ class _Drawing:
         )
 
     def _speed(self, rate: float | None) -> str:
+        """`slow`, `medium` or `fast` beside the fastest module; "" if unknown."""
         if not rate or not self.fastest:
             return ""
         part = rate / self.fastest

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU side: data loader, synchronisations, Python, torch.compile."""
+"""The CPU side: the loop's thread, data loader, synchronisations, Python, torch.compile."""
 
 from __future__ import annotations
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report.section import Section, Subject
+from megatron.torch_trace.report.sections import loop_thread
 from megatron.torch_trace.report.tables import (
     Cell,
     Column,
@@ -29,11 +30,18 @@ _USE = "least time to make a batch, share of the time between two requests"
 def section(subject: Subject) -> Section:
     """What keeps the CPU from launching work."""
     analysis, title = subject.analysis, "CPU side"
-    tables = [_loading(analysis), _syncs(analysis), _python(analysis), _compiled(analysis)]
+    tables = [
+        *loop_thread.tables(analysis),
+        _loading(analysis),
+        _syncs(analysis),
+        _python(analysis),
+        _compiled(analysis),
+    ]
     if not any(tables):
         missing = "The traces have no data loader, no synchronisations and no stacks."
         return Section("host", title, missing)
-    return Section("host", title, tables=tables)
+    icicles = loop_thread.figures(analysis)
+    return Section("host", title, tables=tables, data={"icicles": icicles} if icicles else {})
 
 
 def _syncs(analysis: Analysis) -> Table | None:
