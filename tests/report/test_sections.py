@@ -19,7 +19,7 @@ from megatron.torch_trace.report.table import render, render_section
 from megatron.torch_trace.report.tables import Cell, Column, Medium, Row, Table
 from megatron.torch_trace.report.text import render as render_text
 
-PARTS = {"stage_work"}
+PARTS = {"stage_work", "loop_thread"}
 """Modules that hold a part of a section, because it is long."""
 
 
