@@ -108,16 +108,28 @@ def _parts(
 def _events(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    trace = json.loads(text, parse_float=Decimal, strict=False)
+    # Fractions stay text: most of them are read by nobody.
+    trace = json.loads(text, parse_float=str, strict=False)
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
     found = []
     for event in events:
-        if event.get("ph") == "X":
+        if event.get("ph") == "X" and _counts(event):
             event["ts"] = round(Decimal(event["ts"]) * 1000)
             event["dur"] = round(Decimal(event.get("dur", 0)) * 1000)
             event.setdefault("args", {})
             found.append(event)
     return found
+
+
+def _counts(event: dict[str, Any]) -> bool:
+    """Whether it is a step, GPU work, or a call that may have launched some."""
+    category = _category(event)
+    return (
+        category in GPU_WORK
+        or "runtime" in category
+        or "driver" in category
+        or event["name"].startswith("ProfilerStep#")
+    )
 
 
 def _category(event: dict[str, Any]) -> str:
