@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import warm_child
 from hypothesis import settings
 
 # On a busy machine any example may take long.
@@ -87,23 +84,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[str]:
     """A program that is `python`, and has imported torch and others, which takes seconds."""
-    beside = Path(__file__).parent
-    # Not below pytest's own folder: the name of a socket has at most 107 characters.
-    with TemporaryDirectory(prefix="warm-") as folder:
-        socket, command = Path(folder, "socket"), Path(folder, "python")
-        words = [sys.executable, "-SEs", str(beside / "warm_command.py"), str(socket)]
-        command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        command.chmod(0o700)
-        # What libraries read when they are imported is what every program gets.
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        with subprocess.Popen(
-            [sys.executable, str(beside / "warm_python.py"), str(socket)],
-            env={**os.environ, **environment, "PYTHONPATH": str(beside / "startup")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as server:
-            assert server.stdout
-            assert server.stdout.readline() == "ready\n"
-            yield str(command)
-            server.terminate()
+    # What libraries read when they are imported is what every program gets.
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with warm_child.warm_python({**os.environ, **environment}) as warm:
+        yield str(warm.command)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Python that has imported torch and forks itself for each program: warm_python.py SOCKET.
+"""A Python that has imported torch and forks itself: warm_python.py SOCKET [LIBRARY]...
 
 A launch of two ranks would import the same libraries three times, which takes longer than all that
 it shows. What is imported here is of others: Megatron and this project are imported by each program
-itself, from its own PYTHONPATH. The command that asks for a fork is warm_command.py.
+itself, from its own PYTHONPATH. The command that asks for a fork is warm_command.py; warm_child.py
+asks for one that becomes a child of the process that asks.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 import types
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 LIBRARIES = (
@@ -37,7 +40,7 @@ LIBRARIES = (
     "wandb",
     "yaml",
 )
-"""What Megatron's training loop imports; those that are not installed are left out."""
+"""What Megatron's training loop imports, unless others are named; not those that are missing."""
 
 
 def requested(listener: socket.socket) -> dict[str, Any]:
@@ -58,13 +61,17 @@ def _begun(connection: socket.socket) -> dict[str, Any]:
     head, files, _, _ = socket.recv_fds(connection, 8, 3)
     with connection.makefile("rb") as sent:
         request: dict[str, Any] = json.loads(sent.read(int.from_bytes(head, "big")))
-    program = os.fork()
+    between, program = os.getpid(), os.fork()
     if program == 0:
-        connection.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
+        if request.get("child"):
+            _become_a_child_of_who_asks(connection, between)
+        connection.close()
         return request
+    if request.get("child"):
+        os._exit(0)
     for file in files:
         os.close(file)
     threading.Thread(target=_pass_on_signals, args=(connection, program), daemon=True).start()
@@ -72,6 +79,15 @@ def _begun(connection: socket.socket) -> dict[str, Any]:
     with suppress(OSError):
         connection.sendall(str(status).encode())
     os._exit(0)
+
+
+def _become_a_child_of_who_asks(connection: socket.socket, between: int) -> None:
+    """In a session of its own, as on a terminal; who asks adopts what lost its parent."""
+    os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    connection.sendall(str(os.getpid()).encode())
 
 
 def _pass_on_signals(connection: socket.socket, program: int) -> None:
@@ -83,8 +99,17 @@ def _pass_on_signals(connection: socket.socket, program: int) -> None:
         os.kill(program, signal.SIGKILL)
 
 
-def run(request: dict[str, Any], own_path: list[str]) -> None:
-    """What `python` does with such a command line, environment and folder."""
+def run(
+    request: dict[str, Any], own_path: list[str], folders: list[TemporaryDirectory[str]]
+) -> None:
+    """What `python` does with such a command line, environment and folder.
+
+    Temporary folders that libraries made when they were imported become folders of this process:
+    each process removes them at its end.
+    """
+    for made in folders:
+        made._finalizer.detach()  # type: ignore[attr-defined]
+        made.__init__()  # type: ignore[misc]
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -108,13 +133,14 @@ def run(request: dict[str, Any], own_path: list[str]) -> None:
 if __name__ == "__main__":
     _given = [str(Path(__file__).parent), *os.environ["PYTHONPATH"].split(os.pathsep)]
     _own_path = [folder for folder in sys.path if folder not in _given]
-    for _library in LIBRARIES:
+    for _library in sys.argv[2:] or LIBRARIES:
         with suppress(ImportError):
             importlib.import_module(_library)
+    _folders = [one for one in gc.get_objects() if isinstance(one, TemporaryDirectory)]
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as _listener:
         _listener.bind(sys.argv[1])
         _listener.listen(64)
         print("ready", flush=True)
         _request = requested(_listener)
-    run(_request, _own_path)
+    run(_request, _own_path, _folders)

@@ -7,12 +7,11 @@ import gzip
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from toy_runs import ENVIRONMENT, TOY, ended, losses, start, steps, until
+from toy_runs import ENVIRONMENT, TOY, ended, losses, python, start, steps, until
 from written_files import files_below
 
 
@@ -85,7 +84,7 @@ def test_a_signal_to_a_whole_job_waits_for_the_trace_though_the_workers_of_its_d
     iterations: str, tmp_path: Path
 ) -> None:
     options = ["--slow-save", "3", "--seconds-per-step", "0.3", "--iterations", iterations]
-    process = start(tmp_path, *options, "--at", "1", WORKERS, own_group=True)
+    process = start(tmp_path, *options, "--at", "1", WORKERS)
     until(process, "for 1 trace" if iterations == "3" else "writes the trace of iteration 3")
     os.killpg(process.pid, signal.SIGTERM)  # as torchrun ends its ranks
     status = process.wait(timeout=60)
@@ -113,11 +112,11 @@ def test_an_exception_leaves_the_window_it_ended(tmp_path: Path) -> None:
 def test_peers_do_not_wait_for_an_export_longer_than_their_timeout(
     tmp_path: Path, plain: list[str]
 ) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [python(), "-m", "torch.distributed.run", "--standalone"]
     options = ["--slow-save", "12", "--group-timeout", "4", "--iterations", "8"]
     run = subprocess.run(
         [*torchrun, "--nproc-per-node=2", TOY, str(tmp_path), *options],
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, "PYTHON_EXEC": python()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -180,7 +179,7 @@ def test_training_that_is_killed_while_a_thread_saves_leaves_what_can_be_complet
 ) -> None:
     process = start(tmp_path, "--slow-save", "30", "--seconds-per-step", "0.2")
     until(process, "step 5 ")
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     ended(process)
     assert files_below(tmp_path) == [], "nothing has the name of a finished trace"
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from toy_runs import ENVIRONMENT, ROOT
+from toy_runs import ENVIRONMENT, ROOT, python
 from written_files import files_below
 
 TOY = str(Path(__file__).with_name("toy_hang.py"))
@@ -35,8 +35,8 @@ def training(
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, *launch, str(folder), how],
-            env={**ENVIRONMENT, "TORCH_FR_BUFFER_SIZE": str(flight_calls)},
+            [python(), *launch, str(folder), how],
+            env={**ENVIRONMENT, "PYTHON_EXEC": python(), "TORCH_FR_BUFFER_SIZE": str(flight_calls)},
             stdout=output,
             stderr=subprocess.STDOUT,
         )

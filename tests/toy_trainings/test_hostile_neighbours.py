@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from toy_runs import ended, losses, run, start, until
+from toy_runs import ended, losses, start, until
 from trace_builder import read
+from warm_child import Child
 from written_files import files_below
 
 WINDOW = "iter-0000003-0000005"
@@ -31,13 +32,18 @@ def children():
 """
 
 
-def outlives(mark: str) -> list[str]:
-    """Command lines of processes that name a folder which only the test knows."""
+def outlives(training: Child, mark: str) -> list[str]:
+    """Command lines of living processes of a training's session, or with a mark, such as a folder.
+
+    A fork of the training has no mark; a program that has a session of its own does.
+    """
     found = []
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            line = process.read_text(errors="replace").replace("\0", " ")
-            if mark in line:
+            session = (process / "stat").read_text().rpartition(")")[2].split()[3]
+            line = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+            # Who is dead, and not waited for, has no line.
+            if line and (mark in line or int(session) == training.pid):
                 found.append(line)
     return found
 
@@ -48,11 +54,12 @@ def survives(folder: Path, plain: list[str], *options: str) -> tuple[str, list[s
     Returns:
         What was printed, and the traces under their final names, each of which is whole.
     """
-    status, output = run(folder, *options)
+    training = start(folder, *options)
+    status, output = ended(training)
     assert status == 0, output
     assert "Traceback" not in output, output
     assert losses(output) == plain
-    assert outlives(str(folder)) == []
+    assert outlives(training, str(folder)) == []
     whole = [name for name in files_below(folder) if name.endswith(".json.gz")]
     for name in whole:
         assert read(folder / name)["traceEvents"]
@@ -195,17 +202,24 @@ def test_training_that_is_ended_while_its_trace_is_written_leaves_nothing_runnin
     process.send_signal(number)
     ended(process)
     deadline = time.monotonic() + 30
-    while outlives(str(tmp_path)) and time.monotonic() < deadline:
+    while outlives(process, str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert outlives(str(tmp_path)) == []
+    assert outlives(process, str(tmp_path)) == []
     for name in files_below(tmp_path):
         if name.endswith(".json.gz"):
             assert read(tmp_path / name)["traceEvents"]
 
 
 def test_the_tests_see_what_outlives(tmp_path: Path) -> None:
+    training = start(tmp_path, "--at", "0", "print('there', flush=True); time.sleep(60)")
+    until(training, "there")
+    assert len(outlives(training, "no such mark")) == 1
+    training.send_signal(signal.SIGKILL)
+    ended(training)
+    assert outlives(training, str(tmp_path)) == []
+
     code = "import time; time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
-    assert outlives(str(tmp_path))
-    process.kill()
-    process.wait()
+    marked = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], start_new_session=True)
+    assert len(outlives(training, str(tmp_path))) == 1
+    marked.kill()
+    marked.wait()

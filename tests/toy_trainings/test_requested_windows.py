@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toy_runs import ENVIRONMENT, ROOT, until
+from toy_runs import ENVIRONMENT, ROOT, python, until
 from trace_builder import read
 
 TOY = str(Path(__file__).with_name("toy_requests.py"))
@@ -20,8 +20,8 @@ def start(folder: Path, *triggers: str) -> subprocess.Popen[str]:
     folder.mkdir()
     (folder / "run.json").write_text('{"plan": {"ranks": [0], "windows": []}}')
     return subprocess.Popen(
-        [sys.executable, *LAUNCH, str(folder), *triggers],
-        env=ENVIRONMENT,
+        [python(), *LAUNCH, str(folder), *triggers],
+        env={**ENVIRONMENT, "PYTHON_EXEC": python()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trace_builder import read
+from warm_child import Child, WarmPython, warm_python
 
 ROOT = Path(__file__).parents[2]
 TOY = str(Path(__file__).with_name("toy_training.py"))
@@ -24,24 +26,29 @@ for name in ("RANK", "WORLD_SIZE"):
     ENVIRONMENT.pop(name, None)
 
 
-def start(folder: Path, *options: str, own_group: bool = False) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, TOY, str(folder), *options],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=own_group,
-        preexec_fn=_as_on_a_terminal,
-    )
+_warm: list[WarmPython] = []
 
 
-def _as_on_a_terminal() -> None:
-    """A closed terminal ends the process, also where the tests run under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+@contextmanager
+def started_at_once() -> Iterator[None]:
+    """Trainings are forks of a Python that has imported torch, which takes longer than they do."""
+    with warm_python(ENVIRONMENT, ["torch", "torch.distributed.run"]) as warm:
+        _warm.append(warm)
+        yield
+        _warm.remove(warm)
 
 
-def until(process: subprocess.Popen[str], text: str) -> str:
+def python() -> str:
+    """A program that is `python` and has imported torch, for torchrun and its ranks."""
+    return str(_warm[-1].command)
+
+
+def start(folder: Path, *options: str) -> Child:
+    """A training, which leads a session and a group of its own."""
+    return _warm[-1].start(TOY, str(folder), *options, environment=ENVIRONMENT)
+
+
+def until(process: Child | subprocess.Popen[str], text: str) -> str:
     """Read output up to a line with a text."""
     assert process.stdout
     seen = ""
@@ -57,9 +64,8 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
     return ended(start(folder, *options))
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=120)
-    return process.returncode, output
+def ended(process: Child) -> tuple[int, str]:
+    return process.ended(timeout=120)
 
 
 def losses(output: str) -> list[str]:
