@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,17 @@ OVERRIDES = (
 )
 
 
-def test_both_ranks_of_a_tensor_parallel_mlp_are_measured_and_recorded(tmp_path: Path) -> None:
+def test_both_ranks_of_a_tensor_parallel_mlp_are_measured_and_recorded(
+    warm_python: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(warm_python, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "-m", "megatron.torch_profile.component", "mlp", "--json"),
             *(word for one in OVERRIDES for word in ("--override", one)),
         ],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_EXEC": warm_python},
         capture_output=True,
         text=True,
         timeout=300,

@@ -54,10 +54,7 @@ class Trainings:
     def _train(
         self, name: str, flags: str, *, processes: int = 2, script: str = "", **how: Any
     ) -> Training:
-        """Launch with flags in which {0} stands for a new folder.
-
-        Cold where tables go to W&B, which loses them in a fork of what has imported it.
-        """
+        """Launch with flags in which {0} stands for a new folder."""
         folder = self._folder / name
         folder.mkdir()
         file = folder / "train.py"
@@ -104,7 +101,6 @@ class Trainings:
             "--torch-profile-dir {0}/traces --torch-profile-summary always "
             "--torch-profile-wandb-artifacts",
             script=SLOW_RANK_1,
-            cold=True,
         )
 
     @cached_property
@@ -151,7 +147,6 @@ class Trainings:
             "--torch-profile-summary always "
             f"{WANDB} {{0}}/wandb --tensorboard-dir {{0}}/events --torch-profile-dir {{0}}/traces",
             script=SLOWER_RANK_1,
-            cold=True,
         )
 
     @cached_property
