@@ -104,11 +104,11 @@ def test_a_reader_who_left_an_empty_field_is_not_brought_back(page: Any) -> None
 
 
 def test_enter_asks_for_what_the_field_holds_now(page: Any) -> None:
-    page.evaluate(WRITE, ["softmax", "Enter"])
-    of_softmax = page.evaluate(TOLD)
+    page.evaluate(WRITE, ["aten", "Enter"])
+    of_operators = page.evaluate(TOLD)
     page.evaluate(WRITE, ["gemm", "Enter"])
     assert page.evaluate(TOLD).startswith("1 of ")
-    assert page.evaluate(TOLD) != of_softmax
+    assert page.evaluate(TOLD) != of_operators
     assert "gemm" in page.locator(".current").inner_text().lower()
 
 
