@@ -75,3 +75,14 @@ def test_megatrons_own_arguments_count_where_the_loop_says_that_they_are(tmp_pat
     (trace,) = traces(tmp_path)
     own = read(trace)["torch_profile"]
     assert (own["loop"], own["tokens_per_iteration"]) == ("megatron", 128)
+
+
+def test_what_an_iteration_holds_is_unknown_while_batches_grow(tmp_path: Path) -> None:
+    training = Training()
+    args = SimpleNamespace(global_batch_size=2, seq_length=16, step_batch_size_schedule="0:2 99:4")
+    with torch_profile.attach(
+        training.model, config=config(tmp_path), arguments=args, loop="megatron"
+    ):
+        training.run(3)
+    (trace,) = traces(tmp_path)
+    assert "tokens_per_iteration" not in read(trace)["torch_profile"]
