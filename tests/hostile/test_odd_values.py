@@ -54,6 +54,19 @@ def test_a_base_time_that_64_bits_cannot_hold_is_none(
     assert told["traces"][0]["base_time_ns"] == 0
 
 
+@pytest.mark.parametrize("name", ["tokens_per_iteration", "model_flops_per_iteration"])
+@pytest.mark.parametrize("count", [10**400, -5, True])
+def test_tokens_and_flops_that_no_iteration_has_are_unknown(
+    tmp_path: Path, name: str, count: int
+) -> None:
+    builder = TraceBuilder(0, own={name: count}).step(5, 0, 1000)
+    path = builder.gpu(GEMM, 10, 500, launch=5).write(tmp_path / "rank-0.json")
+    analysis = analyze(path)
+    (rank,) = analysis.ranks
+    assert (rank.tokens, rank.model_flops, analysis.mfu.value) == (None, None, None)
+    assert analysis.skipped_files == ()
+
+
 @pytest.mark.parametrize("size", [0, -8, 1 << 21, 1 << 40, 1 << 70])
 def test_a_world_of_more_ranks_than_any_job_has_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int

@@ -14,7 +14,13 @@ from megatron.torch_trace.errors import DamagedTraceError, UsageError
 from megatron.torch_trace.files.sources import is_file
 from megatron.torch_trace.format.other_formats import not_a_trace
 from megatron.torch_trace.reader import ByteStream, available_cores
-from megatron.torch_trace.rewrite.decompression import BEGINS_BLANK, BLANKS, MOST_BLANKS, decompress
+from megatron.torch_trace.rewrite.decompression import (
+    BEGINS_BLANK,
+    BLANKS,
+    MOST_BLANKS,
+    DecompressResult,
+    decompress,
+)
 
 
 @click.command("decompress", epilog=options.exit_status(s3="something was lost or mended"))
@@ -73,14 +79,22 @@ def command(
                 on_read=on_read,
             )
         if str(target) != "-":
-            how = "" if result.repaired else ", byte for byte (--repair mends what parsers refuse)"
-            terminal.say(f"Wrote {target}: {wording.size(result.written_bytes)} of JSON{how}.")
+            terminal.say(f"Wrote {target}: {_what(result)}.")
         if result.damage:
             terminal.say(f"{path}: {result.damage.sentence()}.")
             damaged.append(path)
     if damaged:
         names = ", ".join(map(str, damaged))
         raise DamagedTraceError(f"damaged input, see above: {names}.")
+
+
+def _what(result: DecompressResult) -> str:
+    size = wording.size(result.written_bytes)
+    if not result.is_trace:
+        return f"{size}, byte for byte (there is no trace in it, and nothing to mend)"
+    if result.repaired:
+        return f"{size} of JSON"
+    return f"{size} of JSON, byte for byte (--repair mends what parsers refuse)"
 
 
 def _refuse_a_stranger(path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 KINDS: dict[str, str] = {
     "not_utf8": "bytes that are not UTF-8, replaced by U+FFFD",
+    "not_utf8_kept": "bytes that are not UTF-8, kept as they are",
     "control_character": "control characters inside strings, escaped",
     "lone_surrogate": "half of a surrogate pair, replaced by U+FFFD",
     "bare_word": "bare words where a number should be (inf, nan, N/A), replaced by null",

@@ -33,12 +33,14 @@ class DecompressResult:
         raw_bytes: bytes of text that the input held.
         written_bytes: bytes written; the same unless something had to be repaired.
         repaired: the text was read event by event and written anew.
+        is_trace: False of a text without a trace in it, of which nothing can be mended.
         damage: what was wrong.
     """
 
     raw_bytes: int = 0
     written_bytes: int = 0
     repaired: bool = False
+    is_trace: bool = True
     damage: Damage = field(default_factory=Damage)
 
 
@@ -80,6 +82,7 @@ def decompress(
         # Not a trace, so there is nothing to mend: hand out the bytes there are.
         result = _copy(path, sink, on_read, whatever=True)
         assert result is not None
+        result.is_trace = False
         return result
 
 
@@ -116,7 +119,7 @@ def _copy(
                 if is_blank and (is_blank := not piece.strip(BLANKS)) and position > MOST_BLANKS:
                     raise UsageError(f"{path}: no trace: {BEGINS_BLANK}.")
                 if not damage and not _is_utf8(piece, decoder):
-                    damage.add("not_utf8", position)
+                    damage.add("not_utf8_kept", position)
                     if not once:
                         raise _DamagedError
                 if _DOCUMENT_ENDS.search(last) and _DOCUMENT_BEGINS.match(piece):
@@ -136,7 +139,7 @@ def _copy(
     except _DamagedError:
         return None
     damage.include(behind)
-    return DecompressResult(stream.produced, sink.written, False, damage)
+    return DecompressResult(stream.produced, sink.written, damage=damage)
 
 
 def _is_utf8(piece: bytes, decoder: codecs.IncrementalDecoder) -> bool:
@@ -163,7 +166,7 @@ def _rewrite(
         for text in trace.map(_joined, SlimEvent, workers=workers):
             writer.add_joined(text)
         writer.end(trace.metadata.entries)
-    return DecompressResult(trace.raw_bytes, sink.written, True, trace.damage)
+    return DecompressResult(trace.raw_bytes, sink.written, repaired=True, damage=trace.damage)
 
 
 def _joined(block: object) -> bytes:

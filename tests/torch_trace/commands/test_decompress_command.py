@@ -57,6 +57,18 @@ def test_decompress_saves_what_a_cut_file_holds(tmp_path: Path) -> None:
     assert [e["name"] for e in found] == [f"op{i}" for i in range(len(found))]
 
 
+def test_a_text_without_a_trace_is_handed_out_and_not_called_mended(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.json"
+    path.write_bytes(b"[\x8b\xae" + bytes(300))
+    out = tmp_path / "out.json"
+    result = run("decompress", path, "--repair", "-o", out)
+    assert result.returncode == 3
+    assert out.read_bytes() == path.read_bytes()
+    said = result.stderr.decode()
+    assert "303 B, byte for byte (there is no trace in it, and nothing to mend)." in said
+    assert "bytes that are not UTF-8, kept as they are (first at byte 0)" in said
+
+
 def test_the_script_in_tools_is_the_same_command(clean: Path) -> None:
     script = ROOT / "tools" / "decompress_trace.py"
     done = subprocess.run([sys.executable, script, clean], capture_output=True, check=False)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.clocks import Clock
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
+from megatron.torch_trace.analysis.timeline.code_columns import by_code
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _NOISE_NS = 20_000
@@ -61,7 +62,7 @@ def arrivals_of(
     """
     clocks, offset, one_clock = alignment
     # Of many ranks these are the largest arrays of all: in place, one at a time.
-    start = offset[matched.rank]
+    start = by_code(offset, matched.rank)
     start += matched.start
     if not one_clock.all():
         apart = np.flatnonzero(~one_clock[matched.call])
@@ -70,7 +71,7 @@ def arrivals_of(
     latest = np.maximum.reduceat(start, first)
     # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
     errors = ints([clock.error_ns or 0 for clock in clocks])
-    error = np.maximum.reduceat(errors[matched.rank], first)
+    error = np.maximum.reduceat(by_code(errors, matched.rank), first)
     labels = [(dimension, collective) for dimension, _, collective in matched.labels]
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     return Arrivals(

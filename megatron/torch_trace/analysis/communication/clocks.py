@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
+from megatron.torch_trace.analysis.timeline.code_columns import by_code, subtract_by_code
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
 
@@ -79,12 +80,12 @@ def align(
     use = matched.symmetric
     offset, reference = _offsets(matched, use, first)
     # In place: of thousands of ranks there are tens of millions of rows.
-    distance = offset[matched.rank]
+    distance = by_code(offset, matched.rank)
     distance += matched.end
-    distance -= _middles(distance, first)[matched.call]
+    subtract_by_code(distance, _middles(distance, first), matched.call)
     np.abs(distance, out=distance)
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
-    of = reference.astype(np.int32)[matched.rank]
+    of = by_code(reference.astype(np.int32), matched.rank)
     one_clock = np.minimum.reduceat(of, first) == np.maximum.reduceat(of, first)
     clocks = []
     for position, rank in enumerate(matched.ranks):
@@ -123,7 +124,8 @@ def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> 
         reached = ints([origin])
         # Of several ranks reached the lowest tells when a call ended.
         teller = np.full(len(first), count, dtype=np.int64)
-        while len(reached):
+        # Once all are aligned, what the last ones would tell is of no use, and is most of all.
+        while len(reached) and (reference < 0).any():
             rows = np.concatenate([matched.rows_of[position] for position in reached])
             rows = rows[use[rows]]
             rows = rows[matched.rank[rows] < teller[matched.call[rows]]][::-1]

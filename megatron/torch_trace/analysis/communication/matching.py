@@ -25,7 +25,7 @@ from megatron.torch_trace.analysis.communication.collectives import (
     starts_and_ends,
 )
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
-from megatron.torch_trace.analysis.timeline.code_columns import rows_with
+from megatron.torch_trace.analysis.timeline.code_columns import by_code, rows_with
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 
@@ -69,7 +69,7 @@ class MatchedCalls:
         symmetric: all ranks leave the call together.
         labels: the (dimension, group, collective) that there are.
         label: code of each call into `labels`.
-        rows_of: for each rank, by position, its rows here, ascending.
+        rows_of: for each rank, by position, its rows here, ascending, of 32 bits.
     """
 
     ranks: tuple[int, ...]
@@ -81,7 +81,7 @@ class MatchedCalls:
     symmetric: npt.NDArray[np.bool_]
     labels: tuple[tuple[str, str, str], ...]
     label: Ints
-    rows_of: tuple[Ints, ...]
+    rows_of: tuple[npt.NDArray[np.int32], ...]
 
     def __len__(self) -> int:
         return len(self.call)
@@ -151,10 +151,10 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
         row=found.row[: found.rows],
         start=found.start[: found.rows],
         end=found.end[: found.rows],
-        symmetric=symmetric[label][call] if len(call) else np.zeros(0, dtype=bool),
+        symmetric=by_code(symmetric[label], call) if len(call) else np.zeros(0, dtype=bool),
         labels=tuple(found.labels),
         label=label,
-        rows_of=tuple(np.split(by_rank, bounds)),
+        rows_of=tuple(np.split(by_rank.astype(np.int32), bounds)),
     )
 
 

@@ -27,7 +27,7 @@ from megatron.torch_trace.analysis.communication.arrivals import (
 from megatron.torch_trace.analysis.communication.clocks import Clock, align, unknown_clocks
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.communication.worst_call import WorstCall, worst_call
-from megatron.torch_trace.analysis.timeline.code_columns import present
+from megatron.torch_trace.analysis.timeline.code_columns import present, subtract_by_code
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints, ints
 
@@ -123,7 +123,7 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
     first = matched.first_rows()
     wait = matched.end - matched.start
     shortest = np.minimum.reduceat(wait, first)
-    wait -= shortest[matched.call]
+    subtract_by_code(wait, shortest, matched.call)
     wait[~matched.symmetric] = 0
     clocks, offset, one_clock = align(matched, first)
     stragglers, worst = _stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {})

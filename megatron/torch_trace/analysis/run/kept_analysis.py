@@ -5,7 +5,7 @@ A Parquet file for each rank: its columns are the rank's collective calls, which
 to see; the metadata holds the tables of its own analysis and the table of `kind` codes as JSON,
 which every reader of Parquet can show. It belongs to one trace, told by size and checksum and not
 by its time, so that both can be copied; and to the fields that results have now, so that one of
-another version is never mistaken.
+another version is never mistaken. A checksum of what it holds tells bytes that a disk has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
@@ -36,9 +36,11 @@ from megatron.torch_trace.format.file_names import WindowName, kept_analysis_of
 from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import path_text
 
-_VERSION, _HEADER, _RESULT, _KINDS = (
-    f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds")
+_VERSION, _HEADER, _RESULT, _KINDS, _CHECKSUM = (
+    f"torch_trace.{name}" for name in ("version", "partial", "result", "kinds", "crc32")
 )
+_KEYS = frozenset({_VERSION, _HEADER, _RESULT, _KINDS, "ARROW:schema"})
+"""Of files without a checksum, as they were written before there was one."""
 _REVISION = 3
 """Raised when the same fields come to mean something else within a version of the package."""
 _EDGE_BYTES = 1 << 14
@@ -151,18 +153,25 @@ def write(outcome: RankOutcome, trace: Path, of: Identity) -> Path:
         frame = pl.DataFrame({name: getattr(calls, name) for name in _COLUMNS})
         # The same types on every rank, so that all of them can be read as one table.
         frame = frame.cast(dict.fromkeys(_SMALL, pl.Int32))
-        write_parquet(
-            frame,
-            temporary,
-            compression="zstd",
-            metadata={
-                _VERSION: version(),
-                _HEADER: _json(header),
-                _RESULT: _json(replace(outcome.result, file=trace.name)),
-                _KINDS: _json(calls.kinds),
-            },
-        )
+        held = {
+            _VERSION: version(),
+            _HEADER: _json(header),
+            _RESULT: _json(replace(outcome.result, file=trace.name)),
+            _KINDS: _json(calls.kinds),
+        }
+        held[_CHECKSUM] = _checksum(held, {name: frame[name].to_numpy() for name in _COLUMNS})
+        write_parquet(frame, temporary, compression="zstd", metadata=held)
     return target
+
+
+def _checksum(held: Mapping[str, str], columns: Mapping[str, Ints]) -> str:
+    """CRC-32 of all that is taken from a file, whatever its form there."""
+    found = 0
+    for key in (_VERSION, _HEADER, _RESULT, _KINDS):
+        found = zlib.crc32(held[key].encode(), found)
+    for name in _COLUMNS:
+        found = zlib.crc32(np.ascontiguousarray(columns[name]), found)
+    return f"{found:08x}"
 
 
 def _json(value: Any) -> str:
@@ -203,11 +212,13 @@ def _parsed(content: bytes, check: Callable[[Header], None]) -> KeptAnalysis:
             raise UnusableError("of another version")
         header = msgspec.json.decode(found[_HEADER], type=Header)
         check(header)
-        result = msgspec.json.decode(found[_RESULT], type=RankResult)
-        kinds = msgspec.json.decode(found[_KINDS], type=tuple[CollectiveKind, ...])
         # A few thousand rows: threads would cost more than they save.
         frame = pl.read_parquet(content, parallel="none")
         columns = {name: frame[name].to_numpy() for name in _COLUMNS}
+        if not _is_whole(found, columns):
+            raise UnusableError("damaged")
+        result = msgspec.json.decode(found[_RESULT], type=RankResult)
+        kinds = msgspec.json.decode(found[_KINDS], type=tuple[CollectiveKind, ...])
         columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
     except (
         KeyError,
@@ -223,6 +234,13 @@ def _parsed(content: bytes, check: Callable[[Header], None]) -> KeptAnalysis:
         raise UnusableError("damaged")
     calls = RankCalls(kinds=kinds, **columns)
     return KeptAnalysis(header, RankOutcome(header.rank, result, calls, header.run))
+
+
+def _is_whole(found: Mapping[str, str], columns: Mapping[str, Ints]) -> bool:
+    """Whether the checksum says so; a file that never had one is believed."""
+    if _CHECKSUM not in found:
+        return found.keys() <= _KEYS
+    return found[_CHECKSUM] == _checksum(found, columns)
 
 
 def _narrowed(values: Ints) -> Ints:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
@@ -49,6 +50,9 @@ from megatron.torch_trace.format.undisturbed_iterations import (
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
 from megatron.torch_trace.gpu_record.other_devices import OtherDevice
 from megatron.torch_trace.wording import path_text
+
+_TOO_MANY = 1e40
+"""Tokens or FLOPs, which no iteration has."""
 
 
 class EmptyTraceError(TorchTraceError):
@@ -201,7 +205,7 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
         odd_times=activity.odd_times + activity.unfinished + activity.without_start,
         duplicates=activity.duplicates,
         damage=activity.damage.sentence() or None,
-        model_flops=float(flops) if isinstance(flops, (int, float)) else None,
+        model_flops=float(flops) if _is_amount(flops) else None,
         argv=command_line.words_in(metadata.own, "argv"),
         loop=command_line.loop_in(metadata.own),
         settings=command_line.settings(metadata.own),
@@ -224,7 +228,11 @@ def _undisturbed(written: object) -> UndisturbedIterations:
 
 
 def _count(written: object) -> int | None:
-    return written if type(written) is int and written > 0 else None
+    return written if type(written) is int and _is_amount(written) else None
+
+
+def _is_amount(written: object) -> TypeGuard[int | float]:
+    return type(written) in (int, float) and 0 < written < _TOO_MANY  # type: ignore[operator]
 
 
 def _counts(written: object) -> dict[str, int]:

@@ -17,6 +17,7 @@ from megatron.torch_trace.analysis.results.analysis import SkippedFile
 from megatron.torch_trace.analysis.run import kept_analysis
 from megatron.torch_trace.analysis.run.kept_analysis import Header, KeptAnalysis, UnusableError
 from megatron.torch_trace.analysis.run.rank import RankOutcome
+from megatron.torch_trace.analysis.run.shared_values import SharedValues
 from megatron.torch_trace.errors import StrictError, UsageError
 from megatron.torch_trace.files.sources import (
     Sources,
@@ -100,10 +101,12 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
     taken: dict[Path, KeptAnalysis] = {}
     reasons: dict[Path, str] = {}
     gone: set[Path] = set()
+    shared = SharedValues()
     for trace in traces:
         try:
             if step is None:
-                taken[trace] = _take(trace, gone)
+                kept = _take(trace, gone)
+                taken[trace] = replace(kept, outcome=shared.of(kept.outcome))
             elif found_analysis_of(trace).is_file():
                 reasons[trace] = "of the whole window, not of one step"
         except FileNotFoundError:
