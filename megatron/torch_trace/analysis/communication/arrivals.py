@@ -114,11 +114,11 @@ class RankArrivals:
         return RankArrivals(*(getattr(self, name)[these] for name in self.__slots__))
 
 
-def arrivals_of_rank(calls: Arrivals, rows: Ints) -> RankArrivals:
+def arrivals_of_rank(calls: Arrivals, rows: npt.NDArray[np.int32]) -> RankArrivals:
     """What one rank's rows of the matched calls tell; `rows` are those of `matched`."""
     call = ints(calls.matched.call[rows])
     counted, wait = calls.counts[call], calls.wait[rows]
     last = (calls.start[rows] == calls.latest[call]) & counted
     imposed = np.where(last, calls.total[call] - wait, 0)
     delay = imposed // np.maximum(calls.others[call], 1)
-    return RankArrivals(rows, call, calls.label[call], counted, last, imposed, delay, wait)
+    return RankArrivals(ints(rows), call, calls.label[call], counted, last, imposed, delay, wait)

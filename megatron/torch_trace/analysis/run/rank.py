@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
@@ -151,7 +150,7 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
     calls = attribute(timeline)
     communication = timeline.sets.communication.total
     metadata = activity.metadata
-    flops = metadata.own.get("model_flops_per_iteration")
+    flops = _amount(metadata.own.get("model_flops_per_iteration"))
     shapes = operator_rows(timeline, by_shape=True) if activity.shapes else ()
     device = _device(activity, timeline.devices.analysed)
     modules = look_at_modules(timeline, dense_peak_tflops(device))
@@ -205,7 +204,7 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
         odd_times=activity.odd_times + activity.unfinished + activity.without_start,
         duplicates=activity.duplicates,
         damage=activity.damage.sentence() or None,
-        model_flops=float(flops) if _is_amount(flops) else None,
+        model_flops=None if flops is None else float(flops),
         argv=command_line.words_in(metadata.own, "argv"),
         loop=command_line.loop_in(metadata.own),
         settings=command_line.settings(metadata.own),
@@ -228,11 +227,14 @@ def _undisturbed(written: object) -> UndisturbedIterations:
 
 
 def _count(written: object) -> int | None:
-    return written if type(written) is int and _is_amount(written) else None
+    amount = _amount(written)
+    return amount if isinstance(amount, int) else None
 
 
-def _is_amount(written: object) -> TypeGuard[int | float]:
-    return type(written) in (int, float) and 0 < written < _TOO_MANY  # type: ignore[operator]
+def _amount(written: object) -> int | float | None:
+    if isinstance(written, bool) or not isinstance(written, (int, float)):
+        return None
+    return written if 0 < written < _TOO_MANY else None
 
 
 def _counts(written: object) -> dict[str, int]:

@@ -43,7 +43,8 @@ class SharedValues:
 
     def _share_texts(self, rows: Sequence[Any]) -> None:
         """Of dataclasses of one type, and of those in their fields."""
-        texts, nested = _fields(type(rows[0]))
+        kind: Any = type(rows[0])
+        texts, nested = _fields(kind)
         share = self._texts.setdefault
         for name in texts:
             for row, value in zip(rows, map(attrgetter(name), rows), strict=True):
@@ -63,7 +64,7 @@ class SharedValues:
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the fields of a dataclass that are texts, and of those with rows that have texts."""
     hints = get_type_hints(kind)
     texts = tuple(name for name, hint in hints.items() if _words(hint) <= {str, type(None), ...})
