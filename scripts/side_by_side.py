@@ -151,7 +151,8 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
-    parser.add_argument("--at-once", type=int, default=min(cores or 1, 4), metavar="N")
+    # One more than there are cores: many tests wait.
+    parser.add_argument("--at-once", type=int, default=min((cores or 1) + 1, 4), metavar="N")
     parser.add_argument("--seconds", type=float, default=1800, metavar="N", help="for a folder")
     given = parser.parse_args(words[:at])
     # As Ctrl-C does: whatever runs is ended on the way out.

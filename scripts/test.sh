@@ -7,14 +7,19 @@
 #   scripts/test.sh fast                     without the tests marked torchrun, slurm, browser or slow
 #   scripts/test.sh tests/torch_trace        further arguments go to pytest
 #
-# Without further arguments the folders of tests/ are tested side by side, one on each core, at most
-# four at a time.
+# Without further arguments the folders of tests/ are tested side by side, one more than there are
+# cores, at most four at a time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 if [[ ${1:-} != fast ]]; then
   install_test_programs &
+fi
+if (($# == 0)); then
+  # Beside the installation below, which keeps one core busy. What fails here, the tests try again.
+  make_venv
+  .venv/bin/python tests/functional/wheels.py >/dev/null 2>&1 &
 fi
 install_into_venv train,view,agent,docs,dev
 wait
@@ -26,8 +31,8 @@ wait
 .venv/bin/mypy >/dev/null 2>&1 &
 
 # What takes longest begins first, but SLURM when torchrun's jobs are about to be done; other folders
-# are found.
-folders=(tests/{functional,toy_trainings,torch_profile,torch_trace,analysis,slurm})
+# are found. Toy trainings wait more than they compute.
+folders=(tests/{functional,toy_trainings,analysis,torch_profile,slurm,torch_trace,report})
 while read -r folder; do
   [[ " ${folders[*]} " == *" $folder "* ]] || folders+=("$folder")
 done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wheels
 from trace_builder import read
+from wheels import ROOT, WHEELS
 
-ROOT = Path(__file__).parents[2]
 STARTUP = ROOT / "tests" / "startup"
-WHEELS = ("0.17.0", "0.18.2", "0.19.2")
 
 MODEL = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
@@ -61,24 +60,7 @@ Launch = Callable[..., Run]
 @pytest.fixture(scope="session")
 def wheel_path() -> Callable[[str], str]:
     """Folder of a Megatron wheel, installed beside the others without its dependencies."""
-
-    def install(version: str) -> str:
-        target = ROOT / ".wheels" / version
-        if not (target / "megatron").is_dir():
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-            temporary = target.with_name(f"{version}.{os.getpid()}.tmp")
-            subprocess.run(
-                [*pip, "--target", str(temporary), f"megatron-core=={version}"], check=True
-            )
-            try:
-                temporary.rename(target)
-            except OSError:  # another process of the tests was faster
-                if not target.is_dir():
-                    raise
-                shutil.rmtree(temporary)
-        return str(target)
-
-    return install
+    return lambda version: str(wheels.megatron(version))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meta's Holistic Trace Analysis reads what we write, and sees in it what it sees in the original.
 
-HTA needs pandas below 3 and far more than it imports; it is installed beside the project, into
-.wheels/hta, and runs in a process of its own.
+It is installed beside the project (wheels.py) and runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wheels
 
 from megatron.torch_trace.files.sources import find_traces, ranked
 from megatron.torch_trace.rewrite.merge.merge import merge
@@ -25,8 +25,6 @@ from megatron.torch_trace.rewrite.slim.slim import slim
 
 ROOT = Path(__file__).parents[2]
 WINDOW = ROOT / "tests" / "data" / "tp2pp2"
-IMPORTED = ["HolisticTraceAnalysis==0.5.0", "pandas<3", "plotly", "narwhals", "networkx"]
-IMPORTED += ["psutil", "pyyaml", "python-dateutil", "pytz", "six"]
 
 SCRIPT = """
 import json, sys
@@ -59,12 +57,7 @@ Seen = dict[str, dict[str, Any]]
 @pytest.fixture(scope="session")
 def hta() -> Callable[[Path | dict[int, Path]], Seen]:
     """What HTA sees in a folder, or in files whose ranks we tell it."""
-    target = ROOT / ".wheels" / "hta"
-    if not target.is_dir():
-        temporary = target.with_name(f"hta.{os.getpid()}.tmp")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        subprocess.run([*pip, "--target", str(temporary), *IMPORTED], check=True)
-        temporary.rename(target)
+    target = wheels.hta()
 
     def load(source: Path | dict[int, Path]) -> Seen:
         files = source if isinstance(source, Path) else {k: str(v) for k, v in source.items()}

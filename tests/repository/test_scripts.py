@@ -71,7 +71,10 @@ def test_quickstart_says_how_it_is_called() -> None:
 FAST = "not torchrun and not slurm and not browser and not slow"
 LONGEST = [
     f"tests/{name}"
-    for name in ("functional", "toy_trainings", "torch_profile", "torch_trace", "analysis", "slurm")
+    for name in (
+        *("functional", "toy_trainings", "analysis", "torch_profile"),
+        *("slurm", "torch_trace", "report"),
+    )
 ]
 
 

@@ -112,8 +112,12 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_started_and_says_where_i
 ) -> None:
     folder(tmp_path, "hangs", f"os.system('sleep {LONG}')")
     folder(tmp_path, "good", "pass")
-    status, output = run(tmp_path, "hangs", "good", "--at-once", "2", "--seconds", "5")
-    good, hangs = summary(output)
+    # A machine that has other work needs longer until the tests begin.
+    for seconds in ("5", "60"):
+        status, output = run(tmp_path, "hangs", "good", "--at-once", "2", "--seconds", seconds)
+        good, hangs = summary(output)
+        if "NOT DONE" not in good[1] and "test_hangs.py" in output:
+            break
     assert (status, good) == (1, ["good", "1 passed in s"])
     assert hangs[0] == "hangs"
     assert hangs[1].startswith("NOT DONE after s")
