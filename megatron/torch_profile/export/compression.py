@@ -34,7 +34,8 @@ from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spa
 
 DROP_LATE, DRAW_BACKWARD = "drop-late", "draw-backward"
 """Words of the program; see `compress`."""
-_CHUNK = 1 << 20
+_CHUNK = 1 << 21
+_KEPT = 24 << 20
 _OVERLAP = 64
 _COUNTED = {
     "events": b'"ph":',
@@ -134,6 +135,7 @@ def compress(
     grown = raw if as_it_is else raw.with_name(unfinished)
     arriving = target.with_name(unfinished)
     failures: list[Exception] = []
+    _keep_freed_memory()
     try:
         with raw.open("rb") as source, _writer(compression, grown, raw) as sink:
             blocks: Iterable[bytes] = _blocks(source)
@@ -179,6 +181,15 @@ def _exists(target: Path, raw: Path) -> TorchTraceError:
 def _blocks(source: IO[bytes]) -> Iterator[bytes]:
     while block := source.read(_CHUNK):
         yield block
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep blocks that are freed for the next ones.
+
+    It gives memory of this size back to the system, and gets it again page by page, until it has
+    seen that a larger piece was freed (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    bytes(_KEPT)
 
 
 def _copy_and_count(blocks: Iterable[bytes], sink: IO[bytes] | None) -> dict[str, int]:

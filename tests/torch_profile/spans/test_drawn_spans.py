@@ -19,7 +19,7 @@ from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.spans.modules import module_spans
 from megatron.torch_trace.format.file_names import TraceName
-from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
+from megatron.torch_trace.rewrite.backward_spans.event_columns import EventColumns
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 
@@ -147,7 +147,7 @@ def test_where_they_cannot_be_drawn_the_trace_is_whole_and_that_is_said(
     with recorded(raw), module_spans([model], backward=False):
         step(model)
     whole = raw.read_bytes()
-    monkeypatch.setattr(RawEvents, "add", fails)
+    monkeypatch.setattr(EventColumns, "add", fails)
     written = compress(raw, tmp_path / "trace.json", "none", draw_backward=True)
     assert (tmp_path / "trace.json").read_bytes() == whole
     export = Export(3, Window(1, 1, 1), (1,), tmp_path, TraceName(3, 4))

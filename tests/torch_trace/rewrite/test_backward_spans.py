@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from trace_builder import BACKWARD, annotation, instant, kernel, launch, op, text
 
+from megatron.torch_trace.rewrite.backward_spans import event_columns
+from megatron.torch_trace.rewrite.backward_spans.event_columns import EventColumns
+from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
+from megatron.torch_trace.rewrite.backward_spans.single_events import add_one_by_one
 from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spans
 
 DATA = Path(__file__).parents[2] / "data"
@@ -163,6 +167,54 @@ def test_the_layout_of_newer_torches_is_read_too() -> None:
     ]
     assert found[0] == found[1]
     assert "mlp: Linear (backward)" in str(found[1])
+
+
+LAUNCHES = (
+    *(launch(22_100 + n, 22_101 + n, 9_999_990 + n, tid=BACKWARD) for n in range(20)),
+    *(kernel(f"{{#{n}}}", 30_000 + n, 31_000, 9_999_990 + n, stream=n % 3) for n in range(20)),
+)
+ODD = [
+    op("aten::mul", 7_100, 7_200, args={"Sequence number": 12_345_678_901, "Ev Idx": 1}),
+    op("aten::mul", 7_100, 7_200, args={"Fwd thread id": 0, "Sequence number": 8}),
+    op("aten::mul", 7_300, 7_400, args={"Sequence number": 1, "more": {"Sequence number": 2}}),
+    op("aten::mul", 7_300, 7_400),
+    launch(22_200, 22_201, 99_999_999, name="cudaEventRecord", tid=BACKWARD),
+    launch(22_200, 22_201, 123_456_789_012, tid=BACKWARD),
+    op("no link", 32_000, 33_000, cat="kernel", args={"device": 0}),
+    op("no arguments", 32_000, 33_000, cat="kernel"),
+    annotation("no arguments", 32_000, 33_000),
+    kernel("k" * 300, 32_000, 33_000, 9_999_991),
+    instant("aten::mul", 7_500),
+]
+
+
+def columns_of(events: RawEvents) -> list[list[list[int]]]:
+    four = (events.operators, events.annotations, events.calls, events.gpu)
+    return [one.tolist() for one in four]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("layout", ["torch 2.11", "newer"])
+def test_thousands_at_once_are_what_they_are_one_by_one(odd: str, layout: str) -> None:
+    data = text(*FORWARD, *LAUNCHES, odd, *PASS, LAST)
+    if layout == "newer":
+        data = re.sub(rb', "(cat|name|pid|tid|dur)"', rb',\n    "\1"', data)
+    whole = data[: data.rindex(b"\n  },\n") + 6]
+    at_once, single = RawEvents(), RawEvents()
+    EventColumns(at_once).add(whole)
+    add_one_by_one(single, whole)
+    assert columns_of(at_once) == columns_of(single)
+    assert list(at_once.names) == list(single.names)
+    assert list(at_once.tracks) == list(single.tracks)
+
+
+def test_what_kineto_writes_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_columns, "add_one_by_one", None)
+    for name in RECORDED:
+        data = gzip.decompress((DATA / name / "rank-0.pt.trace.json.gz").read_bytes())
+        whole = data[: data.rindex(b"\n  },\n") + 6]
+        for lines in (whole, re.sub(rb', "(cat|name|pid|tid|dur)"', rb',\n    "\1"', whole)):
+            EventColumns(RawEvents()).add(lines)
 
 
 RECORDED = ["dp2-spans", "ep2-spans", "pp2-recompute-spans", "tp2pp2-spans"]

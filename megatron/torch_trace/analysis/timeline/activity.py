@@ -23,6 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.code_columns import codes_of, rows_with
+from megatron.torch_trace.analysis.timeline.rows import NONE as NONE
+from megatron.torch_trace.analysis.timeline.rows import Numbered
+from megatron.torch_trace.analysis.timeline.rows import Rows as Rows
 from megatron.torch_trace.columns.activity_tables import (
     CALL,
     CODES,
@@ -40,7 +43,6 @@ from megatron.torch_trace.columns.activity_tables import (
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.builder import ColumnBuilder, Table
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.columns.joined_columns import NONE as NONE
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.columns.true_times import as_intervals, mend, take_out_duplicates
 from megatron.torch_trace.format.long_names import analysed
@@ -49,25 +51,6 @@ from megatron.torch_trace.reader import Damage, Metadata, Trace
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 """Codes of `GpuWork.kind`."""
-
-
-@dataclass(slots=True)
-class Rows:
-    """Columns of every table.
-
-    Args:
-        start, end: ns, half-open.
-        name: code into `Activity.names`.
-        track: code into `Activity.tracks`.
-    """
-
-    start: Ints
-    end: Ints
-    name: Ints
-    track: Ints
-
-    def __len__(self) -> int:
-        return len(self.start)
 
 
 @dataclass(slots=True)
@@ -96,20 +79,6 @@ class Calls(Rows):
     """Runtime and driver calls, sorted by start; `correlation` is NONE if absent."""
 
     correlation: Ints
-
-
-@dataclass(slots=True)
-class Numbered(Rows):
-    """Operators with autograd's numbers, sorted by start, the longer one first.
-
-    Args:
-        sequence: of the node that the operator makes or runs, NONE if none.
-        forward_thread: 0 in the forward pass; in the backward pass torch's number, from 1, of the
-            thread that made the node; NONE if not recorded.
-    """
-
-    sequence: Ints
-    forward_thread: Ints
 
 
 @dataclass(slots=True)

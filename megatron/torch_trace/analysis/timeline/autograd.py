@@ -17,14 +17,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Numbered
 from megatron.torch_trace.analysis.timeline.code_columns import codes_of, rows_with
+from megatron.torch_trace.analysis.timeline.rows import NONE, Numbered
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.timeline.activity import Activity
 
 _BACKWARD = re.compile(r"backward\d*$")
 _ENGINE = "autograd::engine::evaluate_function: "

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.analysis.timeline.activity import NONE, Numbered
 from megatron.torch_trace.analysis.timeline.autograd import engine_runs, forward_operators
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
+from megatron.torch_trace.analysis.timeline.rows import NONE, Numbered
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, module_span
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
@@ -44,7 +44,7 @@ class Span:
 def backward_spans(events: RawEvents) -> list[Span]:
     """The backward spans of modules, each before what is in it; none where the trace has some."""
     names = [name.decode("utf-8", "replace") for name in events.names]
-    start, end, name, track = _columns(events.annotations, 4)
+    start, end, name, track = events.annotations
     modules = {code: named for code, text in enumerate(names) if (named := module_span(text))}
     if any(named.direction == BACKWARD for named in modules.values()):
         return []
@@ -72,8 +72,8 @@ def backward_spans(events: RawEvents) -> list[Span]:
 
 def gpu_spans(events: RawEvents, spans: list[Span]) -> Iterator[Span]:
     """What the GPU did of `spans`, by span and stream."""
-    start, track, correlation = _columns(events.calls, 3)
-    begin, end, stream, launched_by = _columns(events.gpu, 4)
+    start, track, correlation = events.calls
+    begin, end, stream, launched_by = events.gpu
     if not spans or not len(correlation) or not len(launched_by):
         return
     inner = _around(events, spans).innermost(track, start)
@@ -92,13 +92,9 @@ def gpu_spans(events: RawEvents, spans: list[Span]) -> Iterator[Span]:
         yield Span(spans[drawn[row]].name, int(stream[row]), int(begin[row]), until)
 
 
-def _columns(flat: object, width: int) -> Ints:
-    return ints(np.frombuffer(flat, dtype=np.int64).reshape(-1, width).T)  # type: ignore[call-overload]
-
-
 def _runs(events: RawEvents, names: list[str], modules: Nesting) -> Iterator[tuple[int, Span]]:
     """For each innermost span of a module and each thread, what ran of its backward pass."""
-    start, end, name, track, sequence, thread = _columns(events.operators, 6)
+    start, end, name, track, sequence, thread = events.operators
     order = np.lexsort((-end, start))
     ops = Numbered(*(column[order] for column in (start, end, name, track, sequence, thread)))
     makers = forward_operators(ops, names)
@@ -159,7 +155,7 @@ def _holders(start: Ints, end: Ints, track: Ints) -> list[int]:
 def _around(events: RawEvents, spans: list[Span]) -> Nesting:
     """Of `spans`, whose positions are its answers, and of all annotations, whose answer is NONE."""
     drawn = np.array([(s.start, s.end, s.track) for s in spans], dtype=np.int64).T
-    start, end, _, track = _columns(events.annotations, 4)
+    start, end, _, track = events.annotations
     columns = np.concatenate((drawn, np.stack((start, end, track))), axis=1)
     answers = np.concatenate((np.arange(len(spans)), np.full(len(start), NONE)))
     order = np.lexsort((-columns[1], columns[0]))

@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drawing needs of a raw trace, taken out of the text as it streams by.
-
-The text is Kineto's own, so an event is found by its lines and a number by its words, in the order
-that Kineto has written for years; nothing is parsed.
-"""
+"""What drawing needs of a raw trace, taken out of the text as it streams by."""
 
 from __future__ import annotations
 
-import re
-from array import array
+from collections.abc import Iterable
 
-_BETWEEN = b"\n  },\n"
-_SLICE, _CATEGORY = b'  {\n    "ph": "X",', b'"cat": "'
+import numpy as np
+
+from megatron.torch_trace.columns.intervals import Ints
+
+OPERATOR, ANNOTATION, CALL, GPU = range(4)
+KINDS = {
+    b"cpu_op": OPERATOR,
+    b"user_annotation": ANNOTATION,
+    **dict.fromkeys((b"cuda_runtime", b"cuda_driver"), CALL),
+    **dict.fromkeys((b"kernel", b"gpu_memcpy", b"gpu_memset"), GPU),
+}
+"""What an event is good for, by its category."""
 ENGINE = b"autograd::engine::evaluate_function: "
-# From the end of the category on.
-_HEAD = re.compile(
-    rb'",\s+"name": "([^"\\]*(?:\\.[^"\\]*)*)",\s+"pid": ([^,]+),\s+"tid": ([^,]+),\s+'
-    rb'"ts": (\d+)(?:\.(\d+))?,\s+"dur": (\d+)(?:\.(\d+))?'
-)
-_SEQUENCE, _THREAD = b'"Sequence number": ', b'"Fwd thread id": '
-_CORRELATION = b'"correlation": '
-_DIGITS = re.compile(rb"\d+")
-_LAUNCH, _MEMORY = b"aunch", b"Mem"
-_NONE = -1
+SEQUENCE, THREAD = b'"Sequence number": ', b'"Fwd thread id": '
+CORRELATION = b'"correlation": '
+LAUNCH, MEMORY = b"aunch", b"Mem"
+"""One of them is in the name of a call that may launch something."""
+NONE = -1
+_WIDTHS = {OPERATOR: 6, ANNOTATION: 4, CALL: 3, GPU: 4}
 
 
 class RawEvents:
-    """Rows of flat numbers, and the texts that their codes stand for.
+    """Columns of numbers, and the texts that their codes stand for.
 
     Attributes:
         operators: start, end, name, track, sequence, forward thread; those with a number, and what
@@ -39,73 +40,50 @@ class RawEvents:
     """
 
     def __init__(self) -> None:
-        self.operators = array("q")
-        self.annotations = array("q")
-        self.calls = array("q")
-        self.gpu = array("q")
         self.names: dict[bytes, int] = {}
         self.tracks: dict[tuple[bytes, bytes], int] = {}
-        self._takers = {
-            b"cpu_op": self._operator,
-            b"user_annotation": self._annotation,
-            **dict.fromkeys((b"cuda_runtime", b"cuda_driver"), self._call),
-            **dict.fromkeys((b"kernel", b"gpu_memcpy", b"gpu_memset"), self._gpu_row),
+        self._pieces: dict[int, list[Ints]] = {
+            kind: [np.zeros((width, 0), dtype=np.int64)] for kind, width in _WIDTHS.items()
         }
 
-    def add(self, text: bytes) -> None:
-        """Take what is wanted of whole events, which end at the end of a line."""
-        takers = self._takers
-        for event in text.split(_BETWEEN):
-            if not event.startswith(_SLICE):
-                # What comes before the first event stands before it in the same piece.
-                at = event.find(_SLICE)
-                if at < 0:
-                    continue
-                event = event[at:]
-            begin = event.find(_CATEGORY) + len(_CATEGORY)
-            end = event.find(b'"', begin)
-            taker = takers.get(event[begin:end])
-            if taker is not None:
-                taker(event, end)
+    def add(self, kind: int, columns: Iterable[Iterable[int]] | Ints) -> None:
+        """Events of one kind, in the order of the text.
 
-    def _operator(self, event: bytes, begin: int) -> None:
-        sequence = _number(event, _SEQUENCE)
-        if (sequence != _NONE or ENGINE in event) and (head := _HEAD.match(event, begin)):
-            self.operators.extend((*self._slice(head), sequence, _number(event, _THREAD)))
+        Args:
+            kind: one of `KINDS`.
+            columns: an array of shape (columns, events).
+        """
+        found = np.asarray(columns, dtype=np.int64)
+        if found.size:
+            self._pieces[kind].append(found)
 
-    def _annotation(self, event: bytes, begin: int) -> None:
-        if head := _HEAD.match(event, begin):
-            self.annotations.extend(self._slice(head))
+    @property
+    def operators(self) -> Ints:
+        """See above, as the others."""
+        return self._columns(OPERATOR)
 
-    def _call(self, event: bytes, begin: int) -> None:
-        if not (_LAUNCH in event or _MEMORY in event):
-            return
-        correlation = _number(event, _CORRELATION)
-        if correlation != _NONE and (head := _HEAD.match(event, begin)):
-            self.calls.extend((_ns(head[4], head[5]), self._track(head), correlation))
+    @property
+    def annotations(self) -> Ints:
+        return self._columns(ANNOTATION)
 
-    def _gpu_row(self, event: bytes, begin: int) -> None:
-        correlation = _number(event, _CORRELATION)
-        if correlation != _NONE and (head := _HEAD.match(event, begin)):
-            start = _ns(head[4], head[5])
-            end = start + _ns(head[6], head[7])
-            self.gpu.extend((start, end, self._track(head), correlation))
+    @property
+    def calls(self) -> Ints:
+        return self._columns(CALL)
 
-    def _slice(self, head: re.Match[bytes]) -> tuple[int, int, int, int]:
-        start = _ns(head[4], head[5])
-        name = self.names.setdefault(head[1], len(self.names))
-        return start, start + _ns(head[6], head[7]), name, self._track(head)
+    @property
+    def gpu(self) -> Ints:
+        return self._columns(GPU)
 
-    def _track(self, head: re.Match[bytes]) -> int:
-        return self.tracks.setdefault((head[2], head[3]), len(self.tracks))
+    def name(self, written: bytes) -> int:
+        """The code of a name."""
+        return self.names.setdefault(written, len(self.names))
 
+    def track(self, process: bytes, thread: bytes) -> int:
+        """The code of a track."""
+        return self.tracks.setdefault((process, thread), len(self.tracks))
 
-def _number(event: bytes, key: bytes) -> int:
-    # A pattern would look at every character of the shapes before it.
-    at = event.find(key)
-    digits = _DIGITS.match(event, at + len(key)) if at >= 0 else None
-    return int(digits[0]) if digits else _NONE
-
-
-def _ns(whole: bytes, fraction: bytes | None) -> int:
-    return int(whole) * 1000 + (int(fraction.ljust(3, b"0")[:3]) if fraction else 0)
+    def _columns(self, kind: int) -> Ints:
+        pieces = self._pieces[kind]
+        if len(pieces) > 1:
+            pieces[:] = [np.concatenate(pieces, axis=1)]
+        return pieces[0]

@@ -8,9 +8,12 @@ times as much as these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.timeline.span_names import RECOMPUTE
-from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
 
 _END = b"\n  },\n"
 _LONGEST = 64 << 20
@@ -35,27 +38,39 @@ def with_backward_spans(
         blocks: of the text.
         failed: called where they cannot be drawn; the text is as it was then.
     """
-    events: RawEvents | None = RawEvents()
+    # Traces without spans of modules are compressed without numpy.
+    from megatron.torch_trace.rewrite.backward_spans.event_columns import EventColumns
+    from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
+
+    wanted = RawEvents()
+    columns = EventColumns(wanted)
+    events: RawEvents | None = wanted
     rest = b""
     begun = False
     for block in blocks:
-        text = rest + block
-        whole = text.rfind(_END) + len(_END)
-        if events is None or (whole < len(_END) and len(text) > _LONGEST):
-            events, rest = None, b""
-            yield text
+        whole = block.rfind(_END) + len(_END)
+        if whole < len(_END):
+            # An end may lie across two blocks.
+            block, rest = rest + block, b""
+            whole = block.rfind(_END) + len(_END)
+        if events is None or (whole < len(_END) and len(block) > _LONGEST):
+            events = None
+            yield rest + block
+            rest = b""
             continue
         if whole < len(_END):
-            rest = text
+            rest = block
             continue
+        text = block[:whole]
         try:
-            events.add(text[:whole])
+            columns.add(rest, text)
         except Exception as error:  # a trace is worth more than what is drawn into it
             events = None
             failed(error)
         begun = True
-        yield text[:whole]
-        rest = text[whole:]
+        yield rest
+        yield text
+        rest = block[whole:]
     if events is not None and begun:
         try:
             yield b"".join(_drawn(events))
