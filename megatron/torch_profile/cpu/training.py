@@ -65,6 +65,7 @@ ARGUMENTS: dict[str, Any] = {
     "log_energy": False,
     "record_memory_history": False,
     "gpu_sniff_test_interval": None,
+    "async_save": False,  # its worker dies without a GPU, and training waits for the worker
 }
 """What a CPU needs Megatron's arguments to be. Only those that the version at hand has are set."""
 

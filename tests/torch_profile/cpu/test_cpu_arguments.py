@@ -59,6 +59,7 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
         apply_layernorm_1p=True,
         cuda_graph_impl="local",
         log_memory_to_tensorboard=True,
+        async_save=True,
         fp8=None,
         moe_token_dispatcher_type="alltoall",
         num_experts=8,
@@ -72,6 +73,7 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
         "apply_layernorm_1p": False,
         "cuda_graph_impl": "none",
         "log_memory_to_tensorboard": False,
+        "async_save": False,
         "fp8": None,
         "moe_token_dispatcher_type": "allgather",
         "num_experts": 8,
@@ -79,8 +81,8 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
     }
     assert capsys.readouterr().out.splitlines()[1:] == [
         "[torch-profile cpu-flags] on the CPU: sequence_parallel False, apply_layernorm_1p False, "
-        "cuda_graph_impl none, log_memory_to_tensorboard False, moe_token_dispatcher_type "
-        "allgather, without NVTE_FLASH_ATTN"
+        "cuda_graph_impl none, log_memory_to_tensorboard False, async_save False, "
+        "moe_token_dispatcher_type allgather, without NVTE_FLASH_ATTN"
     ]
     assert os.environ["NVTE_FLASH_ATTN"] == "1"
 
