@@ -87,11 +87,12 @@ def test_names_that_differ_in_a_number_only_are_one_row(tmp_path: Path) -> None:
         trace.annotation(f"forward micro-batch {number} (steady)", at, at + 20 * MS)
         trace.annotation(f"decoder.layers.{number}.mlp: MLP", at + MS, at + 11 * MS)
         graph = f"## Call CompiledFxGraph f{number}abcdefghijklmnopqrstuvwxyz ##"
-        trace.annotation(graph, at + 2 * MS, at + 3 * MS)
+        trace.annotation(graph, at + 2 * MS, at + 3 * MS).op(graph, at + 5 * MS, at + 7 * MS)
     assert [(one.name, one.calls, one.time_ns // MS) for one in paths(trace, tmp_path)[1:]] == [
         ("forward micro-batch", 3, 60),
         ("decoder.layers.*.mlp: MLP", 3, 30),
-        ("## Call CompiledFxGraph * ##", 3, 3),
+        ("## Call CompiledFxGraph * ##", 3, 6),  # operator
+        ("## Call CompiledFxGraph * ##", 3, 3),  # span
     ]
 
 

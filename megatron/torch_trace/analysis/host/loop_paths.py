@@ -120,7 +120,7 @@ def _slices(timeline: Timeline) -> _Slices | None:
     tables: tuple[tuple[Rows, Callable[[Ints], Ints], str, Callable[[str], str | None]], ...] = (
         (activity.frames, _all, PYTHON, _function),
         (ops, lambda rows: rows[ops.annotation[rows]], SPAN, _span),
-        (ops, lambda rows: rows[~ops.annotation[rows]], OPERATOR, str),
+        (ops, lambda rows: rows[~ops.annotation[rows]], OPERATOR, _operator),
         (activity.calls, _all, CALL, str),
     )
     known: dict[tuple[str, str], int] = {}
@@ -164,8 +164,12 @@ def _span(name: str) -> str | None:
         return None
     module = module_span(name)
     if module is None:
-        return phase_of(name) or _COMPILED.sub(ANY, name)
+        return phase_of(name) or _operator(name)
     return ".".join(merged_path(module.path)) + name[len(module.path) :]
+
+
+def _operator(name: str) -> str:
+    return _COMPILED.sub(ANY, name)
 
 
 def _ordered(start: Ints, end: Ints, code: Ints) -> tuple[Ints, Ints, Ints]:
