@@ -61,7 +61,7 @@ EVENTS = [
 
 def merged(tmp_path: Path, *files: bytes, **options: Any) -> tuple[dict[str, Any], MergeResult]:
     folder = tmp_path / "in"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(files):
         write(folder / f"rank-{number}.json", data)
     out = tmp_path / "merged.json"
@@ -129,6 +129,31 @@ def test_ids_that_are_no_numbers_a_viewer_holds_stay_apart(tmp_path: Path) -> No
     assert [e["id"] for e in document["traceEvents"] if e["ph"] == "s"] == [
         f"0:n:{1 << 60}", "0:s:0x1f", 1012, f"1:n:{1 << 60}", "1:s:0x1f", 1112,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [('"pid": 7, ', '"pid" : '), ('"id": 3, ', '"id" : ')]
+)
+def test_a_key_that_comes_twice_in_one_event_and_never_in_another_mixes_nothing_up(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    key = after.split()[0]
+    arrows = [arrow_end("s", name, 110_000) for name in (7, 8)]
+    twice, never = arrows[0].replace("{", "{" + before, 1), arrows[1].replace(f"{key}: ", after)
+    assert never != arrows[1]
+    damaged = text(*EVENTS, twice, never, header=header(0))
+    healthy = text(*EVENTS, *arrows, header=header(0))
+    other = text(*EVENTS, header=header(1))
+    found, expected = (
+        sorted(
+            (one["id"], one["pid"], one["tid"], one["ts"])
+            for one in merged(tmp_path / name, mine, other)[0]["traceEvents"]
+            if one["ph"] == "s"
+        )
+        for name, mine in (("damaged", damaged), ("healthy", healthy))
+    )
+    assert len(found) == 4
+    assert found == expected
 
 
 def test_coordinates_are_in_the_name(tmp_path: Path) -> None:

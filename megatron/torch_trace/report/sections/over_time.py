@@ -218,7 +218,7 @@ def _ticks(span: Span) -> list[tuple[float, str]]:
     """Four to eight round times from the start of the figure."""
     length = span.end - span.start
     unit = 1
-    for candidate in (n * 10**e for e in range(12) for n in (1, 2, 5)):
+    for candidate in (n * 10**e for e in range(19) for n in (1, 2, 5)):
         unit = candidate
         if length / candidate <= 8:
             break

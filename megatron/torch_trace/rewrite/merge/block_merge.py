@@ -32,6 +32,7 @@ LINKING_IDS = ("correlation", "External id")
 """Arguments that link events of one rank, and must not link those of two."""
 
 _LONGEST_TIME = 20
+_AFTER_NUMBERS = np.frombuffer(b",} \t\r\n", dtype=np.uint8)
 
 
 class BlockMerger:
@@ -65,6 +66,9 @@ class BlockMerger:
         arrows = [event.id for event in events if event.ph in FLOW_PHASES]
         if not self._takes_prefix(arrows):
             return None
+        # A key that comes twice in one event would make up for one that is written otherwise.
+        if text.count(b'"pid"') != len(events) or text.count(b'"id"') != len(arrows):
+            return None
         letters = np.frombuffer(text, dtype=np.uint8)
         changes = _Changes(text)
         ids = offsets_of(text, b'id": ')
@@ -75,12 +79,12 @@ class BlockMerger:
                 return None
             new[pid] = (len(str(pid)), b"%d" % self.plan.pids[pid])
         pids = _behind(letters, ids, b'"pid": ', b'id": ')
-        if len(pids) != len(own):
+        if len(pids) != len(own) or not _stand_at(letters, pids, own):
             return None
         sizes, texts = zip(*map(new.__getitem__, own), strict=True) if own else ((), ())
         changes.replace(pids, sizes, texts)
         numbers = _behind(letters, ids, b'"id": ', b'id": ')
-        if len(numbers) != len(arrows):
+        if len(numbers) != len(arrows) or not _is_digit(letters[numbers]).all():
             return None
         changes.insert(numbers, self._prefix)
         links = (
@@ -177,6 +181,23 @@ def _behind(letters: NDArray[np.uint8], offsets: Offsets, key: bytes, end: bytes
     for back, letter in enumerate(reversed(rest), 1):
         offsets = offsets[letters[offsets - back] == letter]
     return offsets + len(end)
+
+
+def _stand_at(letters: NDArray[np.uint8], offsets: Offsets, numbers: Sequence[Identity]) -> bool:
+    """Whether each number is written at its offset: a key may come twice in an event, or never."""
+    codes = {number: code for code, number in enumerate(dict.fromkeys(numbers))}
+    code_of = np.fromiter(map(codes.__getitem__, numbers), dtype=np.int64, count=len(numbers))
+    last = len(letters) - 1
+    for number, code in codes.items():
+        here = offsets[code_of == code]
+        digits = str(number).encode()
+        for letter in digits:
+            if not (letters[np.minimum(here, last)] == letter).all():
+                return False
+            here = here + 1
+        if not np.isin(letters[np.minimum(here, last)], _AFTER_NUMBERS).all():
+            return False
+    return True
 
 
 def _is_digit(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
