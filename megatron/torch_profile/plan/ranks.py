@@ -20,9 +20,9 @@ from typing import Protocol
 
 from megatron.torch_profile.config import flag_of
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format.rank_ranges import rank_range
 
 DIMENSIONS = ("tp", "pp", "dp", "cp", "ep")
-_NUMBERS = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<stride>\d+))?)?")
 _COORDINATE = re.compile(rf"(?P<dimension>{'|'.join(DIMENSIONS)})=(?P<index>\d+|first|last)")
 _FLAG = flag_of("ranks")
 
@@ -129,21 +129,19 @@ def _numbers(word: str, words: Sequence[str], layout: Layout) -> list[int]:
     for part in word.split(","):
         if part in ("all", "last", "per-node"):
             raise _error(words, f"{part} must be a word of its own", layout)
-        match = _NUMBERS.fullmatch(part)
-        if not match:
+        found = rank_range(part)
+        if found is None:
             raise _error(
                 words,
                 f"{part!r} is none of a rank, a range (0-7, 8-63:8), all, last, per-node or "
                 "parallel coordinates (tp=0,dp=0)",
                 layout,
             )
-        first, last = int(match["first"]), int(match["last"] or match["first"])
-        stride = int(match["stride"] or 1)
-        if last < first or stride == 0:
+        if not found:
             raise _error(words, f"the range {part} is empty", layout)
-        if last >= layout.world_size:
+        if found.stop > layout.world_size:
             raise _error(words, f"ranks must be 0 to {layout.world_size - 1}", layout)
-        ranks += range(first, last + 1, stride)
+        ranks += found
     return ranks
 
 

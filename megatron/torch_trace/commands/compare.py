@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     help="Exit with status 1 if the change from A to B is: 'idle > +5%', 'iteration > +10ms', "
     "'mfu < -2pp' (in %, pp, ms, us or s); may be given several times.",
 )
-@options.ranks("Only this rank of both; may be given several times.")
+@options.ranks("Only these ranks of both: 3, 0-63,128 or 0-63:8.")
 @options.step("Only this step of both.")
 @options.top(8, help="Rows in the tables of kernels, shapes, phases and modules.")
 @options.force

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("view", epilog=options.exit_status(s3="", s4=""))
 @options.paths
-@options.ranks("Only this rank, by the names of the files; may be given several times.")
+@options.ranks("Only these ranks, by the names of the files: 3, 0-63,128 or 0-63:8.")
 @click.option(
     "--port",
     type=click.IntRange(min=1, max=65535),

@@ -103,6 +103,7 @@ def command(
             jobs=jobs,
             on_start=bar.start,
             on_done=bar.done,
+            on_kept=bar.kept,
             with_times=save is not None,
             **{name: value for name, value in changes.items() if value},
         )

@@ -38,6 +38,7 @@ def analyze(
     gains: bool | None = False,
     on_start: Callable[[list[Path]], None] | None = None,
     on_done: Callable[[Path], None] | None = None,
+    on_kept: Callable[[int, int], None] | None = None,
 ) -> Analysis:
     """Where the time of an iteration went, over all ranks whose traces are given.
 
@@ -54,6 +55,8 @@ def analyze(
         gains: find out what each finding would gain; None: where that is cheap, since the traces
             are read anyway and are small.
         on_start, on_done: for progress: all files that are read, and each once it is through.
+        on_kept: for progress before that: how many traces were looked at for what is kept of them,
+            and how many there are.
 
     Returns:
         The analysis: times in ns, shares of 1, sizes in bytes, bandwidths in decimal GB/s; every
@@ -83,6 +86,7 @@ def analyze(
         gains=gains,
         on_start=on_start,
         on_done=on_done,
+        on_kept=on_kept,
     )
     return found
 

@@ -25,6 +25,7 @@ def analyze(
     gains: bool | None = False,
     on_start: Callable[[list[Path]], None] | None = None,
     on_done: Callable[[Path], None] | None = None,
+    on_kept: Callable[[int, int], None] | None = None,
 ) -> Analysis:
     """Where the time of an iteration went, over all ranks whose traces are given.
 
@@ -43,6 +44,7 @@ def analyze(
         use_partials=use_partials,
         on_start=on_start,
         on_done=on_done,
+        on_kept=on_kept,
         keeps=_keeps(gains, step),
     )
     analysis = together(known, model_flops)

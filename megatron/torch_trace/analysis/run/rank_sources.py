@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -87,13 +87,20 @@ def _kept(path: Path) -> dict[Path, None]:
     return {path: None} if found_analysis_of(path).is_file() else {}
 
 
-def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = False) -> Gathered:
+def gather(
+    traces: Sequence[Path],
+    *,
+    step: int | None = None,
+    strict: bool = False,
+    on_kept: Callable[[int, int], None] | None = None,
+) -> Gathered:
     """Take every kept analysis that can stand in for its trace, and say which cannot.
 
     Args:
         traces: there or not.
         step: kept analyses hold whole windows and cannot tell of one step.
         strict: a kept analysis of a damaged trace is refused as the trace would be.
+        on_kept: for progress: how many traces were looked for, and of how many, after each.
 
     Raises:
         StrictError: see `strict`; of a trace that is gone.
@@ -102,7 +109,9 @@ def gather(traces: Sequence[Path], *, step: int | None = None, strict: bool = Fa
     reasons: dict[Path, str] = {}
     gone: set[Path] = set()
     shared = SharedValues()
-    for trace in traces:
+    for number, trace in enumerate(traces):
+        if on_kept:
+            on_kept(number, len(traces))
         try:
             if step is None:
                 kept = _take(trace, gone)

@@ -18,7 +18,7 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.files.selection import listed, of_ranks, one_window
-from megatron.torch_trace.files.sources import find_traces
+from megatron.torch_trace.files.sources import find_traces, rank_in_name
 from megatron.torch_trace.wording import path_text
 
 
@@ -49,6 +49,7 @@ def recorded(
     use_partials: bool = True,
     on_start: Callable[[list[Path]], None] | None = None,
     on_done: Callable[[Path], None] | None = None,
+    on_kept: Callable[[int, int], None] | None = None,
     keeps: Callable[[list[Path]], bool] | None = None,
 ) -> Recorded:
     """Every rank's own analysis, read or taken from where it was kept; see `analyze`.
@@ -63,7 +64,9 @@ def recorded(
     skipped = [SkippedFile(path_text(file), reason) for file, reason in sources.skipped]
     traces = of_ranks(one_window(sources.traces), wanted)
     with without_collecting():
-        known = gather(traces, step=step, strict=strict) if use_partials else Gathered(traces)
+        known = Gathered(traces)
+        if use_partials:
+            known = gather(traces, step=step, strict=strict, on_kept=on_kept)
     skipped += known.skipped
     if on_start:
         on_start(known.traces)
@@ -87,9 +90,10 @@ def recorded(
     if wanted is not None:
         absent = sorted(wanted - set(by_rank))
         if absent:
+            named = (rank_in_name(trace.name) for trace in sources.traces)
+            there = sorted({*by_rank, *(one for one in named if one is not None)})
             raise UsageError(
-                f"--rank {absent[0]}: there is no trace of this rank; there are "
-                f"{listed(sorted(by_rank))}."
+                f"--rank {absent[0]}: there is no trace of this rank; there are {listed(there)}."
             )
         by_rank = {rank: one for rank, one in by_rank.items() if rank in wanted}
     if not by_rank:

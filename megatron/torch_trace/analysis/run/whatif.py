@@ -93,6 +93,7 @@ def whatif(
     jobs: int | None = None,
     on_start: Callable[[list[Path]], None] | None = None,
     on_done: Callable[[Path], None] | None = None,
+    on_kept: Callable[[int, int], None] | None = None,
     with_times: bool = False,
     **flags: str | int | Sequence[str],
 ) -> WhatIf:
@@ -101,7 +102,7 @@ def whatif(
     Args:
         path: as for `analyze`.
         changes: as on the command line, `"--rank 2=median"`, or typed.
-        model_flops, jobs, on_start, on_done: see `analyze`.
+        model_flops, jobs, on_start, on_done, on_kept: see `analyze`.
         with_times: find when everything happens too, which `rewrite.simulated_trace` writes.
         flags: the same by name: `rank="2=median"`, `micro_batches=16`, `comm=["tp*0.5", "dp*0"]`.
 
@@ -126,6 +127,7 @@ def whatif(
         jobs=jobs,
         on_start=on_start,
         on_done=on_done,
+        on_kept=on_kept,
         keeps=are_few if needs_kernels else None,
     )
     return answer(known, together(known, model_flops), wanted, on_done, with_times=with_times)

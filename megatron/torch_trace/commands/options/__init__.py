@@ -12,6 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.format.file_names import MOST_RANKS
+from megatron.torch_trace.format.rank_ranges import rank_range
 from megatron.torch_trace.system.cores import MOST_FOR_ONE_FILE, MOST_FOR_RANKS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -127,11 +129,30 @@ def replaceable(ctx: click.Context, param: click.Parameter, value: str | None) -
     return value
 
 
-def ranks(help: str = "Only this rank; may be given several times.") -> Decorator:  # noqa: A002
-    """`--rank`, several times."""
+def ranks(help: str = "Only these ranks: 3, 0-63,128 or 0-63:8.") -> Decorator:  # noqa: A002
+    """`--rank`, with ranges and several times; a command gets the ranks, ascending."""
     return click.option(
-        "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="R", help=help
+        "--rank", "ranks", multiple=True, metavar="R[-R],...", callback=_ranks_of, help=help
     )
+
+
+def _ranks_of(
+    ctx: click.Context, param: click.Parameter, words: tuple[str, ...]
+) -> tuple[int, ...]:
+    found: set[int] = set()
+    for word in words:
+        for part in word.split(","):
+            these = rank_range(part.strip())
+            if these is None:
+                raise UsageError(
+                    f"--rank {word}: {part!r} is no rank and no range; write 3, 0-63,128 or 0-63:8."
+                )
+            if not these:
+                raise UsageError(f"--rank {word}: the range {part} is empty; write it as 0-63.")
+            if these[-1] >= MOST_RANKS:
+                raise UsageError(f"--rank {word}: a job has at most {MOST_RANKS:,} ranks.")
+            found.update(these)
+    return tuple(sorted(found))
 
 
 def step(help: str = "Only this step, by its number in the trace.") -> Decorator:  # noqa: A002

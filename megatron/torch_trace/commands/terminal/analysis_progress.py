@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,20 +18,54 @@ if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import Analysis
 
 
+_MANY = 1_024
+"""Fewer kept analyses are merged in seconds."""
+_EVERY = 64
+_QUIET_S = 15.0
+"""Nobody wants a line more often in a log."""
+
+
 class Progress(ExitStack):
-    """A bar over the files that are read, if any; on a terminal only.
+    """A bar over the kept analyses, then one over the files that are read, if any.
+
+    In a log the kept analyses of many ranks are a line now and then; files have a bar on a terminal
+    only.
 
     Args:
         title: before the bar.
+        clock: seconds.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._title = title
+        self._clock = clock
         self._advance: Callable[[int], None] | None = None
+        self._of_kept = ExitStack()
+        self._tell: Callable[[float], None] | None = None
+        self._said = 0.0
+
+    def kept(self, done: int, count: int) -> None:
+        """For `analyze(on_kept=...)`."""
+        if count < _MANY:
+            return
+        if self._tell is None:
+            self.push(self._of_kept)
+            told = f"{self._title}: kept analyses"
+            self._tell = self._of_kept.enter_context(terminal.progress_of_work(told))
+            self._said = self._clock()
+        if done % _EVERY:
+            return
+        self._tell(done / count)
+        if not sys.stderr.isatty() and self._clock() - self._said >= _QUIET_S:
+            self._said = self._clock()
+            terminal.say(f"torch-trace: kept analyses of {done:,} of {count:,} ranks are read.")
 
     def start(self, files: list[Path]) -> None:
         """For `analyze(on_start=...)`."""
+        self._of_kept.close()
+        if self._tell is not None and not files:
+            terminal.say("torch-trace: all kept analyses are read; the ranks are compared now.")
         if files:
             self._advance = self.enter_context(terminal.progress_of_many(self._title, files))
 
@@ -45,7 +81,13 @@ def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis
 
     options["ranks"] = options["ranks"] or None
     with Progress(title) as progress:
-        return analyze(paths, on_start=progress.start, on_done=progress.done, **options)
+        return analyze(
+            paths,
+            on_start=progress.start,
+            on_done=progress.done,
+            on_kept=progress.kept,
+            **options,
+        )
 
 
 def analysed_with_memory(
@@ -63,7 +105,11 @@ def analysed_with_memory(
     options["ranks"] = options["ranks"] or None
     with Progress(title) as progress:
         return with_memory.analysed_with_memory(
-            paths, on_start=progress.start, on_done=progress.done, **options
+            paths,
+            on_start=progress.start,
+            on_done=progress.done,
+            on_kept=progress.kept,
+            **options,
         )
 
 
