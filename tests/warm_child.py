@@ -81,6 +81,7 @@ class WarmPython:
 
     def start(self, *words: str, environment: Mapping[str, str]) -> Child:
         """What `python WORDS` does, in this folder and in a session of its own."""
+        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
         ours, its = os.pipe()
         request = {"command": words, "environment": dict(environment), "folder": str(Path.cwd())}
         sent = json.dumps({**request, "child": True}).encode()
@@ -104,7 +105,6 @@ def warm_python(
         libraries: what is imported; without, what Megatron's training loop imports.
     """
     beside = Path(__file__).parent
-    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
     # Not below pytest's own folder: the name of a socket has at most 107 characters.
     with TemporaryDirectory(prefix="warm-") as folder:
         warm = WarmPython(Path(folder))
@@ -121,4 +121,5 @@ def warm_python(
             assert server.stdout
             assert server.stdout.readline() == "ready\n"
             yield warm
+            ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 0, 0, 0, 0)
             server.terminate()

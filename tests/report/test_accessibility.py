@@ -17,6 +17,8 @@ axe = pytest.importorskip(
     "axe_playwright_python", reason="axe-playwright-python of the extra [dev] is not installed"
 )
 WIDTHS = (1280, 390)
+VIOLATIONS = "axe.run({resultTypes: ['violations']}).then(result => result.violations)"
+"""All rules; nodes that break none are counted and not described."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_axe_finds_no_violation(browser: Any, pages: list[Path], scheme: str) ->
             page = context.new_page()
             page.goto(file.as_uri())
             page.evaluate(source)
-            violations = page.evaluate("axe.run()")["violations"]
+            violations = page.evaluate(VIOLATIONS)
             found += [
                 (file.name, width, one["id"], one["nodes"][0]["html"][:120]) for one in violations
             ]

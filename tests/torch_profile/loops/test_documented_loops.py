@@ -11,11 +11,13 @@ import gzip
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from warm_child import warm_python
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +122,24 @@ def example(heading: str | None) -> str:
     return match[1]
 
 
-def run(
+LIBRARIES = ("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp")
+Run = Callable[..., set[str]]
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[str]:
+    """Has imported what takes longer than the loops."""
+    with warm_python(os.environ, LIBRARIES) as warm:
+        yield str(warm.command)
+
+
+@pytest.fixture
+def run(python: str, tmp_path: Path) -> Run:
+    return partial(run_rank, python, tmp_path)
+
+
+def run_rank(
+    python: str,
     tmp_path: Path,
     source: str,
     packages: dict[str, str] | None = None,
@@ -144,7 +163,7 @@ def run(
         "MASTER_PORT": "0",
     }
     done = subprocess.run(
-        [sys.executable, *runner, "train.py"],
+        [python, *runner, "train.py"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -158,16 +177,14 @@ def run(
 
 
 @pytest.mark.parametrize("heading", [None, "FSDP2"])
-def test_loops_of_pytorch_alone(heading: str | None, tmp_path: Path) -> None:
-    assert run(tmp_path, example(heading)) == {"iter-0000003"}
+def test_loops_of_pytorch_alone(heading: str | None, run: Run) -> None:
+    assert run(example(heading)) == {"iter-0000003"}
 
 
 @pytest.mark.skipif(find_spec("megatron.core") is None, reason="megatron-core is not installed")
-def test_a_loop_on_megatron_cores_schedules(tmp_path: Path) -> None:
+def test_a_loop_on_megatron_cores_schedules(run: Run, tmp_path: Path) -> None:
     source = example("megatron-core") + CORE
-    assert run(tmp_path, source, runner=("-m", "megatron.torch_profile", "--cpu")) == {
-        "iter-0000003"
-    }
+    assert run(source, runner=("-m", "megatron.torch_profile", "--cpu")) == {"iter-0000003"}
     (trace,) = tmp_path.rglob("rank-0.pt.trace.json.gz")
     text = gzip.decompress(trace.read_bytes()).decode()
     for direction in ("forward", "backward"):
@@ -177,7 +194,7 @@ def test_a_loop_on_megatron_cores_schedules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(0)\n"], ids=["end", "exit"])
 def test_a_process_that_ends_in_a_window_writes_it_although_python_starts_no_thread_any_more(
-    ending: str, tmp_path: Path
+    ending: str, run: Run, tmp_path: Path
 ) -> None:
     source = f"""{TRAINING}
 from megatron import torch_profile
@@ -186,7 +203,7 @@ for iteration in range(1, 13):
     with torch_profile.step(iteration):
         train_a_step()
 {ending}"""
-    assert run(tmp_path, source, quiet=False) == set()
+    assert run(source, quiet=False) == set()
     (trace,) = tmp_path.rglob("rank-0.partial.pt.trace.json.gz")
     steps = gzip.decompress(trace.read_bytes()).decode().count('"ProfilerStep#')
     assert steps == 3
@@ -209,6 +226,6 @@ for iteration in range(1, 13):
     ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
 )
 def test_loops_of_other_packages(
-    heading: str, packages: dict[str, str], driver: str, window: str, tmp_path: Path
+    heading: str, packages: dict[str, str], driver: str, window: str, run: Run
 ) -> None:
-    assert run(tmp_path, example(heading) + driver, packages) == {window}
+    assert run(example(heading) + driver, packages) == {window}
