@@ -21,7 +21,13 @@ def test_arrow_keys_and_a_touch_tell_the_parts_of_every_figure(
     path.write_text(render_html(spans))
     page = browser.new_page(viewport={"width": width, "height": 900}, has_touch=True)
     page.goto(path.as_uri())
-    for name in ("#schedule", "#modules .icicle", "#modules .columns", "#arrival-fan"):
+    for name in (
+        "#schedule",
+        "#modules .icicle",
+        "#modules .columns",
+        "#arrival-fan",
+        "#host .icicle",
+    ):
         figure = page.locator(name).first
         parts, told = figure.locator("[title]"), figure.locator(".figure-told")
         count = parts.count()
