@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_entries import differences
 
 from megatron.torch_trace.pickles.pickle_bytes import NotPlainError
 from megatron.torch_trace.pickles.plain_pickle import PlainPickle
@@ -133,3 +134,10 @@ def test_rows_cut_short_are_the_whole_ones(cut: int) -> None:
     assert taken.in_rows
     whole = len(taken.entries) - 1
     assert as_lists(taken.entries[:whole]) == entries[:whole]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_entries_are_what_pickle_reads_in_pieces_of_any_size(seed: int) -> None:
+    found, in_rows = differences(seed, 1_200)
+    assert found is None
+    assert in_rows
