@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -108,7 +109,15 @@ class _Reader:
         self.clock: dict[int, int] = {}
         self.events: list[tuple[int, int, int, dict[int, list[Any]]]] = []
 
+    def packets(self, data: bytes) -> None:
+        for number, packet in fields(data):
+            assert number == 1
+            assert isinstance(packet, bytes)
+            self.packet(message(packet))
+
     def packet(self, packet: dict[int, list[Any]]) -> None:
+        for packed in packet[50]:
+            self.packets(zlib.decompress(packed))
         sequence = packet.get(10, [0])[0]
         for snapshot in packet[6]:
             for clock in message(snapshot)[1]:
@@ -181,8 +190,5 @@ class _Reader:
 def read_timeline(path: Path) -> Timeline:
     """Decode a file that `convert` wrote."""
     reader = _Reader()
-    for number, packet in fields(unpacked(path)):
-        assert number == 1
-        assert isinstance(packet, bytes)
-        reader.packet(message(packet))
+    reader.packets(unpacked(path))
     return reader.play()

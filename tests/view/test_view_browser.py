@@ -210,6 +210,10 @@ def test_perfetto_is_as_dark_as_the_page(visit: Visit) -> None:
         assert told == perfetto
 
 
+def test_no_second_trace_processor_waits_for_a_second_trace(visit: Visit) -> None:
+    assert len(visit.page.workers) == 1
+
+
 def test_a_hostile_name_is_text(visit: Visit) -> None:
     names = "[...document.querySelectorAll('[title]')].map(one => one.title).join()"
     assert HOSTILE in visit.page.evaluate(names)  # in the table it is cut in the middle

@@ -23,6 +23,7 @@ from megatron.torch_trace.files.writer import STDOUT, OutputFile
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.arguments import CHOICES, SOME
 from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, convert_rank
+from megatron.torch_trace.perfetto.time_order import RankFile, Wrapper, in_order
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import Workers, are_small
 from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
@@ -30,8 +31,6 @@ from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
 OnProgress = Callable[[float], None]
 """Called with the part that is done, 0 to 1."""
 
-_COPY_BYTES = 1 << 20
-_COMPRESSED = (".gz", ".zst")
 _SMALLER = 8
 """How many times smaller than JSON a plain timeline and its parts are together, at least."""
 
@@ -116,9 +115,13 @@ def convert(
         _refuse_twins(parts)
         timebase = _timebase(parts)
         with sink:
-            _append(sink, _clock_file(folder, Path(output), parts, timebase))
-            for part in parts:
-                _append(sink, part.job.part)
+            zeros = {part.sequence: _zero(part, timebase) for part in parts}
+            wrapper = Wrapper(Path(output))
+            sink.write(wrapper.add(descriptors.clocks(zeros, timebase.epoch_ns)))
+            files = [RankFile(one.job.part, one.layout, zeros[one.sequence]) for one in parts]
+            for packets in in_order(files):
+                sink.write(wrapper.add(packets))
+            sink.write(wrapper.end())
     return Conversion(
         output=Path(output),
         offset_ns=timebase.offset_ns,
@@ -150,7 +153,7 @@ def _jobs_of(
             number=number,
             fallback=rank,
             path=path,
-            part=folder / f"{number}{_compression(output)}",
+            part=folder / str(number),
             output=output,
             args=args,
             strict=strict,
@@ -211,20 +214,6 @@ def _timebase(parts: Sequence[RankPart]) -> Timebase:
     )
 
 
-def _clock_file(folder: Path, output: Path, parts: Sequence[RankPart], timebase: Timebase) -> Path:
-    zeros = {part.sequence: part.first_ns + timebase.offset_ns[part.rank] for part in parts}
-    path = folder / f"clocks{_compression(output)}"
-    with OutputFile(path, named=output) as file:
-        file.write(descriptors.clocks(zeros, timebase.epoch_ns))
-    return path
-
-
-def _compression(output: Path) -> str:
-    return output.suffix if output.suffix in _COMPRESSED else ""
-
-
-def _append(sink: OutputFile, path: Path) -> None:
-    with path.open("rb") as source:
-        while data := source.read(_COPY_BYTES):
-            sink.write(data)
-    path.unlink()
+def _zero(part: RankPart, timebase: Timebase) -> int:
+    """Where the part's clock shows 0, ns of the timeline."""
+    return part.first_ns + timebase.offset_ns[part.rank]

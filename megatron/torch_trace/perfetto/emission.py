@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,22 @@ _TYPE, _TRACK, _CATEGORY, _NAME, _ARGUMENT = 9, 11, 3, 10, 4
 _BEGINS_ARROW, _ENDS_ARROW, _COUNTER = 47, 48, 30
 _BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
 _VALUE_FIELDS = {INTEGER: 4, FLAG: 2, TEXT: 17, REAL: 5}
-_CHUNK = 1 << 16
+
+
+class _Run(NamedTuple):
+    """Packets of one row of the timeline, in order of time.
+
+    Args:
+        time: of each packet, ns of the rank's clock.
+        form: of each packet, an index into the emitter's forms.
+        row: of each packet's event, or of its value in a counter.
+        uuid: of the row of the timeline.
+    """
+
+    time: Ints
+    form: NDArray[np.int32]
+    row: NDArray[np.int32]
+    uuid: int
 
 
 class Widths(NamedTuple):
@@ -38,10 +53,9 @@ class Widths(NamedTuple):
 
 
 class Emitter:
-    """Writes the packets of one rank.
+    """Makes the packets of one rank.
 
     Args:
-        write: takes bytes.
         sequence: the rank's number of Perfetto's packet sequences.
         found: the rank's events, sorted by row and start. Its clock shows 0 at the first one.
         arrows: by event.
@@ -50,13 +64,12 @@ class Emitter:
 
     def __init__(
         self,
-        write: Callable[[bytes], None],
         sequence: int,
         found: RankEvents,
         arrows: Arrows,
         largest_uuid: int,
     ) -> None:
-        self._write, self._sequence = write, sequence
+        self._sequence = sequence
         self._found, self._arrows, self._zero = found, arrows, found.first_ns
         events, values = found.events, found.values
         last = int((events["start"] + events["dur"]).max(initial=self._zero)) - self._zero
@@ -73,6 +86,9 @@ class Emitter:
         self._arrow_base = sequence << 40
         self._named = np.array([bool(name) for name in values["category"]], dtype=np.int8)
         self._forms, self._form_of = self._choose_forms()
+        self._end = len(self._forms) - 1
+        self._counters: list[NDArray[np.int64]] = []
+        self._runs: list[_Run] = []
         self.packets = 0
 
     @property
@@ -137,45 +153,74 @@ class Emitter:
         return shapes.number(_VALUE_FIELDS[kind], width)
 
     def lane(self, events: Ints, order: Order, uuid: int) -> None:
-        """Write nested slices.
+        """Add nested slices.
 
         Args:
             events: indices of the slices in the rank's events.
             order: of their begins and ends.
             uuid: of the row.
         """
-        for at in range(0, len(order.slice), _CHUNK):
-            part = slice(at, at + _CHUNK)
-            is_end, rows = order.is_end[part], events[order.slice[part]]
-            instant_ends = is_end & (self._found.events["instant"][rows] == 1)
-            if instant_ends.any():
-                is_end, rows = is_end[~instant_ends], rows[~instant_ends]
-            forms = np.where(is_end, len(self._forms) - 1, self._form_of[rows])
-            self._write_forms(forms, rows, uuid)
+        found, is_end, rows = self._found.events, order.is_end, events[order.slice]
+        instant_ends = is_end & (found["instant"][rows] == 1)
+        if instant_ends.any():
+            is_end, rows = is_end[~instant_ends], rows[~instant_ends]
+        form = np.where(is_end, self._end, self._form_of[rows]).astype(np.int32)
+        time = found["start"][rows] - self._zero
+        time[is_end] += found["dur"][rows[is_end]]
+        self._runs.append(_Run(time, form, rows.astype(np.int32), uuid))
 
-    def _write_forms(self, forms: NDArray[np.intp], rows: Ints, uuid: int) -> None:
+    def counter(self, ts: Ints, values: Ints, uuid: int) -> None:
+        """Add a counter; its values are not negative."""
+        width = wire.width_of(int(values.max(initial=0)))
+        parts = [*_type(_COUNT), *self._track(), *shapes.number(_COUNTER, width)]
+        form = np.full(len(ts), len(self._forms), dtype=np.int32)
+        self._forms.append(Shape(self._packet(parts)))
+        self._counters.append(values.astype(np.int64))
+        index = np.arange(len(ts), dtype=np.int32)
+        self._runs.append(_Run(ts - self._zero, form, index, uuid))
+
+    def in_order(self, count: int) -> Iterator[tuple[int, bytes]]:
+        """All packets in order of time; of the same time, in the order in which they were added.
+
+        Args:
+            count: packets that are made at once.
+
+        Yields:
+            (time of the first one, ns of the rank's clock; the packets).
+        """
+        if not self._runs:
+            return
+        uuids = [np.full(len(run.time), run.uuid, dtype=np.int64) for run in self._runs]
+        whole = [np.concatenate(column) for column in (*zip(*self._runs, strict=True),)[:3]]
+        time, form, index, uuid = *whole, np.concatenate(uuids)
+        self._runs = []
+        order = np.argsort(time, kind="stable")
+        for at in range(0, len(order), count):
+            part = order[at : at + count]
+            packets = self._packets(time[part], form[part], index[part], uuid[part])
+            self.packets += len(part)
+            yield int(time[part[0]]), packets
+
+    def _packets(self, time: Ints, forms: NDArray[Any], index: Ints, uuid: Ints) -> bytes:
         events = self._found.events
-        time = events["start"][rows] - self._zero
-        ends = forms == len(self._forms) - 1
-        time[ends] += events["dur"][rows[ends]]
 
         def columns_of(form: int, positions: NDArray[np.intp]) -> list[NDArray[Any]]:
-            row = np.full(len(positions), uuid, dtype=np.int64)
-            if form == len(self._forms) - 1:
-                return [time[positions], row]
-            mine = rows[positions]
+            common = [time[positions], uuid[positions]]
+            if form == self._end:
+                return common
+            mine = index[positions]
+            if form > self._end:
+                return [*common, self._counters[form - self._end - 1][mine]]
             category = events["category"][mine].astype(np.int64) + 1
             return [
-                time[positions],
-                row,
+                *common,
                 *([category] if self._kinds[form][1] else []),
                 events["name"][mine].astype(np.int64) + 1,
                 *self._of_arrows(form, mine),
                 *self._of_arguments(form, mine),
             ]
 
-        self._write(shapes.interleave(forms, self._forms, columns_of))
-        self.packets += len(forms)
+        return shapes.interleave(forms, self._forms, columns_of)
 
     def _of_arrows(self, form: int, rows: Ints) -> list[NDArray[Any]]:
         columns: list[NDArray[Any]] = []
@@ -200,17 +245,6 @@ class Emitter:
             else:
                 columns.append(values.astype(np.int64) + (1 if kind == TEXT else 0))
         return columns
-
-    def counter(self, ts: Ints, values: Ints, uuid: int) -> None:
-        """Write a counter; values are not negative."""
-        width = wire.width_of(int(values.max(initial=0)))
-        shape = Shape(
-            self._packet([*_type(_COUNT), *self._track(), *shapes.number(_COUNTER, width)])
-        )
-        rows = np.empty((len(ts), shape.width), dtype=np.uint8)
-        shape.fill(rows, [ts - self._zero, np.full(len(ts), uuid), values.astype(np.int64)])
-        self._write(rows.tobytes())
-        self.packets += len(ts)
 
 
 def _type(kind: int) -> Parts:

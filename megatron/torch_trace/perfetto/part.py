@@ -15,6 +15,7 @@ from megatron.torch_trace.perfetto.events import RankEvents
 from megatron.torch_trace.perfetto.flows import Arrows, connect
 from megatron.torch_trace.perfetto.order import lanes_of
 from megatron.torch_trace.perfetto.streams import queue_depth
+from megatron.torch_trace.perfetto.time_order import BLOCK_PACKETS, BlockWriter, Layout
 from megatron.torch_trace.perfetto.tracks import GPU_ANNOTATIONS, Planner, Shown, TrackPlan
 from megatron.torch_trace.tracks.lanes import order_of
 
@@ -40,25 +41,32 @@ class PartWriter:
         self._planner, self._timeline = planner, timeline
         self.packets = self.arrows = self.crossing = self.lost_arrows = 0
 
-    def write(self, write: Callable[[bytes], None]) -> None:
+    def write(self, write: Callable[[bytes], None]) -> Layout:
         """Write everything.
 
         Args:
             write: takes bytes.
+
+        Returns:
+            What lies where in that which was written.
         """
         plan = self._planner.lay_out()
         arrows, rows = self._sort(plan)
-        emitter = Emitter(write, self._sequence, self._found, arrows, self._planner.largest_uuid)
-        write(descriptors.beginning(self._sequence))
-        self._write_words(write, emitter)
-        for content in plan.descriptors:
-            write(descriptors.packet(self._sequence, content))
-        self._write_slices(write, emitter, plan, rows)
+        emitter = Emitter(self._sequence, self._found, arrows, self._planner.largest_uuid)
+        described = [*plan.descriptors, *self._add_slices(emitter, plan, rows)]
         for ts, values, descriptor, uuid in self._counters(plan):
-            write(descriptors.packet(self._sequence, descriptor))
+            described.append(descriptor)
             emitter.counter(ts, values, uuid)
+        file = BlockWriter(write)
+        file.head(descriptors.beginning(self._sequence))
+        for words in self._words(emitter):
+            file.head(words)
+        file.head(b"".join(descriptors.packet(self._sequence, one) for one in described))
+        for start, packets in emitter.in_order(BLOCK_PACKETS):
+            file.block(start, packets)
         self.packets, self.arrows = emitter.packets, arrows.count
         self.lost_arrows = arrows.lost
+        return file.layout
 
     def _sort(self, plan: TrackPlan) -> tuple[Arrows, Ints]:
         """Sort the events by row, start, longest first, and connect arrows to them."""
@@ -75,7 +83,7 @@ class PartWriter:
         ends = events["start"] + events["dur"]
         return connect(found, own, rows, events["start"], ends, may_hold), rows
 
-    def _write_words(self, write: Callable[[bytes], None], emitter: Emitter) -> None:
+    def _words(self, emitter: Emitter) -> Iterator[bytes]:
         values = self._found.values
         for kind, words in (
             (descriptors.CATEGORIES, values["category"]),
@@ -83,12 +91,10 @@ class PartWriter:
             (descriptors.ARGUMENT_NAMES, emitter.argument_names),
             (descriptors.ARGUMENT_TEXTS, values["text"]),
         ):
-            for packet in descriptors.interned(self._sequence, kind, words):
-                write(packet)
+            yield from descriptors.interned(self._sequence, kind, words)
 
-    def _write_slices(
-        self, write: Callable[[bytes], None], emitter: Emitter, plan: TrackPlan, rows: Ints
-    ) -> None:
+    def _add_slices(self, emitter: Emitter, plan: TrackPlan, rows: Ints) -> Iterator[bytes]:
+        """Give all slices to the emitter; yields what describes the rows that the plan lacks."""
         ts, dur = self._found.events["start"], self._found.events["dur"]
         bounds = np.searchsorted(rows, np.arange(len(plan.rows) + 1)).tolist()
         for shown, start, stop in zip(plan.rows, bounds, bounds[1:], strict=False):
@@ -97,7 +103,7 @@ class PartWriter:
                 uuid = shown.uuid
                 if number:
                     uuid, descriptor = self._new_lane(shown, number)
-                    write(descriptors.packet(self._sequence, descriptor))
+                    yield descriptor
                     self.crossing += len(lane.slices)
                 emitter.lane(lane.slices + start, lane.order, uuid)
 

@@ -25,6 +25,7 @@ from megatron.torch_trace.perfetto.blocks import TimelineBuilder, TimelineEvent
 from megatron.torch_trace.perfetto.events import JoinedTimeline, RankEvents
 from megatron.torch_trace.perfetto.part import PartWriter
 from megatron.torch_trace.perfetto.streams import StreamLabel, label_streams
+from megatron.torch_trace.perfetto.time_order import Layout
 from megatron.torch_trace.perfetto.tracks import Planner, RankTitle
 from megatron.torch_trace.reader import Damage, Trace
 from megatron.torch_trace.wording import counted
@@ -62,6 +63,7 @@ class RankPart:
     """What a process has written, and what is still needed for the whole.
 
     Args:
+        layout: what lies where in its part.
         first_ns: its first event, as in its file, where its part's clock shows 0.
         base_ns: the file's base time, 0 if it has none.
         calls: its collectives, to align clocks; None for a trace without GPU work and steps.
@@ -71,6 +73,7 @@ class RankPart:
 
     job: RankJob
     rank: int
+    layout: Layout
     first_ns: int
     base_ns: int
     calls: RankCalls | None
@@ -116,10 +119,11 @@ def convert_rank(job: RankJob, on_read: Callable[[int], None] | None = None) -> 
     planner = Planner(job.number, title, found, labels)
     writer = PartWriter(job.number + 1, found, planner, timeline)
     with OutputFile(job.part, named=job.output) as sink:
-        writer.write(sink.write)
+        layout = writer.write(sink.write)
     return RankPart(
         job=job,
         rank=rank,
+        layout=layout,
         first_ns=found.first_ns,
         base_ns=metadata.base_time_ns,
         calls=calls,

@@ -23,7 +23,7 @@ from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a newer version of this program makes other timelines from the same traces."""
 
 _NAME = "timeline"

@@ -146,7 +146,7 @@ class Site:
             return FileReply(trace, _type_of(trace.path), trace.path.name) if trace else None
         if path.startswith(UI):
             file = self._ui.get(path.removeprefix(UI) or "index.html")
-            return FileReply(ServedFile(file), _type_of(file)) if file else None
+            return _of_ui(ServedFile(file)) if file else None
         return None
 
     def asked_for(self, path: str, query: str) -> TextReply | None:
@@ -251,16 +251,27 @@ def _served(traces: Sequence[Path]) -> Iterator[tuple[str, ServedFile]]:
             yield f"{number}/{path.name}", ServedFile(path, below=path.absolute().parent)
 
 
+def _of_ui(file: ServedFile) -> Reply:
+    """A file of the UI; its page with our script before all others, if it has the usual form."""
+    if file.path.name == "index.html":
+        with file.open() as source:
+            before, head, after = source.read().decode().partition("<head>")
+        if head:
+            script = _page("late_engine", "js").render()
+            return TextReply(f"{before}{head}\n<script>\n{script}</script>{after}")
+    return FileReply(file, _type_of(file.path))
+
+
 def _type_of(path: Path) -> str:
     return _TYPES.get(path.suffix, "application/octet-stream")
 
 
 @cache
-def _page(name: str) -> Any:
+def _page(name: str, kind: str = "html") -> Any:
     from megatron.torch_trace.report.html.environment import environment
 
     folders = (
         ("megatron.torch_trace.viewing", "templates"),
         ("megatron.torch_trace.report.html", "assets"),
     )
-    return environment(*folders).get_template(f"{name}.html")
+    return environment(*folders).get_template(f"{name}.{kind}")
