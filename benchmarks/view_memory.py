@@ -76,9 +76,7 @@ def report(address: str, ranks: int, raw: int, seconds: float) -> None:
         page.wait_for_timeout(3000)
         kept, _, own_kept = resident(os.getpid())
         timeline = page.request.head(f"{page.url}timeline.pftrace.gz").headers["content-length"]
-        print(
-            "| JSON | ranks | timeline | when ready | peak | own | after a collection | own |"
-        )
+        print("| JSON | ranks | timeline | when ready | peak | own | after a collection | own |")
         print("|---:|---:|---:|---:|---:|---:|---:|---:|")
         sizes = map(size, (int(timeline), now, peak, own, kept, own_kept))
         print(f"| {size(raw)} | {ranks} | {' | '.join(sizes)} |")
