@@ -126,13 +126,14 @@ def allocations_of(snapshot: Snapshot, history: History, device: int) -> Allocat
     size = _rounded(history.size[began])
     size[unfreed] = _block_sizes(blocks, ints(known), size[unfreed])
     before = np.full(len(orphans) + len(old.address), BEFORE, dtype=began.dtype)
-    unknown = np.zeros(len(orphans), dtype=history.stack.dtype)
+    # Numbers of blocks' stacks, and of those that owners add, may need more than the history's.
+    unknown = np.zeros(len(orphans), dtype=np.int32)
     after = np.full(len(old.address), count, dtype=began.dtype)
     return Allocations(
         size=narrow(ints(np.concatenate([size, _rounded(history.size[orphans]), old.size]))),
         begin=np.concatenate([began, before]),
         end=np.concatenate([found.end, orphans, after]),
-        stack=np.concatenate([history.stack[began], unknown, old.stack.astype(unknown.dtype)]),
+        stack=np.concatenate([history.stack[began], unknown, old.stack.astype(np.int32)]),
         history=history,
         old=old,
     )

@@ -15,14 +15,14 @@ from megatron.torch_trace.format.integer_arrays import Column
 from megatron.torch_trace.pickles.rows import Rows
 
 _ACTIONS = {one.name.lower(): int(one) for one in Action}
-_WIDTHS = "biq"
+_WIDTHS = "bhiq"
 _NS = 1000
 _AT_ONCE = 1000
 """Entries that are put into columns together."""
 
 
 class _GrowingColumn:
-    """Whole numbers of 1, 4 or 8 bytes each, as the largest one needs."""
+    """Whole numbers of 1, 2, 4 or 8 bytes each, as the largest one needs."""
 
     def __init__(self, width: str) -> None:
         self._values = array(width)
@@ -58,7 +58,7 @@ class Entries:
         self.odd = 0
         self._stacks = stacks
         self._waiting: list[tuple[int, ...]] = []
-        self._columns = [_GrowingColumn(width) for width in "bqibqi"]
+        self._columns = [_GrowingColumn(width) for width in "bqibqh"]
 
     def add(self, one: Any) -> None:
         """An entry as torch writes it."""
