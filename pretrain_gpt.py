@@ -40,6 +40,7 @@ from megatron.training import (
 from megatron.training.datasets.fim_dataset import GPTFIMDataset
 
 import megatron.torch_profile
+from megatron.torch_profile.cpu import megatron_names
 from megatron.torch_profile.cpu import training as cpu
 from megatron.torch_profile.log import exit_with
 from megatron.torch_profile.patching import PatchSet
@@ -254,7 +255,7 @@ def main() -> None:
 if __name__ == "__main__":
     started_by_launcher()
     megatron.torch_profile.install()
-    PatchSet((cpu.COMPILED_HELPERS,)).apply()
+    PatchSet((megatron_names.COMPILED_HELPERS,)).apply()
     device: AbstractContextManager[None] = (
         nullcontext() if torch.cuda.is_available() else cpu.training("no CUDA device found")
     )

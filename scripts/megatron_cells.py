@@ -97,16 +97,26 @@ FEATURES = (
 )
 
 BRANCHES_WITH_OLD = ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
+_BERT = "--bert-no-binary-head --spec local --attention-backend local"
+_T5 = "--decoder-num-layers 2 --decoder-seq-length 32 --vocab-extra-ids 10"
 ENTRY_POINTS: dict[str, dict[str, str]] = {
-    "core_r0.15.0": {
-        "pretrain_bert.py": "--bert-no-binary-head --spec local",
-        "pretrain_t5.py": "--decoder-num-layers 2 --decoder-seq-length 32 --vocab-extra-ids 10",
-    },
+    "core_r0.15.0": {"pretrain_bert.py": _BERT, "pretrain_t5.py": _T5},
     "main": {
-        "pretrain_hybrid.py": f"--hybrid-layer-pattern *-|*- {_PP2}",
+        "examples/bert/pretrain_bert.py": _BERT,
+        "examples/t5/pretrain_t5.py": _T5,
+        "pretrain_hybrid.py": f"--hybrid-layer-pattern *-|*- --spec local_hybrid STACK {_PP2}",
+        "pretrain_vlm.py": "--ckpt-format torch --img-h 28 --img-w 28 --patch-dim 14",
+        "train_rl.py": "--perform-rl-step",
+    },
+    # Megatron's own attention has context parallelism here and in no release yet.
+    "dev": {
+        "pretrain_gpt.py --context-parallel-size 2 --cp-comm-type all_gather": (
+            "--attention-dropout 0"
+        )
     },
 }
-"""Entry points beside `pretrain_gpt.py`, which trains in a pipeline of two stages."""
+"""Entry points beside `pretrain_gpt.py`, which trains in a pipeline of two stages, and flags that
+they need; a flag that the row names stands behind its entry point."""
 
 
 def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
@@ -128,7 +138,9 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
             if options.only and name not in options.only:
                 continue
             folder = checked_out(options.checkouts, branch, scratch)
-            yield Cell(name, folder / entry, (folder,), (*OWN, *flags.split()), 2)
+            script, *named = entry.split()
+            path = (folder, ROOT / "scripts")  # local_hybrid
+            yield Cell(name, folder / script, path, (*OWN, *flags.split(), *named), 2)
 
 
 FORK = "okoge-kaz/Megatron-LM"
@@ -153,7 +165,8 @@ def _branches(repository: Path) -> list[str]:
     ).stdout.split()  # fmt: skip
     numbered = [name for name in listed if re.fullmatch(r"core_r0\.\d+\.0", name)]
     supported = [name for name in numbered if int(name.split(".")[1]) >= 6]
-    return [*sorted(supported, key=lambda name: int(name.split(".")[1])), "main"]
+    newest = [name for name in ("main", "dev") if name in listed]
+    return [*sorted(supported, key=lambda name: int(name.split(".")[1])), *newest]
 
 
 def checked_out(repository: Path, branch: str, scratch: Path) -> Path:

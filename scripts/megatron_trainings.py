@@ -75,8 +75,7 @@ def run(
         return result
     text = gzip.decompress(traces[0].read_bytes()).decode(errors="replace")
     counts = {
-        "forward": len(re.findall(r'"forward micro-batch \d', text)),
-        "backward": len(re.findall(r'"backward micro-batch \d', text)),
+        **{one: _microbatches(text, one) for one in ("forward", "backward")},
         "modules": len(set(re.findall(r'"(\w+(?:\.\w+)+: [A-Z]\w+)"', text))),
     }
     result.works = counts["forward"] == counts["backward"] == turns and counts["modules"] > 5
@@ -87,6 +86,13 @@ def run(
     if held := re.search(r"stop-holds-training\] rank 0: (.*)", profiled[1]):
         result.found = f"{result.found}; it says: {held[1]}"
     return result
+
+
+def _microbatches(text: str, direction: str) -> int:
+    """How many spans of micro-batches a trace has; parts of one that take turns are one."""
+    named = re.findall(rf'"({direction} micro-batch \d[^"]*)"', text)
+    whole = [one for one in named if not one.endswith(", part")]
+    return len(whole) + len(set(named) - set(whole))
 
 
 def taken_back(flag: str, output: str) -> bool:
@@ -158,8 +164,9 @@ _LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 def said(
     command: list[str], folder: Path, path: tuple[Path, ...], more: dict[str, str]
 ) -> tuple[int, str]:
-    """Run a command on the CPU, this checkout and a path first on PYTHONPATH."""
-    search = [str(ROOT), *map(str, path), os.environ.get("PYTHONPATH", "")]
+    """Run a command on the CPU, a path and this checkout first on PYTHONPATH."""
+    # In this order: Megatron's entry points import from its `pretrain_gpt`, and we have one, too.
+    search = [*map(str, path), str(ROOT), os.environ.get("PYTHONPATH", "")]
     programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {
         # A checkout compiles its helpers with the `python3` and `python3-config` of PATH.

@@ -25,6 +25,7 @@ torch.compile = lambda model=None, **_: model or (lambda function: function)
 
 import megatron.torch_profile
 import pretrain_gpt
+from megatron.torch_profile.cpu import megatron_names
 from megatron.torch_profile.cpu import training as cpu
 from megatron.torch_profile.export import writers
 from megatron.torch_profile.patching import PatchSet
@@ -48,7 +49,7 @@ def slow_compress(raw: Path, *args: Any) -> Any:
 
 if __name__ == "__main__":
     megatron.torch_profile.install()
-    PatchSet((cpu.COMPILED_HELPERS,)).apply()
+    PatchSet((megatron_names.COMPILED_HELPERS,)).apply()
     pretrain_gpt.forward_step = slow_forward_step
     writers.compress = slow_compress
     with cpu.training():

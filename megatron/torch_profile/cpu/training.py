@@ -9,17 +9,16 @@ holds inside `training()` only and is undone on the way out.
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatron.torch_profile.cpu import device as cpu_device
+from megatron.torch_profile.cpu import megatron_names
 from megatron.torch_profile.log import Slug, environment_rank, exit_with, say
-from megatron.torch_profile.patching import Patch, PatchSet
+from megatron.torch_profile.patching import PatchSet
 from megatron.torch_trace.errors import UsageError
 
 _active = False
@@ -70,16 +69,19 @@ ARGUMENTS: dict[str, Any] = {
 """What a CPU needs Megatron's arguments to be. Only those that the version at hand has are set."""
 
 EXPERT_ARGUMENTS: dict[str, Any] = {
-    # The other dispatchers wait for copies from the GPU.
-    "moe_token_dispatcher_type": "allgather",
     "moe_enable_deepep": False,
     "moe_grouped_gemm": False,
     "moe_permute_fusion": False,
     "moe_router_fusion": False,
     "moe_shared_expert_overlap": False,
-    "overlap_moe_expert_parallel_comm": False,
 }
 """The same for a mixture of experts."""
+
+_CPU_DISPATCHERS = ("allgather", "alltoall")
+_OTHER_DISPATCHERS: dict[str, Any] = {
+    "moe_token_dispatcher_type": "allgather",
+    "overlap_moe_expert_parallel_comm": False,
+}
 
 IGNORED = "NVTE_"
 """Environment variables of Transformer Engine, which contradict the attention that a CPU has."""
@@ -118,7 +120,7 @@ def training(reason: str = "--cpu") -> Iterator[None]:
 
     if environment_rank() == 0:
         say(Slug.CPU, "%s: training on the CPU over gloo", reason)
-    patches = PatchSet(PATCHES)
+    patches = PatchSet(megatron_names.PATCHES)
     with contextlib.ExitStack() as undo:
         # Its table of torch's functions, where made inside, holds stand-ins.
         undo.callback(torch._dynamo.trace_rules.clear_lru_cache)
@@ -129,6 +131,7 @@ def training(reason: str = "--cpu") -> Iterator[None]:
         undo.enter_context(cpu_device.cuda_is_cpu(torch))
         # Megatron's small fusions take minutes to compile and gain nothing here.
         undo.enter_context(torch._dynamo.config.patch(disable=True))
+        undo.enter_context(megatron_names.local_where_no_engine())
         undo.enter_context(_quiet_random())
         undo.enter_context(_quiet_kineto())
         undo.enter_context(_ignored_environment())
@@ -146,6 +149,9 @@ def adjust_arguments(args: Any) -> None:
         # Before core 0.14 Megatron insists on it whatever the device; undone with the rest.
         os.environ.setdefault(_CONNECTIONS, "1")
     experts = EXPERT_ARGUMENTS if getattr(args, "num_experts", None) else {}
+    if experts and getattr(args, "moe_token_dispatcher_type", None) not in _CPU_DISPATCHERS:
+        # Without its dispatcher a step has no pieces that could overlap.
+        experts = experts | _OTHER_DISPATCHERS
     kept = {"sequence_parallel"} if experts and _splits_tensors(args) else set()
     changed: list[str] = []
     for name, value in (ARGUMENTS | experts).items():
@@ -154,6 +160,8 @@ def adjust_arguments(args: Any) -> None:
         old = getattr(args, name)
         if name == "attention_backend" and not isinstance(old, str):
             value = type(old)[value]  # an enum from core 0.9 on
+            if old == getattr(type(old), "local", None):
+                continue  # BERT's layers insist on it, and so do we
         if old != value and (old or value):
             setattr(args, name, value)
             changed.append(f"{name} {getattr(value, 'name', value)}")
@@ -171,80 +179,13 @@ def _splits_tensors(args: Any) -> bool:
 
 def _refuse_what_no_cpu_can(args: Any) -> None:
     size = getattr(args, "context_parallel_size", None) or 1
-    if size > 1:
+    if size > 1 and not megatron_names.attention_splits_sequences():
         exit_with(
             UsageError(
-                f"--context-parallel-size {size}: there is no context-parallel "
-                "attention on the CPU; leave the flag out with --cpu."
+                f"--context-parallel-size {size}: this Megatron's attention needs Transformer "
+                "Engine for it, and there is none on the CPU; leave the flag out with --cpu."
             )
         )
-
-
-def _no_cuda_needed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    return wrapped(*args, **{**kwargs, "allow_no_cuda": True})
-
-
-def _nothing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
-    return None
-
-
-def _compile_if_missing(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    # A wheel brings its dataset helpers compiled, and no Makefile to compile them with.
-    try:
-        import megatron.core.datasets.helpers  # noqa: F401 - compiled itself before core 0.9
-    except ImportError:
-        return wrapped(*args, **kwargs)
-    return None
-
-
-def _without_engine(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    # Core 0.13 and 0.14 ask whether this is None, and have no such name without Transformer Engine.
-    vars(sys.modules[wrapped.__module__]).setdefault("te_general_gemm", None)
-    return wrapped(*args, **kwargs)
-
-
-def _norm_of_a_part_of_the_sequence(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    # torch's norms need not know: Megatron adds up the gradients of what is marked so.
-    kind, config, *rest = args if len(args) > 1 else (*args, kwargs.pop("config"))
-    if not config.sequence_parallel:
-        return wrapped(kind, config, *rest, **kwargs)
-    whole = copy.copy(config)
-    whole.sequence_parallel = False
-    norm = wrapped(kind, whole, *rest, **kwargs)
-    for parameter in norm.parameters():
-        parameter.sequence_parallel = True
-    return norm
-
-
-def _get_rng_state(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    import torch
-
-    return torch.get_rng_state()
-
-
-def _set_rng_state(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
-    import torch
-
-    torch.set_rng_state(args[0] if args else kwargs["new_state"])
-
-
-COMPILED_HELPERS = Patch(
-    "megatron.core.datasets.utils", "compile_helpers", _compile_if_missing, since=(0, 7)
-)
-
-_ROUTER = "megatron.core.transformer.moe.router"
-_NORM = "megatron.core.transformer.torch_norm"
-
-PATCHES = (
-    Patch("megatron.training.training", "initialize_megatron", _no_cuda_needed),
-    # Compiles fused kernels by running them on a GPU.
-    Patch("megatron.training.training", "set_jit_fusion_options", _nothing),
-    COMPILED_HELPERS,
-    Patch(_ROUTER, "router_gating_linear", _without_engine, (0, 13)),
-    Patch(_NORM, "WrappedTorchNorm.__new__", _norm_of_a_part_of_the_sequence, (0, 10)),
-    Patch("megatron.core.tensor_parallel.random", "_get_cuda_rng_state", _get_rng_state, (0, 9)),
-    Patch("megatron.core.tensor_parallel.random", "_set_cuda_rng_state", _set_rng_state),
-)
 
 
 @contextlib.contextmanager

@@ -50,8 +50,6 @@ def small(path: Path, folder: str) -> list[str]:
     for name, variant in config.variants.items():
         if variant.compile:
             words[f"variants.{name}.compile"] = {"backend": "eager"}
-    if "dispatcher" in config.arguments:  # the others wait for copies from a GPU
-        words["arguments.dispatcher"] = "allgather"
     return [word for k, v in words.items() for word in ("--override", f"{k}={json.dumps(v)}")]
 
 

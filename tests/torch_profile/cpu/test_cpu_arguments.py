@@ -7,12 +7,14 @@ import enum
 import os
 import sys
 from argparse import Namespace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from megatron.torch_profile.cpu import megatron_names
 from megatron.torch_profile.cpu import training as cpu
 
 
@@ -61,7 +63,8 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
         log_memory_to_tensorboard=True,
         async_save=True,
         fp8=None,
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="flex",
+        overlap_moe_expert_parallel_comm=True,
         num_experts=8,
         context_parallel_size=1,
     )
@@ -76,15 +79,36 @@ def test_what_ordinary_flags_ask_of_a_gpu_is_switched_off_on_the_same_line(
         "async_save": False,
         "fp8": None,
         "moe_token_dispatcher_type": "allgather",
+        "overlap_moe_expert_parallel_comm": False,
         "num_experts": 8,
         "context_parallel_size": 1,
     }
     assert capsys.readouterr().out.splitlines()[1:] == [
         "[torch-profile cpu-flags] on the CPU: sequence_parallel False, apply_layernorm_1p False, "
         "cuda_graph_impl none, log_memory_to_tensorboard False, async_save False, "
-        "moe_token_dispatcher_type allgather, without NVTE_FLASH_ATTN"
+        "moe_token_dispatcher_type allgather, overlap_moe_expert_parallel_comm False, "
+        "without NVTE_FLASH_ATTN"
     ]
     assert os.environ["NVTE_FLASH_ATTN"] == "1"
+
+
+def test_experts_keep_the_dispatcher_that_a_cpu_has_and_what_overlaps_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    args = Namespace(
+        moe_token_dispatcher_type="alltoall", overlap_moe_expert_parallel_comm=True, num_experts=8
+    )
+    before = dict(vars(args))
+    cpu.adjust_arguments(args)
+    assert vars(args) == before
+    assert capsys.readouterr().out == ""
+
+
+def test_the_local_attention_that_layers_of_bert_insist_on_is_kept() -> None:
+    both = enum.Enum("AttnBackend", ["auto", "unfused", "local"])
+    args = Namespace(attention_backend=both["local"])
+    cpu.adjust_arguments(args)
+    assert args.attention_backend is both["local"]
 
 
 def test_experts_with_tensor_parallelism_keep_the_sequence_parallelism_that_megatron_wants() -> (
@@ -102,7 +126,9 @@ def test_a_norm_of_a_part_of_the_sequence_is_marked_for_megatron(parallel: bool)
         return torch.nn.LayerNorm(size)
 
     config = Namespace(sequence_parallel=parallel)
-    wrapper = next(p.wrapper for p in cpu.PATCHES if p.name == "WrappedTorchNorm.__new__")
+    wrapper = next(
+        p.wrapper for p in megatron_names.PATCHES if p.name == "WrappedTorchNorm.__new__"
+    )
     for args, kwargs in (((object, config, 4), {}), ((object,), {"config": config, "size": 4})):
         made = wrapper(norm, None, args, kwargs)
         marks = [getattr(p, "sequence_parallel", False) for p in made.parameters()]
@@ -126,7 +152,7 @@ def test_a_router_that_asks_for_transformer_engine_is_told_that_there_is_none(
     utils: Any = ModuleType("moe_utils")
     exec("def gate(x):\n    return x if te_general_gemm is None else None", utils.__dict__)
     monkeypatch.setitem(sys.modules, "moe_utils", utils)
-    wrapper = next(p.wrapper for p in cpu.PATCHES if p.name == "router_gating_linear")
+    wrapper = next(p.wrapper for p in megatron_names.PATCHES if p.name == "router_gating_linear")
     assert wrapper(utils.gate, None, (3,), {}) == 3
 
 
@@ -144,6 +170,19 @@ def test_context_parallelism_is_refused_in_one_sentence(
         cpu.adjust_arguments(Namespace(context_parallel_size=2))
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "torch-profile: error: --context-parallel-size 2: there is no context-parallel "
-        "attention on the CPU; leave the flag out with --cpu.\n"
+        "torch-profile: error: --context-parallel-size 2: this Megatron's attention needs "
+        "Transformer Engine for it, and there is none on the CPU; leave the flag out with --cpu.\n"
     )
+
+
+def test_context_parallelism_stays_where_megatrons_own_attention_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention = tmp_path / "transformer" / "dot_product_attention_context_parallel.py"
+    attention.parent.mkdir()
+    attention.touch()
+    core = Namespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(megatron_names, "find_spec", lambda name: core)
+    args = Namespace(context_parallel_size=2)
+    cpu.adjust_arguments(args)
+    assert args.context_parallel_size == 2

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from megatron.torch_profile.cpu import device as cpu_device
+from megatron.torch_profile.cpu import megatron_names
 from megatron.torch_profile.cpu import training as cpu
 
 OWNERS = (
@@ -201,7 +202,7 @@ def test_a_tensor_may_be_freed_as_soon_as_it_is_sent() -> None:
 
 def wrapped(name: str) -> Callable[..., Any]:
     """Megatron's function of that name as it is inside; it returns what reaches it."""
-    wrapper = next(patch.wrapper for patch in cpu.PATCHES if patch.name == name)
+    wrapper = next(patch.wrapper for patch in megatron_names.PATCHES if patch.name == name)
     return lambda *args, **kwargs: wrapper(lambda *a, **k: (a, k), None, args, kwargs)
 
 

@@ -2,7 +2,8 @@
 """The examples of docs/other-loops.md, word for word.
 
 Loops of PyTorch alone run as they stand. Of the others only what the example touches is there, in
-ten lines each, under the names that Megatron-Bridge 0.6.2, Lightning, verl and slime have for it.
+ten lines each, under the names that Megatron-Bridge 0.6.2, Lightning, verl, slime and ms-swift have
+for it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,25 @@ for rollout in range(2):
     for step in range(2):
         slime_model.train_one_step(
             "args", rollout, step, train_a_step, [model], optimizer, None, 1, 1)
+"""
+SWIFT_MAP = "megatron_callbacks_map = {}\n"
+SWIFT_BASE = """
+class MegatronCallback:
+    def __init__(self, trainer):
+        self.trainer, self.args, self.state = trainer, trainer.args, trainer.state
+"""
+SWIFT = f"""{TRAINING}
+from types import SimpleNamespace
+state, args = SimpleNamespace(iteration=4), SimpleNamespace(train_iters=8)
+trainer = SimpleNamespace(args=args, state=state, wrapped_models=[model], optimizer=optimizer)
+callback = megatron_callbacks_map["torch_profile"](trainer)
+callback.on_train_begin()
+while state.iteration < 8:
+    callback.on_step_begin()
+    train_a_step()
+    state.iteration += 1
+    callback.on_step_end()
+callback.on_train_end()
 """
 CORE = """
 import torch
@@ -221,6 +241,15 @@ for iteration in range(1, 13):
         ),
         ("NeMo", {"lightning.pytorch.callbacks": CALLBACK}, LIGHTNING, "iter-0000003"),
         ("verl", {"verl.workers.engine.base": VERL_BASE}, VERL, "iter-0000003"),
+        (
+            "ms-swift",
+            {
+                "swift.megatron.callbacks.__init__": SWIFT_MAP,
+                "swift.megatron.callbacks.base": SWIFT_BASE,
+            },
+            SWIFT,
+            "iter-0000007",
+        ),
         ("slime", {"slime.backends.megatron_utils.model": SLIME_MODEL}, SLIME, "iter-0000003"),
     ],
     ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
