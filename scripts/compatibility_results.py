@@ -111,7 +111,8 @@ two layers for four iterations unless the row says something else. A checkout tr
 `pretrain_gpt.py` in a pipeline of two stages; it compiles helpers of its own and needs pybind11,
 einops and, if it is old, `setuptools<80` beside it. Transformer Engine is not there: `--cpu` lets
 torch's norm stand in where models of local layers ask for its norm all the same, and
-`pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). A version of torch trains a loop of PyTorch
+`pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). A
+version of torch trains a loop of PyTorch
 alone (`scripts/attached_loop.py`) on two ranks. A fork whose flags have our names *works* if one
 sentence ends the launch before training. A launch script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash

@@ -134,7 +134,7 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
     for branch in _branches(options.checkouts):
         gpt = f"{_PP2} {OLD}" if branch in BRANCHES_WITH_OLD else _PP2
         for entry, flags in {"pretrain_gpt.py": gpt, **ENTRY_POINTS.get(branch, {})}.items():
-            name = f"checkout {branch}, {entry}"
+            name = f"checkout {branch}, {entry.rpartition('/')[2]}"
             if options.only and name not in options.only:
                 continue
             folder = checked_out(options.checkouts, branch, scratch)
