@@ -20,6 +20,8 @@ from megatron.torch_trace.rewrite import simulated_trace
 DATA = Path(__file__).parents[2] / "data"
 SLOW = DATA / "analysis" / "dp4-rank2-slow"
 
+pytestmark = pytest.mark.slow  # half a minute: whole windows are written and analysed again
+
 
 def events(path: Path) -> list[dict[str, Any]]:
     text = path.read_bytes()
