@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -32,8 +33,8 @@ TINY = {
     "TORCHDYNAMO_DISABLE": "1",  # the CPU compiles nothing; this spares its import
     "TORCH_COMPILE_DISABLE": "1",
 }
-_WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-warmup", "0")
-_WINDOWS += ("--torch-profile-active", "5", "--torch-profile-repeat", "0")
+# The second window lasts until after whatever befalls a job, which so finds it open.
+_WINDOWS = ("--torch-profile-warmup", "0", "--torch-profile-iterations", "2-6")
 _STARTED_SECONDS = 300.0
 _AT_A_TIME = 3
 _PREEMPTION = Lock()
@@ -110,15 +111,15 @@ class _Submit:
         given = {
             "SCRIPT": str(Path(__file__).with_name("slow_pretrain_gpt.py")),
             "SCRATCH": str(self.scratch),
-            # A window lasts longer than the trace of the one before takes to be written, so that
-            # one is open whenever a signal comes.
             "SECONDS_PER_STEP": "1.2",
             "TRAIN_ITERS": "1000",
         }
+        last = min(100, int(settings.get("TRAIN_ITERS", "1000")))
         return self.cluster.submit(
             self.folder,
             ROOT / "scripts" / STYLES[self.style],
             *_WINDOWS,
+            f"7-{last}",
             options=["--gpus-per-node=0", "--time=30", *shape, *options],
             settings={**TINY, **given, **settings},
         )
@@ -138,10 +139,16 @@ def _has_traces(job: Job) -> bool:
     return len(ranks) >= 2 or job.field("JobState") == "FAILED"
 
 
+def _records_again(job: Job) -> bool:
+    """Whether iterations of the second window have been recorded, or never will be."""
+    numbers = map(int, re.findall(r"iteration +(\d+)/", job.log))
+    return _has_traces(job) and (max(numbers, default=0) >= 9 or job.field("JobState") == "FAILED")
+
+
 def _cancelled(submit: _Submit) -> _Result:
     """scancel, when a trace of each chosen rank is written and the next window is open."""
     job = submit(PROFILE_RANKS="0,2")
-    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    until(lambda: _records_again(job), "second window", _STARTED_SECONDS)
     began = time.monotonic()
     job.cluster.run("scancel", job.number)
     return _ended(job, began)
@@ -150,7 +157,7 @@ def _cancelled(submit: _Submit) -> _Result:
 def _limited(submit: _Submit) -> _Result:
     """The limit comes near: SLURM's own TERM, so long before it as the job asks for."""
     job = submit("--signal=TERM@90", PROFILE_RANKS="0,2")
-    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    until(lambda: _records_again(job), "second window", _STARTED_SECONDS)
     minutes = _minutes(job.field("RunTime")) + 2
     job.cluster.run("scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}")
     return _ended(job, time.monotonic())
@@ -186,7 +193,7 @@ def _requeued(submit: _Submit) -> tuple[Job, float]:
         TRAIN_ITERS="21",
         PROFILE_RANKS={"torchrun": "tp=0", "srun": "per-node"}[submit.style],
     )
-    until(lambda: _has_traces(job), "traces", _STARTED_SECONDS)
+    until(lambda: _records_again(job), "second window", _STARTED_SECONDS)
     began = time.monotonic()
     # So many that they fit only once this job has gone.
     take = [
