@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from command_line import last_line, run
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trace_builder import kernel, launch, step, write_rank
 
@@ -125,6 +125,8 @@ def told(tables: Path, query: str) -> str:
 
 
 @settings(max_examples=100, deadline=None)
+@example(pieces=["'", "\n", "'"], blank=" ")
+@example(pieces=['"', "\n", '"'], blank="")
 @given(pieces=st.lists(PIECES, max_size=14), blank=st.sampled_from([" ", ""]))
 def test_no_words_in_any_order_read_another_file(
     tables: Path, pieces: list[str], blank: str

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.query.words import one_line
 from megatron.torch_trace.wording import listed, nearest
 
 _MOST_CHARACTERS = 300
@@ -31,22 +32,28 @@ def mistake(
         columns: of the tables that the query names.
         tables: all that there are.
     """
+    return UsageError(one_line(_sentence(error, columns, tables)))
+
+
+def _sentence(
+    error: BaseException, columns: Mapping[str, Sequence[str]], tables: Sequence[str]
+) -> str:
     text = str(error)
     found = _TABLE.search(text)
     if found:
-        return UsageError(f"{found['name']}: no such table; {nearest(found['name'], tables)}")
+        return f"{found['name']}: no such table; {nearest(found['name'], tables)}"
     name = _column(error, text)
     if name is not None:
         known = sorted({column for names in columns.values() for column in names})
         where = f" in {listed(sorted(columns))}" if columns else ""
-        return UsageError(f"{name}: no such column{where}; {nearest(name, known)}")
+        return f"{name}: no such column{where}; {nearest(name, known)}"
     found = _FUNCTION.search(text)
     if found:
-        return UsageError(f"{found['name']}: no such function in polars' SQL; use another one.")
+        return f"{found['name']}: no such function in polars' SQL; use another one."
     said = (
         _ENDING.split(_NAME.sub(r"\1", text), maxsplit=1)[0].strip().rstrip(".:")[:_MOST_CHARACTERS]
     )
-    return UsageError(f"the query cannot be answered: {said or 'polars gives no reason'}.")
+    return f"the query cannot be answered: {said or 'polars gives no reason'}."
 
 
 def _column(error: BaseException, text: str) -> str | None:

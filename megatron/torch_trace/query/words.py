@@ -67,8 +67,8 @@ def read(query: str) -> Query:
     for name, following in pairwise(words):
         if following == "(" and _READS_A_FILE.match(_plain(name)):
             raise UsageError(
-                f"{_plain(name)}: would read a file, and a query reads only the tables of the "
-                "traces; torch-trace sql --list names them."
+                f"{one_line(_plain(name))}: would read a file, and a query reads only the tables "
+                "of the traces; torch-trace sql --list names them."
             )
     return Query(text, _tables(words))
 
@@ -93,7 +93,9 @@ def _words(query: str) -> tuple[str, list[str]]:
             )
         elif kind == "text" and kept and re.search(r"\w$", kept[-1]):
             # E'...' and the like have rules of their own for where they end.
-            raise UsageError(f"{kept[-1]}{found}: write a text as '...', with a blank before it.")
+            raise UsageError(
+                f"{kept[-1]}{one_line(found)}: write a text as '...', with a blank before it."
+            )
         if kind == "space":
             kept.append(found if found.isspace() else " ")
             continue
@@ -115,7 +117,7 @@ def _refuse(words: list[str]) -> None:
         raise UsageError("the query is empty; write one, such as 'select * from ranks'.")
     if first not in ("select", "with"):
         raise UsageError(
-            f"{first.upper()}: is no query; begin with SELECT or WITH, which only read "
+            f"{one_line(first.upper())}: is no query; begin with SELECT or WITH, which only read "
             "(torch-trace sql --list names the tables)."
         )
     if ";" in words:
@@ -132,6 +134,11 @@ def _tables(words: list[str]) -> frozenset[str]:
             found.add(_plain(word))
         before = word
     return frozenset(found)
+
+
+def one_line(text: str) -> str:
+    """Words of a query as they stand in a sentence, which is one line."""
+    return " ".join(text.split())
 
 
 def _plain(name: str) -> str:
