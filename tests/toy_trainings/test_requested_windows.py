@@ -57,9 +57,10 @@ def test_a_request_in_mid_run_records_the_same_iterations_on_both_ranks_and_the_
     seen = until(training, "rank 0 step 5 ")
     words = ["--iterations", "2", "--ranks", "all", "--spans", "phases"]
     assert "Accepted: records iterations" in command("trigger", str(run), *words)
-    assert training.stdout
-    output = seen + training.stdout.read()  # communicate() forgets what was read beyond a line
-    assert training.wait(timeout=120) == 0, output
+    with training:
+        assert training.stdout
+        output = seen + training.stdout.read()  # communicate() forgets what was read beyond a line
+    assert training.returncode == 0, output
     assert losses(output) == losses(expected)
 
     (request,) = json.loads(command("status", str(run), "--json"))["requests"]
