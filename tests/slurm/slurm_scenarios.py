@@ -34,7 +34,9 @@ TINY = {
     "TORCH_COMPILE_DISABLE": "1",
 }
 # The second window lasts until after whatever befalls a job, which so finds it open.
-_WINDOWS = ("--torch-profile-warmup", "0", "--torch-profile-iterations", "2-6")
+# Cycles, which the script asks for, are set back to their defaults.
+_WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-active", "1")
+_WINDOWS += ("--torch-profile-warmup", "0", "--torch-profile-iterations", "2-6")
 _STARTED_SECONDS = 300.0
 _AT_A_TIME = 3
 _PREEMPTION = Lock()
