@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from megatron.torch_profile.export.compression import DRAW_BACKWARD
+from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.reader.bytestream import ByteStream
 
 PROGRAM = [sys.executable, "-m", "megatron.torch_profile.export.compression"]
@@ -51,7 +52,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "raw.json"
         for trace in options.traces:
-            text = b"".join(ByteStream(trace))
+            try:
+                text = b"".join(ByteStream(trace))
+            except UsageError as error:
+                raise SystemExit(f"drawing.py: {error}") from None
+            if b'"traceEvents"' not in text:
+                raise SystemExit(f"drawing.py: {trace}: is no trace; name one of torch.profiler.")
             took: dict[tuple[str, ...], list[float]] = {(): [], (DRAW_BACKWARD,): []}
             for _ in range(options.times):
                 for wanted, seconds in took.items():

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from megatron.torch_profile.config import FLAG, TorchProfileConfig, flag_of
 from megatron.torch_profile.hooks.command_line import of_command_line, with_suggestion
@@ -76,8 +76,15 @@ def show(words: Sequence[str], world_size: int | None = None) -> None:
     say(Slug.PLAN, "%s", "\n".join([plan.describe(), *further]))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Knows a few of Megatron's flags only, so its usage would mislead."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"--plan: {message.removeprefix('argument ')}; Megatron would refuse it.")
+
+
 def _megatron_arguments(words: Sequence[str]) -> Any:
-    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser = _Parser(allow_abbrev=False, add_help=False)
     for name, default in _NUMBERS.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     for name in _WORDS:

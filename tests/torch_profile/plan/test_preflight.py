@@ -174,3 +174,16 @@ def test_the_help_of_our_flags_alone(words: list[str]) -> None:
     assert "--torch-profile-ranks R [R ...]" in ended.stdout
     assert "--num-layers" not in ended.stdout
     assert ended.stdout.count("\n") < 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--num-layers two", "--num-layers: invalid int value: 'two'"),
+        ("--rampup-batch-size 4 2", "--rampup-batch-size: expected 3 arguments"),
+    ],
+)
+def test_a_value_that_megatron_refuses_is_one_sentence(flags: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        preflight.show(f"pretrain_gpt.py --train-iters 9 --torch-profile {flags}".split())
+    assert str(refused.value) == f"--plan: {sentence}; Megatron would refuse it."
