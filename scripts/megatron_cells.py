@@ -124,7 +124,7 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
     wheels = sorted((ROOT / ".wheels").glob("*.*.*"))
     for wheel in wheels:
         yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
-    for one in FEATURES:
+    for one in FEATURES if wheels else ():
         more = (*OWN, *one.flags.split(), *one.more.split())
         script = ROOT / "pretrain_gpt.py"
         tried = tuple(word for word in one.flags.split() if word.startswith("--"))

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 from command_line import invoked
+from run_pairs import compared, told
 from trace_builder import GEMM, TraceBuilder
 
-from megatron.torch_trace.analysis.compare.comparison import Comparison, compare
-from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report.comparison.loop_changes import loop_changes
 
 MS = 1_000_000
@@ -41,15 +40,8 @@ def window(
     return folder
 
 
-def compared(a: Path, b: Path) -> Comparison:
-    return compare(analyze(a, jobs=1), analyze(b, jobs=1))
-
-
 def drawn(a: Path, b: Path) -> dict[str, tuple[str, str]]:
-    """name -> (kind, label) of the figure."""
-    figure = loop_changes(compared(a, b).loop_tree)
-    assert figure is not None
-    return {one.told.split(": ")[0]: (one.kind, one.label) for one in figure.parts}
+    return told(loop_changes(compared(a, b).loop_tree))
 
 
 def test_what_is_sure_is_coloured_with_the_time_in_which_nothing_is_recorded(

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from command_line import invoked
+from run_pairs import compared, told
 from trace_builder import GEMM, TraceBuilder
 
-from megatron.torch_trace.analysis.compare.comparison import Comparison, compare
-from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report.comparison.module_changes import module_changes
 
 MS = 1_000_000
@@ -48,15 +47,8 @@ def window(
     return folder
 
 
-def compared(a: Path, b: Path) -> Comparison:
-    return compare(analyze(a, jobs=1), analyze(b, jobs=1))
-
-
 def drawn(a: Path, b: Path) -> dict[str, tuple[str, str]]:
-    """path -> (kind, label) of the figure."""
-    figure = module_changes(compared(a, b).module_tree)
-    assert figure is not None
-    return {one.told.split(": ")[0]: (one.kind, one.label) for one in figure.parts}
+    return told(module_changes(compared(a, b).module_tree))
 
 
 def test_what_is_sure_is_coloured_and_what_is_new_or_gone_is_named(tmp_path: Path) -> None:
