@@ -64,7 +64,7 @@ def train_modules() -> None:
     case, rank = Case(**json.loads(os.environ[CASE])), int(os.environ["RANK"])
     folder = Path(os.environ["HANGS_FOLDER"])
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", rank) if gpu else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     (folder / f"ready-{rank}").touch()
     while not (folder / "go").exists():
         time.sleep(0.05)

@@ -28,6 +28,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = "MEMORY_TRAINING"
 BEGIN = "begin.json"
+RANKS_PER_GPU = int(os.environ.get("RANKS_PER_GPU", "1"))
+"""More than 1 where ranks share a GPU (ranks_per_gpu/sitecustomize.py)."""
 LEAK = 8 << 20
 """Bytes that the fault `leak` keeps of each iteration."""
 
@@ -95,7 +97,7 @@ class Training:
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             **os.environ,
-            "CUDA_VISIBLE_DEVICES": "" if gpu is None else str(gpu),
+            "CUDA_VISIBLE_DEVICES": "" if gpu is None else str(gpu // RANKS_PER_GPU),
             "RANK": str(rank),
             "LOCAL_RANK": "0",
             "WORLD_SIZE": str(world),
@@ -182,12 +184,12 @@ class Training:
 
 
 def visible_gpus() -> int:
-    """How many GPUs there are, counted without a context on any of them."""
+    """For how many ranks there are GPUs, counted without a context on any of them."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     except FileNotFoundError:
         return 0
-    return len(listed.stdout.splitlines()) if listed.returncode == 0 else 0
+    return len(listed.stdout.splitlines()) * RANKS_PER_GPU if listed.returncode == 0 else 0
 
 
 def train() -> None:

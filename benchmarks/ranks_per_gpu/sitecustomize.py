@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks on one GPU, where a machine has fewer GPUs than a benchmark needs ranks.
+
+    export RANKS_PER_GPU=2 PYTHONPATH=$PWD/benchmarks/ranks_per_gpu:$PYTHONPATH
+    python benchmarks/hangs.py OUT
+
+NCCL refuses two ranks of one host on one GPU. Each rank is told to NCCL as a host of its own
+(`NCCL_HOSTID`), so that NCCL goes through sockets. What is answered about hangs, losses, spans and
+memory is as real as on several GPUs. Times are not: ranks take turns on the GPU.
+
+Python imports a module of this name when it starts, so that nothing else has to know of this.
+"""
+
+import os
+
+if "RANKS_PER_GPU" in os.environ and "RANK" in os.environ and "NCCL_HOSTID" not in os.environ:
+    os.environ["NCCL_HOSTID"] = f"rank-{os.environ['RANK']}"
+    local = int(os.environ.get("LOCAL_RANK", "0")) // int(os.environ["RANKS_PER_GPU"])
+    os.environ["LOCAL_RANK"] = str(local)
