@@ -33,7 +33,8 @@ SHARDED = "--no-gradient-accumulation-fusion --untie-embeddings-and-output-weigh
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
 EXPERTS = (
     "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 "
-    "--moe-token-dispatcher-type alltoall --moe-router-load-balancing-type none"
+    "--moe-token-dispatcher-type alltoall --moe-router-load-balancing-type none "
+    "--no-bias-gelu-fusion"
 )
 
 
@@ -69,7 +70,9 @@ PARTS = {
         environment=QUEUES,
     ),
     "mtp": Part("--mtp-num-layers 1 --position-embedding-type rope --no-rope-fusion", 1),
+    "tp2": Part("--tensor-model-parallel-size 2"),
     "pp2": Part("--pipeline-model-parallel-size 2"),
+    "tp2-pp2": Part("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", 4),
     "pp2-interleaved": Part(
         "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
     ),

@@ -99,10 +99,7 @@ PARTS = {
         ends="out of memory",
     ),
     "pp2": Part(f"{TIMELINE} --pipeline-model-parallel-size 2", ramp, 2),
-    "tp2": Part(
-        f"{TIMELINE} --tensor-model-parallel-size 2 --sequence-parallel --normalization RMSNorm",
-        gpus=2,
-    ),
+    "tp2": Part(f"{TIMELINE} --tensor-model-parallel-size 2", gpus=2),
     "dp2": Part(
         f"{TIMELINE} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
         gpus=2,

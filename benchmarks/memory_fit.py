@@ -54,9 +54,7 @@ CONFIGURATIONS = {
     "selective": Configuration("--recompute-granularity selective"),
     "full": Configuration(FULL),
     "dp2": Configuration("--use-distributed-optimizer", 2),
-    "tp2": Configuration(
-        "--tensor-model-parallel-size 2 --sequence-parallel --normalization RMSNorm", 2
-    ),
+    "tp2": Configuration("--tensor-model-parallel-size 2", 2),
     "pp2": Configuration("--pipeline-model-parallel-size 2", 2),
     "swiglu": Configuration("--swiglu --disable-bias-linear --normalization RMSNorm"),
     "long": Configuration("--seq-length 1536 --max-position-embeddings 1536"),
