@@ -109,3 +109,37 @@ def test_a_first_iteration_has_no_habit_that_it_could_break(tmp_path: Path) -> N
     job.call(0, "tp0", state="scheduled")
     job.call(1, "dp0", state="scheduled")
     assert hang(job.built.write(tmp_path)).culprits == ()
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_an_odd_call_that_both_have_made_in_groups_of_their_own_is_nobodys_fault(
+    tmp_path: Path, faulty: int
+) -> None:
+    # Data parallel 1: each rank has a group of its own, and both reduce gradients differently once.
+    built = RecordBuilder(tp0=[0, 1], dp0=[0], dp1=[1])
+    for iteration in range(6):
+        for rank in (0, 1):
+            for layer in range(LAYERS):
+                built.call(rank, "tp0", iteration * LAYERS + layer + 1, state="completed")
+            odd = "allreduce_coalesced" if iteration == 2 else "all_reduce"
+            built.call(rank, f"dp{rank}", iteration + 1, odd, size=99, state="completed")
+    for rank in (0, 1):
+        built.call(rank, "tp0", 25, size=2048 if rank == faulty else 4096)
+    answer = hang(built.write(tmp_path))
+    assert answer.culprits == (faulty,)
+    assert answer.verdict == (
+        f"Rank {faulty} calls tensor-parallel all_reduce 25 with [[2048]] [BFloat16] [[2048]], where rank {1 - faulty} calls all_reduce [[4096]] [BFloat16] [[4096]]."
+    )
+
+
+def test_two_ranks_that_differ_are_both_said_where_no_habit_tells_which_is_wrong(
+    tmp_path: Path,
+) -> None:
+    job = TwoRanks()
+    job.call(0, "tp0", state="scheduled")
+    job.call(1, "tp0", size=64, state="scheduled")
+    answer = hang(job.built.write(tmp_path))
+    assert answer.culprits == ()
+    assert answer.verdict == (
+        "Ranks 0-1 call tensor-parallel all_reduce 1 differently: rank 0 all_reduce with [[4096]] [BFloat16] [[4096]]; rank 1 all_reduce with [[64]] [BFloat16] [[64]]. Nothing tells which of them is wrong."
+    )

@@ -14,6 +14,7 @@ from megatron.torch_trace.flight_recorder.hang_files import (
     hang_files,
     read_last_hang,
 )
+from megatron.torch_trace.flight_recorder.nobody_at_fault import nobody_at_fault
 from megatron.torch_trace.flight_recorder.positions import (
     GPU,
     Position,
@@ -100,7 +101,7 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
     blames = joined.blames()
     everyone = sorted({*joined.records, *joined.absent})
     states = tuple(_state(rank, joined) for rank in everyone)
-    verdict = " ".join(_sentences(blames, joined, {})) or _no_fault(records, joined)
+    verdict = " ".join(_sentences(blames, joined, {})) or nobody_at_fault(joined)
     damaged = tuple(one.path for one in records if one.damaged)
     return HangAnswer(states, blames, verdict, _advice(blames), tuple(skipped), damaged)
 
@@ -121,8 +122,8 @@ def _of_a_run(last: LastHang) -> HangAnswer:
         else RankState(rank, MISSING, None, "", "", 0)
         for rank in range(last.world_size)
     )
-    verdict = " ".join(_sentences(blames, joined, positions)) or _no_fault_by_position(
-        last, positions
+    verdict = " ".join(_sentences(blames, joined, positions)) or nobody_at_fault(
+        joined, last, positions
     )
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
     return HangAnswer(states, blames, verdict, _advice(blames, positions), last.skipped, damaged)
@@ -133,21 +134,6 @@ def _state_by_position(position: Position, state: RankState | None) -> RankState
         return replace(state, position=position)
     kind = WAITING if position.collective else RUNNING
     return RankState(position.record.rank, kind, None, position.collective, "", 0, position)
-
-
-def _no_fault_by_position(last: LastHang, positions: dict[int, Position]) -> str:
-    if not any(one.collective for one in positions.values()):
-        return "No rank waits in a collective: all of them are slow, or wait for something else."
-    known = positions.keys() | {*last.absent}
-    unread = tuple(rank for rank in range(last.world_size) if rank not in known)
-    if unread:
-        one = len(unread) == 1
-        return (
-            f"{'Rank' if one else 'Ranks'} {rank_list(unread)} may be at fault: "
-            f"{'its record is' if one else 'their records are'} damaged, and no other rank differs "
-            "from most."
-        )
-    return "All ranks wait in collectives, and no rank differs from most: see where each one waits."
 
 
 def _state(rank: int, joined: Joined) -> RankState:
@@ -240,15 +226,6 @@ def _alone(one: Blame, joined: Joined) -> str:
 
 def _rank(numbers: tuple[int, ...]) -> str:
     return f"{'Ranks' if len(numbers) > 1 else 'Rank'} {rank_list(numbers)}"
-
-
-def _no_fault(records: Sequence[FlightRecord], joined: Joined) -> str:
-    if not any(joined.pending[one.rank] for one in records):
-        return "Nothing is pending on any rank: the job does not hang in a collective."
-    return (
-        "All ranks of every pending collective have called it, with the same sizes: the network or "
-        "a GPU does not finish it, or ranks wait for each other in a circle."
-    )
 
 
 def _advice(blames: Sequence[Blame], positions: dict[int, Position] | None = None) -> str:

@@ -34,25 +34,31 @@ class Unusual:
     usual: Call
 
 
-def unusual_calls(calls: Mapping[int, Sequence[Call]]) -> dict[int, Unusual]:
-    """By rank, the first call that breaks the rank's habit, and that breaks no other rank's.
+def unusual_calls(
+    calls: Mapping[int, Sequence[Call]], descriptions: Mapping[str, str]
+) -> dict[int, tuple[Unusual, ...]]:
+    """By rank, the calls that break the rank's habit, and that break no other rank's; by order.
 
     Args:
         calls: of each rank, by order.
+        descriptions: of groups, by their names. Ranks call the same thing in groups of their own:
+            the data-parallel group of one has another name than that of another.
     """
     breaks = {}
     for rank, mine in [*calls.items()][:_MOST_RANKS]:
         kept = mine[-_MOST_CALLS:]
         kinds = [(call.group, call.name, call.sizes) for call in kept]
         breaks[rank] = [Unusual(kept[at], kept[usual]) for at, usual in _breaks(kinds)]
+
+    def same(one: Unusual) -> tuple[str, int, str, str]:
+        call = one.call
+        where = descriptions.get(call.group) or call.group
+        return where, call.sequence, call.name, call.sizes
+
     # Evaluation is an unusual row of calls on all ranks.
-    callers = Counter(_same(one.call) for mine in breaks.values() for one in mine)
-    own = {r: [one for one in mine if callers[_same(one.call)] == 1] for r, mine in breaks.items()}
-    return {rank: mine[0] for rank, mine in own.items() if mine}
-
-
-def _same(call: Call) -> tuple[str, int, str, str]:
-    return call.group, call.sequence, call.name, call.sizes
+    callers = Counter(key for mine in breaks.values() for key in {same(one) for one in mine})
+    own = {r: tuple(one for one in mine if callers[same(one)] == 1) for r, mine in breaks.items()}
+    return {rank: mine for rank, mine in own.items() if mine}
 
 
 def _breaks(kinds: Sequence[tuple[str, str, str]]) -> list[tuple[int, int]]:

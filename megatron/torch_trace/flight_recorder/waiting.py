@@ -13,12 +13,12 @@ group has given them what they needed and did not complete itself, so its own GP
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from megatron.torch_trace.flight_recorder.call_names import call_kind
-from megatron.torch_trace.flight_recorder.habits import unusual_calls
+from megatron.torch_trace.flight_recorder.habits import Unusual, unusual_calls
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 
 
@@ -174,30 +174,51 @@ class Joined:
     def _unusual(self) -> Iterable[Blame]:
         """Ranks that left their usual order of calls, where the others did not."""
         calls = {rank: one.calls for rank, one in self.records.items()}
-        unusual = unusual_calls(calls)
-        for rank, found in unusual.items():
-            call = found.call
+        names = {name: group.description for name, group in self.groups.items()}
+        unusual = unusual_calls(calls, names)
+        for rank in unusual:
+            found = [*self._unlike_others(rank, unusual), *self._left_order(rank, unusual)]
+            yield from found[:1]
+
+    def _unlike_others(
+        self, rank: int, unusual: Mapping[int, Sequence[Unusual]]
+    ) -> Iterable[Blame]:
+        """Unusual calls of a rank that others call in another way, as they usually do."""
+        odd = {(other, one.call.order) for other, mine in unusual.items() for one in mine}
+        for one in unusual[rank]:
+            call = one.call
             usual = {
                 other: theirs
                 for other, record in self.records.items()
-                if other not in unusual
                 for theirs in record.calls
                 if not (theirs.is_transfer or call.is_transfer)
                 and (theirs.group, theirs.sequence) == (call.group, call.sequence)
                 and _kind(theirs) != _kind(call)
+                and (other, theirs.order) not in odd
             }
             if usual:
                 words = _kind(next(iter(usual.values())))
                 yield Blame(rank, Cause.DIFFERENT, call, tuple(usual), words)
-                continue
-            before = {(c.group, c.sequence) for c in calls[rank] if c.order < call.order}
-            waits = self._waiting_for(rank).items()
-            missed = [
-                r for r, c in waits if r not in unusual and (c.group, c.sequence) not in before
-            ]
-            if missed:
-                words = call_kind(found.usual, self.groups)
-                yield Blame(rank, Cause.LEFT_ORDER, call, tuple(sorted(missed)), words)
+
+    def _left_order(self, rank: int, unusual: Mapping[int, Sequence[Unusual]]) -> Iterable[Blame]:
+        """A rank that went on without what others wait in, which did not leave their order."""
+        found, mine = unusual[rank][0], self.records[rank].calls
+        call = found.call
+        before = {(one.group, one.sequence) for one in mine if one.order < call.order}
+        waits = self._waiting_for(rank).items()
+        missed = [
+            other
+            for other, one in waits
+            if other not in unusual and (one.group, one.sequence) not in before
+        ]
+        if missed:
+            words = call_kind(found.usual, self.groups)
+            yield Blame(rank, Cause.LEFT_ORDER, call, tuple(sorted(missed)), words)
+
+    def unlike(self) -> tuple[dict[int, Call], ...]:
+        """Of each group whose ranks call something different at the same number: these calls."""
+        met = [self._met(group, self.fronts(group)) for group in self.groups.values()]
+        return tuple(here for here in met if len({_kind(call) for call in here.values()}) > 1)
 
     def _is_damaged(self, rank: int) -> bool:
         """Whether its record may lack just the call that others wait in: it blames nobody."""
