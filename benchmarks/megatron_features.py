@@ -138,7 +138,9 @@ def _started(
     gpus = list(range(part.gpus)) if have else [None] * part.gpus
     if part.gpus == 1 and have:
         gpus = [number % have]
-    batch = MICROBATCHES * (1 if "pipeline" in part.flags else part.gpus)
+    # In tensor and in pipeline parallel no rank has data of its own.
+    shared = any(one in part.flags for one in ("--tensor-model-", "--pipeline-model-"))
+    batch = MICROBATCHES * (1 if shared else part.gpus)
     ours = (
         f"--torch-profile --torch-profile-ranks all --torch-profile-iterations {part.window} "
         f"{SPANS} --torch-profile-partials never --torch-profile-dir {folder}"

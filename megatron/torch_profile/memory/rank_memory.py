@@ -9,6 +9,7 @@ from typing import Any
 from megatron.torch_profile.config import flag_of
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, say, warn
+from megatron.torch_profile.memory.blas_workspace import blas_workspace_bytes
 from megatron.torch_profile.memory.history import AllocatorHistory, unavailable
 from megatron.torch_profile.memory.out_of_memory import OutOfMemoryWatch
 from megatron.torch_profile.memory.owners import owned_ranges, weight_bytes
@@ -75,7 +76,7 @@ class RankMemory:
 
     def _owners(self) -> Owners:
         ranges = owned_ranges(self._model, self._optimizer)
-        return Owners(tuple(ranges), weight_bytes(self._model))
+        return Owners(tuple(ranges), weight_bytes(self._model), blas_workspace_bytes())
 
     def _begin(self, plan: CapturePlan, window: Window) -> WindowMemory:
         megatrons = bool(getattr(self._args, "record_memory_history", False))

@@ -10,6 +10,7 @@ from megatron.torch_trace.allocator.categories import categories_of
 from megatron.torch_trace.allocator.owners import Owners, owners_beside, with_owners
 from megatron.torch_trace.allocator.snapshot import History, Snapshot
 from megatron.torch_trace.allocator.usage import Usage, usage_of
+from megatron.torch_trace.allocator.without_stack import told_without_stack
 from megatron.torch_trace.format.integer_arrays import Column
 
 
@@ -59,6 +60,13 @@ def device_memory(
         snapshot.stacks,
         owners.ranges,
         device=device,
+        entries=len(history),
+    )
+    allocations, categories = told_without_stack(
+        allocations,
+        categories,
+        snapshot.stacks,
+        owners.blas_workspace_bytes,
         entries=len(history),
     )
     return DeviceMemory(

@@ -3,7 +3,8 @@
 
     rank-0.memory_snapshot.pickle       the snapshot
     rank-0.memory_owners.json           {"schema": 1, "ranges": [{"device": 0, "address": 1, ...}],
-                                         "weight_bytes": [8388608, ...]}
+                                         "weight_bytes": [8388608, ...],
+                                         "blas_workspace_bytes": [33554432]}
 
 Parameters, gradients and optimizer state are older than the history of a window, so no call stack
 tells what they are; the training itself knows.
@@ -53,10 +54,12 @@ class Owners(msgspec.Struct, frozen=True):
     Args:
         ranges: with their owners.
         weight_bytes: sizes of the rank's weight matrices, as their gradients have them, each once.
+        blas_workspace_bytes: sizes of cuBLAS's workspaces, each once.
     """
 
     ranges: tuple[Owner, ...] = ()
     weight_bytes: tuple[int, ...] = ()
+    blas_workspace_bytes: tuple[int, ...] = ()
 
 
 def owners_beside(snapshot: Path) -> Owners:

@@ -74,7 +74,12 @@ def test_the_history_is_on_in_the_window_alone_and_the_snapshot_lies_beside_the_
     assert path == tmp_path / "iter-0000003-0000004/artifacts/rank-0.memory_snapshot.pickle"
     assert pickle.loads(path.read_bytes()) == allocator.contents
     owners = path.with_name("rank-0.memory_owners.json")
-    assert json.loads(owners.read_text()) == {"schema": 1, "ranges": [], "weight_bytes": []}
+    assert json.loads(owners.read_text()) == {
+        "schema": 1,
+        "ranges": [],
+        "weight_bytes": [],
+        "blas_workspace_bytes": [8_519_680, 33_554_432],
+    }
     assert not list(tmp_path.rglob("*.tmp"))
     ours = [line for line in said if "histor" in line]
     assert ours[0] == (

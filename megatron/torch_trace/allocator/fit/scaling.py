@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.allocator.allocations import BEFORE, Allocations
+from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.categories import (
     CATEGORIES,
     OPTIMIZES,
@@ -24,7 +24,8 @@ from megatron.torch_trace.allocator.categories import (
 )
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.owners import GLOBAL_BUFFER
-from megatron.torch_trace.allocator.stack_table import UNKNOWN_STACK, Stack
+from megatron.torch_trace.allocator.stack_table import Stack
+from megatron.torch_trace.allocator.without_stack import BLAS_WORKSPACE, native
 from megatron.torch_trace.format.integer_arrays import Ints
 
 _GLOBAL_BUFFER_CODE = ("core/utils.py", " get_tensor")
@@ -55,17 +56,14 @@ def scaling_of(memory: DeviceMemory) -> Scaling:
     category = {one: memory.categories == number for number, one in enumerate(CATEGORIES)}
     optimizes = matching(memory, lambda frame: any(part in frame for part in OPTIMIZES))
     passing = category[Category.TEMPORARIES] & ~optimizes
-    # Where stacks are recorded, memory without one is of autograd's own thread, without Python.
-    seen = (allocations.begin != BEFORE) & (allocations.end < len(memory.history))
-    native = category[Category.UNKNOWN] & seen
-    if not (allocations.stack[seen] != UNKNOWN_STACK).any():
-        native &= False
-    of_weights, ambiguous = _weight_gradients(memory, passing, native)
+    by_autograd = passing & native(allocations, len(memory.history))
+    of_weights, ambiguous = _weight_gradients(memory, passing, by_autograd)
     buffer = category[Category.COMMUNICATION] & matching(memory, _is_global_buffer)
+    workspace = category[Category.OTHER] & matching(memory, BLAS_WORKSPACE.__eq__)
     other = category[Category.COMMUNICATION] | category[Category.OTHER]
     return Scaling(
-        grows=category[Category.ACTIVATIONS] | ((passing | native) & ~of_weights) | buffer,
-        unsure=(other & ~buffer) | ambiguous,
+        grows=category[Category.ACTIVATIONS] | (passing & ~of_weights) | buffer,
+        unsure=(other & ~buffer & ~workspace) | ambiguous,
     )
 
 
@@ -88,13 +86,13 @@ def _is_global_buffer(frame: str) -> bool:
     return frame == GLOBAL_BUFFER or all(part in frame for part in _GLOBAL_BUFFER_CODE)
 
 
-def _weight_gradients(memory: DeviceMemory, passing: Ints, native: Ints) -> tuple[Ints, Ints]:
+def _weight_gradients(memory: DeviceMemory, passing: Ints, by_autograd: Ints) -> tuple[Ints, Ints]:
     """Allocations that are gradients of weights, and those that may be.
 
     Args:
         memory: of one device.
         passing: what the passes hold for a moment.
-        native: the same of autograd's own thread.
+        by_autograd: the same of autograd's own thread.
     """
     allocations, stacks = memory.allocations, memory.snapshot.stacks.stacks
     weights = np.array(sorted(memory.weight_bytes), dtype=np.int64)
@@ -105,7 +103,7 @@ def _weight_gradients(memory: DeviceMemory, passing: Ints, native: Ints) -> tupl
     ambiguous = np.isin(allocations.requested, allocations.requested[passes & ~backward])
     lines = _lines_of_weights(allocations, stacks, passing & backward, memory.weight_bytes)
     told = _by_stack(allocations, lambda number: stacks[number][:1] in lines)
-    candidates = as_large & ((passing & backward) | native)
+    candidates = as_large & ((passing & backward) | by_autograd)
     certain = candidates & (told | ~ambiguous)
     return certain, candidates & ~certain
 
