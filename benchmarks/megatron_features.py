@@ -7,7 +7,8 @@
 
 Every part is trained twice, without a flag of ours and with a window. One line for each, `pass` or
 `FAIL`: losses the same to the bit; a trace of each rank; the micro-batches of each step, forward
-and backward, by their names; GPU work in modules. RUNS/megatron_features.json has them all.
+and backward, by their names; GPU work in modules; GPU work whose family is not known (at most 2 %).
+RUNS/megatron_features.json has them all. Parts `te-...` need Transformer Engine.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ SMALL, TINY = Model(4, 512, 8, 512, 8_192), Model(4, 64, 4, 64, 256)
 SPANS = "--torch-profile-spans phases modules"
 SHARDED = "--no-gradient-accumulation-fusion --untie-embeddings-and-output-weights"
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+MOST_WITHOUT_FAMILY = 0.02
 EXPERTS = (
     "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 "
     "--moe-token-dispatcher-type alltoall --moe-router-load-balancing-type none "
@@ -56,7 +59,24 @@ class Part:
     environment: dict[str, str] = field(default_factory=dict)
     needs_gpu: bool = False
 
+    @property
+    def engine(self) -> bool:
+        """Whether it needs Transformer Engine."""
+        return "transformer_engine" in self.flags
 
+
+def with_engine(flags: str, gpus: int = 2) -> Part:
+    """One with Transformer Engine, whose attention gives the same digits twice if it is told to."""
+    return Part(
+        "--transformer-impl transformer_engine --normalization RMSNorm "
+        f"--no-gradient-accumulation-fusion {flags}",
+        gpus,
+        environment={"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"},
+        needs_gpu=True,
+    )
+
+
+TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PARTS = {
     "dp2": Part("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
     "graphs": Part("--cuda-graph-impl local --te-rng-tracker", 1, needs_gpu=True),
@@ -84,6 +104,15 @@ PARTS = {
         "--data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor",
         environment=QUEUES, needs_gpu=True,
     ),
+    "te-tp2": with_engine(TP2_SP),
+    "te-tp2-fp8": with_engine(f"{TP2_SP} --fp8-format hybrid"),
+    "te-tp2-overlap": with_engine(f"{TP2_SP} --tp-comm-overlap"),
+    "te-cp2-p2p": with_engine("--context-parallel-size 2 --cp-comm-type p2p"),
+    "te-cp2-a2a": with_engine("--context-parallel-size 2 --cp-comm-type a2a"),
+    "te-cp2-all-gather": with_engine("--context-parallel-size 2 --cp-comm-type all_gather"),
+    "te-moe-grouped": with_engine(f"{EXPERTS} --moe-grouped-gemm"),
+    "te-graphs": with_engine("--cuda-graph-impl transformer_engine --te-rng-tracker", 1),
+    "te-optimizer-graph": with_engine("--optimizer-cuda-graph", 1),
 }  # fmt: skip
 
 
@@ -97,8 +126,11 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     have = 0 if options.cpu else visible_gpus()
+    engine = find_spec("transformer_engine") is not None
     names = options.only or [
-        name for name, part in PARTS.items() if (part.gpus <= have if have else not part.needs_gpu)
+        name
+        for name, part in PARTS.items()
+        if (part.gpus <= have if have else not part.needs_gpu) and (engine or not part.engine)
     ]
     result: dict[str, Any] = {}
     lock = threading.Lock()
@@ -138,8 +170,8 @@ def _started(
     gpus = list(range(part.gpus)) if have else [None] * part.gpus
     if part.gpus == 1 and have:
         gpus = [number % have]
-    # In tensor and in pipeline parallel no rank has data of its own.
-    shared = any(one in part.flags for one in ("--tensor-model-", "--pipeline-model-"))
+    # In tensor, context and pipeline parallel no rank has data of its own.
+    shared = any(one in part.flags for one in ("--tensor-", "--context-", "--pipeline-"))
     batch = MICROBATCHES * (1 if shared else part.gpus)
     ours = (
         f"--torch-profile --torch-profile-ranks all --torch-profile-iterations {part.window} "
@@ -211,6 +243,11 @@ def _look_at(trace: Path, part: Part) -> tuple[list[str], list[str]]:
     else:
         inside = 1 - account.unattributed_ns / account.gpu_ns if account.gpu_ns else 0.0
         figures.append(f"{name}: {inside:.1%} of GPU work in modules")
+    gpu_ns = sum(one.time_ns for one in rank.families)
+    nameless = sum(one.time_ns for one in rank.families if one.family == "other")
+    if gpu_ns:
+        told = f"{name}: {nameless / gpu_ns:.1%} of GPU work without a family"
+        (faults if nameless > MOST_WITHOUT_FAMILY * gpu_ns else figures).append(told)
     if rank.unknown:
         figures.append(f"{name}: {rank.unknown}")
     figures.append(f"{len(rank.modules)} modules, {trace.stat().st_size / 1e6:.2f} MB")
