@@ -27,6 +27,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 _installed: set[FlushOnSignal] = set()
+_forking = threading.local()
 
 
 class FlushOnSignal:
@@ -53,6 +54,11 @@ class FlushOnSignal:
     def pending(self) -> bool:
         """Whether a signal waits to be served."""
         return self._pending is not None
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Signals that are taken over."""
+        return tuple(self._before)
 
     def install(self) -> None:
         """Take over the signals; only the main thread can, elsewhere it does nothing."""
@@ -113,7 +119,27 @@ class FlushOnSignal:
 
 @lru_cache(maxsize=1)
 def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_as_without_us)
+    os.register_at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_as_without_us)
+
+
+def _hold() -> None:
+    """Have signals that are ours wait for as long as a fork takes.
+
+    Until a child has run its first lines of Python, it has our handlers; Python forgets a signal
+    that comes by then (`_PySignal_AfterFork`), and the child that should die of it would live. A
+    pool that ends while the system has no core for its newest worker would wait for ever.
+    """
+    # Asked first: a handler that runs in the second call may raise, and then its answer is lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    _forking.__dict__.setdefault("masks", []).append(before)
+    ours = {number for installed in list(_installed) for number in installed.taken}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+
+
+def _let_through() -> None:
+    """Have what came meanwhile be served; a child has none of its parent's."""
+    if masks := _forking.__dict__.get("masks"):  # not where a fork was under way at the first call
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
 
 def _as_without_us() -> None:
@@ -125,6 +151,7 @@ def _as_without_us() -> None:
     for installed in list(_installed):
         with suppress(ValueError, OSError):
             installed.remove()
+    _let_through()
 
 
 def signals_that_ask(config: TorchProfileConfig) -> tuple[signal.Signals, ...]:

@@ -65,6 +65,21 @@ def test_a_forked_child_has_the_signals_as_they_were() -> None:
     assert (ended.stdout, ended.stderr) == ("parent keeps it: True\nchild died of 15\n", "")
 
 
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGTERM, lambda *_: os._exit(3))"])
+def test_a_forked_child_gets_a_signal_that_is_faster_than_its_first_line(before: str) -> None:
+    code = f"import os, signal\n{before}\n{FASTER}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("{3}\n" if before else "{-15}\n", "")
+
+
+def test_a_signal_that_comes_in_a_fork_is_served_once_and_nothing_stays_blocked() -> None:
+    ended = subprocess.run([sys.executable, "-c", MEANWHILE], capture_output=True, text=True)
+    assert (ended.stdout.splitlines(), ended.stderr) == (
+        ["comes", "parent flushes for 15", "child ended with 0", "blocked: set() set()"],
+        "",
+    )
+
+
 FORKS = """
 import os, signal
 from megatron.torch_profile.record.signals import FlushOnSignal
@@ -78,3 +93,49 @@ print("parent keeps it:", signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
 print("child died of", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) * -1)
 """
 """A worker that waits for a lock could not run a handler in Python, and its pool would hang."""
+
+FASTER = """
+import time
+from megatron.torch_profile.record.signals import FlushOnSignal
+
+FlushOnSignal(lambda number, dies: True).install()
+statuses = set()
+for _ in range(30):
+    if not (child := os.fork()):
+        time.sleep(1)
+        os._exit(0)
+    os.kill(child, signal.SIGTERM)
+    statuses.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(statuses)
+"""
+"""Most children are sent the signal before the system has given them a core."""
+
+MEANWHILE = """
+import os, signal, subprocess, sys
+
+def comes():
+    if signals.taken:
+        print("comes", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+os.register_at_fork(before=comes)  # before ours, so called after it
+from megatron.torch_profile.record.signals import FlushOnSignal
+
+parent = os.getpid()
+
+def flush(number, dies):
+    print("parent" if os.getpid() == parent else "child", "flushes for", number, flush=True)
+    return True
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+signals = FlushOnSignal(flush)
+signals.install()
+if not (child := os.fork()):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os._exit(len(blocked))
+print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+signals.remove()
+print("blocked:", signal.pthread_sigmask(signal.SIG_BLOCK, ()), end=" ", flush=True)
+show = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+subprocess.run([sys.executable, "-c", show], preexec_fn=lambda: None)
+"""
