@@ -62,7 +62,7 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
         return
     for cell in cells(options, scratch):
         if not options.only or cell.name in options.only:
-            trained = run(partial(train_cell, cell), scratch, cell.turns, tried=cell.tried)
+            trained = run(partial(train_cell, cell), scratch, cell.expected, tried=cell.tried)
             yield cell.name, trained
 
 

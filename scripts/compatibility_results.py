@@ -104,15 +104,17 @@ _HEAD = """# Compatibility
 What was run, when, and what came out. `scripts/compatibility.py` runs the cells and writes this
 page from `docs/compatibility.json`; what is in no table has no result. A training *works* if it
 ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
-iterations, and leaves a trace with the micro-batches and modules of the recorded iteration. It is
+iterations, and leaves on every rank a trace with modules and with the forward and the backward of
+each micro-batch of the recorded iteration, through each model chunk exactly once. It is
 *not judged* if it ends badly without `--torch-profile`, too, or if `--cpu` takes back what it is
 about. Trainings run on a CPU (`--cpu`) with
 two layers for four iterations unless the row says something else. A checkout trains on two ranks,
 `pretrain_gpt.py` in a pipeline of two stages; it compiles helpers of its own and needs pybind11,
 einops and, if it is old, `setuptools<80` beside it. Transformer Engine is not there: `--cpu` lets
 torch's norm stand in where models of local layers ask for its norm all the same, and
-`pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). A
-version of torch trains a loop of PyTorch
+`pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). For
+`--delay-wgrad-compute` Megatron's local layers keep their weight gradients until Megatron asks for
+them (`scripts/delayed_gradients.py`). A version of torch trains a loop of PyTorch
 alone (`scripts/attached_loop.py`) on two ranks. A fork whose flags have our names *works* if one
 sentence ends the launch before training. A launch script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash

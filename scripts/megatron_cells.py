@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compatibility_results import ROOT
+from microbatch_spans import TWO_RANKS, Expected
 
+ALONE = Expected(ranks=1)
 OLD = "--use-mcore-models"
 OWN = ("--transformer-impl", "local", "--vocab-size", "8191")
 """Mock data of older versions counts tokens up to 4,095."""
@@ -26,8 +28,7 @@ class Cell:
         script: the entry point.
         path: what stands on PYTHONPATH behind this repository.
         more: flags of this cell.
-        ranks: how many train.
-        turns: forwards of rank 0 in an iteration.
+        expected: what the traces should have, and how many ranks train.
         tried: flags without which the cell says nothing.
     """
 
@@ -35,8 +36,7 @@ class Cell:
     script: Path
     path: tuple[Path, ...]
     more: tuple[str, ...] = ()
-    ranks: int = 1
-    turns: int = 2
+    expected: Expected = ALONE
     tried: tuple[str, ...] = ()
 
     @property
@@ -53,19 +53,30 @@ class Feature:
         flags: which the row names.
         more: flags that those need, and sizes.
         ranks: how many train.
-        turns: forwards of rank 0 in an iteration.
+        microbatches: of an iteration.
+        chunks: of the model on a rank.
+        script: the entry point, below this repository.
     """
 
     flags: str
     more: str = ""
     ranks: int = 1
-    turns: int = 2
+    microbatches: int = 2
+    chunks: int = 1
+    script: str = "pretrain_gpt.py"
 
     @property
     def name(self) -> str:
         return f"feature `{self.flags}`, {self.ranks} rank{'s' * (self.ranks > 1)}"
 
+    @property
+    def expected(self) -> Expected:
+        turns = _COMBINED in self.flags
+        return Expected(self.ranks, self.microbatches, self.chunks, turns)
 
+
+_COMBINED = "--overlap-moe-expert-parallel-comm"
+_DELAYED = "scripts/delayed_gradients.py"
 _PP2 = "--pipeline-model-parallel-size 2"
 _EP2 = (
     "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --bf16 "
@@ -74,9 +85,15 @@ _EP2 = (
 FEATURES = (
     Feature("--mtp-num-layers 1", "--position-embedding-type rope"),
     Feature(f"--mtp-num-layers 1 {_PP2}", "--position-embedding-type rope", ranks=2),
-    Feature("--delay-wgrad-compute"),
-    Feature("--overlap-moe-expert-parallel-comm", _EP2, ranks=2),
-    Feature("--overlap-moe-expert-parallel-comm --delay-wgrad-compute", _EP2, ranks=2),
+    Feature(_COMBINED, _EP2, ranks=2),
+    Feature(f"{_COMBINED} --delay-wgrad-compute", _EP2, ranks=2, script=_DELAYED),
+    Feature(
+        f"{_COMBINED} --num-layers-per-virtual-pipeline-stage 1 {_PP2}",
+        f"{_EP2} --num-layers 4 --global-batch-size 8",
+        ranks=4,
+        microbatches=4,
+        chunks=2,
+    ),
     Feature("--context-parallel-size 2 --cp-comm-type p2p", ranks=2),
     Feature("--context-parallel-size 2 --cp-comm-type a2a", ranks=2),
     Feature("--context-parallel-size 2 --cp-comm-type allgather", ranks=2),
@@ -91,7 +108,7 @@ FEATURES = (
         ranks=2,
     ),
     Feature(
-        f"--num-layers-per-virtual-pipeline-stage 1 {_PP2}", "--num-layers 4", ranks=2, turns=4
+        f"--num-layers-per-virtual-pipeline-stage 1 {_PP2}", "--num-layers 4", ranks=2, chunks=2
     ),
     Feature("--fine-grained-activation-offloading --offload-modules core_attn"),
 )
@@ -126,9 +143,8 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
         yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
     for one in FEATURES if wheels else ():
         more = (*OWN, *one.flags.split(), *one.more.split())
-        script = ROOT / "pretrain_gpt.py"
         tried = tuple(word for word in one.flags.split() if word.startswith("--"))
-        yield Cell(one.name, script, (wheels[-1],), more, one.ranks, one.turns, tried)
+        yield Cell(one.name, ROOT / one.script, (wheels[-1],), more, one.expected, tried)
     if options.checkouts is None:
         return
     for branch in _branches(options.checkouts):
@@ -140,7 +156,7 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
             folder = checked_out(options.checkouts, branch, scratch)
             script, *named = entry.split()
             path = (folder, ROOT / "scripts")  # local_hybrid
-            yield Cell(name, folder / script, path, (*OWN, *flags.split(), *named), 2)
+            yield Cell(name, folder / script, path, (*OWN, *flags.split(), *named), TWO_RANKS)
 
 
 FORK = "okoge-kaz/Megatron-LM"
@@ -153,7 +169,7 @@ def forks(repository: Path, scratch: Path) -> Iterator[Cell]:
     for branch in FORK_BRANCHES:
         folder = checked_out(repository, branch, scratch / FORK)
         name = f"fork {FORK}, {branch}"
-        yield Cell(name, folder / "pretrain_gpt.py", (folder,), (*OWN, OLD), 2)
+        yield Cell(name, folder / "pretrain_gpt.py", (folder,), (*OWN, OLD), TWO_RANKS)
 
 
 def _branches(repository: Path) -> list[str]:

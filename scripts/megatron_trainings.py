@@ -3,24 +3,28 @@
 
 A cell trains the entry point of a Megatron twice for four iterations, without a flag of ours and
 with a window. It holds if both end well with the same loss and gradient norm in every digit that is
-printed, and if the trace has the micro-batches and modules of iteration 3. Where the training ends
-badly without a flag of ours, the cell is not judged.
+printed, and if the trace of every rank has each micro-batch of iteration 3 exactly once, through
+all of its chunks, and modules. Where the training ends badly without a flag of ours, the cell is
+not judged.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import launch_scripts
 from compatibility_results import ROOT, Result, last_error, today
 from megatron_cells import Cell, checked_out
+from microbatch_spans import TWO_RANKS, Expected, passes
 
 MODEL = (
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
@@ -28,14 +32,17 @@ MODEL = (
     "--lr 1e-3 --log-interval 1 --eval-interval 1000 --eval-iters 0 --mock-data "
     "--tokenizer-type NullTokenizer --vocab-size 255"
 )
-PROFILED = "--torch-profile --torch-profile-spans phases modules --torch-profile-dir"
+PROFILED = (
+    "--torch-profile --torch-profile-ranks all --torch-profile-spans phases modules "
+    "--torch-profile-dir"
+)
 SECONDS = 600
 
 
 def run(
     train: Callable[[Path, list[str]], tuple[int, str]],
     scratch: Path,
-    turns: int = 2,
+    expected: Expected = TWO_RANKS,
     versions: dict[str, str] | None = None,
     tried: tuple[str, ...] = (),
 ) -> Result:
@@ -44,7 +51,7 @@ def run(
     Args:
         train: trains in a folder with flags of ours; gives its status and what it said.
         scratch: where the folder lies.
-        turns: forwards of rank 0 in an iteration; so many are its backwards.
+        expected: what the traces should have.
         versions: of what trains; None for those of this process.
         tried: flags without which the cell says nothing.
     """
@@ -69,30 +76,39 @@ def run(
     if not _losses(plain[1]) or _losses(plain[1]) != _losses(profiled[1]):
         result.found = "the losses are not the same"
         return result
-    traces = sorted(folder.rglob("rank-0.pt.trace.json.gz"))
-    if len(traces) != 1:
-        result.found = f"{len(traces)} traces instead of one"
-        return result
-    text = gzip.decompress(traces[0].read_bytes()).decode(errors="replace")
-    counts = {
-        **{one: _microbatches(text, one) for one in ("forward", "backward")},
-        "modules": len(set(re.findall(r'"(\w+(?:\.\w+)+: [A-Z]\w+)"', text))),
-    }
-    result.works = counts["forward"] == counts["backward"] == turns and counts["modules"] > 5
-    result.found = (
-        f"same losses; {counts['forward']} forward and {counts['backward']} backward "
-        f"micro-batches of {turns}; {counts['modules']} modules"
-    )
+    result.works, result.found = _judged(folder, expected)
     if held := re.search(r"stop-holds-training\] rank 0: (.*)", profiled[1]):
         result.found = f"{result.found}; it says: {held[1]}"
     return result
 
 
-def _microbatches(text: str, direction: str) -> int:
-    """How many spans of micro-batches a trace has; parts of one that take turns are one."""
-    named = re.findall(rf'"({direction} micro-batch \d[^"]*)"', text)
-    whole = [one for one in named if not one.endswith(", part")]
-    return len(whole) + len(set(named) - set(whole))
+def _judged(folder: Path, expected: Expected) -> tuple[bool, str]:
+    """Whether the traces have what they should, and what they have, in words."""
+    files = [
+        sorted(folder.rglob(f"rank-{rank}.pt.trace.json.gz")) for rank in range(expected.ranks)
+    ]
+    if any(len(each) != 1 for each in files):
+        return False, f"{sum(map(len, files))} traces instead of {expected.ranks}"
+    traces = [json.loads(gzip.decompress(each[0].read_bytes()))["traceEvents"] for each in files]
+    modules = min(len({one["name"] for one in trace if _is_module(one)}) for trace in traces)
+    found = [passes(trace, expected) for trace in traces]
+    faults = [f"rank {rank}: {fault}" for rank, each in enumerate(found) for fault in each.faults]
+    whole = expected.microbatches * expected.chunks
+    said = (
+        f"same losses; {found[0].found['forward']} forward and {found[0].found['backward']} "
+        f"backward micro-batches of {whole}; {modules} modules"
+    )
+    works = not faults and modules > 5
+    more = [f"and {len(faults) - _FAULTS} more"] if len(faults) > _FAULTS else []
+    return works, "; ".join([said, *faults[:_FAULTS], *more])
+
+
+def _is_module(event: Mapping[str, Any]) -> bool:
+    return bool(re.fullmatch(r"\w+(?:\.\w+)+: [A-Z]\w+", str(event.get("name"))))
+
+
+_FAULTS = 3
+"""So many are told."""
 
 
 def taken_back(flag: str, output: str) -> bool:
@@ -116,9 +132,10 @@ def launched(launch: launch_scripts.Launch, clones: dict[str, Path], scratch: Pa
 
 
 def train_cell(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
-    launcher = [*_LAUNCHER, str(cell.ranks)]
+    ranks = cell.expected.ranks
+    launcher = [*_LAUNCHER, str(ranks)] if ranks > 1 else []
     command = [
-        sys.executable, *(launcher if cell.ranks > 1 else []), *launch_scripts.WORD.split(),
+        sys.executable, *launcher, *launch_scripts.WORD.split(),
         "--cpu", str(cell.script), *MODEL.split(), *cell.more, *ours,
     ]  # fmt: skip
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": cell.connections}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import sys
@@ -84,7 +83,7 @@ def test_checkouts_train_in_a_pipeline_and_with_entry_points_of_their_own(
     }
     first = found["checkout core_r0.8.0, pretrain_gpt.py"]
     assert first.script == tmp_path / "core_r0.8.0" / "pretrain_gpt.py"
-    assert (first.ranks, first.turns) == (2, 2)
+    assert first.expected == (2, 2, 1, False)
     assert first.more[-3:] == ("--pipeline-model-parallel-size", "2", "--use-mcore-models")
     assert "--use-mcore-models" not in found["checkout main, pretrain_gpt.py"].more
     assert "checkout main, pretrain_hybrid.py" in found
@@ -228,21 +227,6 @@ def test_a_flag_that_a_cpu_training_goes_without_is_not_judged(
     )
     assert result.found.startswith(found)
     assert result.judged is ("status" in found)
-
-
-def test_parts_of_a_micro_batch_that_take_turns_are_one(tmp_path: Path) -> None:
-    names = ["forward micro-batch 0", *2 * ["forward micro-batch 1, part"]]
-    names += [*3 * ["backward micro-batch 0, part"], *2 * ["backward micro-batch 1"]]
-    names += [f"decoder.layers.{number}: Layer" for number in range(6)]
-    trace = "".join(f'{{"name": "{name}"}}' for name in names)
-
-    def train(folder: Path, ours: list[str]) -> tuple[int, str]:
-        (folder / "rank-0.pt.trace.json.gz").write_bytes(gzip.compress(trace.encode()))
-        return 0, "iteration 1/1 | loss: 1 | grad norm: 2"
-
-    found = megatron_trainings.run(train, tmp_path)
-    assert found.found == "same losses; 2 forward and 3 backward micro-batches of 2; 6 modules"
-    assert not found.works
 
 
 def test_a_training_that_fails_with_our_flags_alone_fails(tmp_path: Path) -> None:

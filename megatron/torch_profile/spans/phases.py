@@ -6,7 +6,8 @@
     optimizer-inner-step, all-grads-sync, ...     Megatron's timers by name
 
 With `--overlap-moe-expert-parallel-comm` a forward and a backward take turns, node by node; every
-turn leaves a span with the name of its micro-batch, `forward micro-batch 3 (steady), part`.
+turn leaves a span with the name of its micro-batch, `forward micro-batch 3 (steady), part`. What
+`--delay-wgrad-compute` delays is a turn of its own.
 
 Megatron's timers below its log level are one nameless dummy, and those at it synchronise the GPU.
 Here every timer leaves a span, whatever the level, and none synchronises on our account. The names
@@ -31,8 +32,9 @@ _TRAINING = "megatron.training.training"
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 _COMBINED = "megatron.core.pipeline_parallel.combined_1f1b"
 _NODES = "megatron.core.pipeline_parallel.utils"
-# Runs from one log line to the next, across windows.
-_NO_PHASES = ("interval-time",)
+_MODELS = "megatron.core.models"
+_DELAYED = "TransformerLayerNode.backward_dw"
+_NO_PHASES = ("interval-time",)  # from one log line to the next, across windows
 
 
 class Phases:
@@ -40,13 +42,11 @@ class Phases:
 
     def __init__(self) -> None:
         self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of phases")
-        self.open: list[str] = []
-        """Names of what is open, the outermost first."""
+        self.open: list[str] = []  # names of what is open, the outermost first
         self.schedule: Schedule | None = None
         """Of the forward that ran last; None without a pipeline."""
-        self.forward_piece: str | None = None
+        self.forward_piece: str | None = None  # of micro-batches whose pieces take turns now
         self.backward_piece: str | None = None
-        """Micro-batches whose pieces take turns now."""
         self._timers: dict[str, list[Any]] = {}
         self._microbatches: dict[int, tuple[int, int | None]] = {}
         self._forwards: dict[int | None, int] = {}
@@ -234,6 +234,12 @@ def _piece(attribute: str) -> Callable[[Any, Any, Any, Any], Any]:
     return wrapper
 
 
+def _weight_gradients(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if getattr(instance, "delay_wgrad_compute", False):
+        return _BACKWARD_PIECE(wrapped, instance, args, kwargs)
+    return wrapped(*args, **kwargs)  # called on every node
+
+
 class _NamedTimer:
     """A Megatron timer, or its dummy, that also knows its name."""
 
@@ -271,6 +277,7 @@ def _span(name: str) -> Callable[[Any, Any, Any, Any], Any]:
 
 
 _current: Phases | None = None
+_BACKWARD_PIECE = _piece("backward_piece")
 _NO_SPAN: tuple[Any, Any] = (nullcontext(), lambda output: None)
 _NO_PIECES: tuple[Any, Any, Any] = (None, None, lambda output: None)
 
@@ -283,7 +290,9 @@ _PATCHES = PatchSet(
         # --overlap-moe-expert-parallel-comm calls neither of the two.
         Patch(_COMBINED, "combined_forward_backward_step", _combined_step, OLDEST_CORE),
         Patch(_NODES, "ScheduleNode.forward", _piece("forward_piece"), OLDEST_CORE),
-        Patch(_NODES, "ScheduleNode.backward", _piece("backward_piece"), OLDEST_CORE),
+        Patch(_NODES, "ScheduleNode.backward", _BACKWARD_PIECE, OLDEST_CORE),
+        Patch(f"{_MODELS}.gpt.fine_grained_callables", _DELAYED, _weight_gradients, (0, 14)),
+        Patch(f"{_MODELS}.common.utils", _DELAYED, _weight_gradients, (0, 19)),
         Patch(_TRAINING, "training_log", _span("logging"), OLDEST_CORE),
         Patch(_TRAINING, "evaluate_and_print_results", _span("evaluation"), OLDEST_CORE),
         Patch(_TRAINING, "save_checkpoint_and_time", _span("checkpoint"), OLDEST_CORE),

@@ -86,6 +86,31 @@ def test_every_turn_of_a_micro_batch_has_its_name(tmp_path: Path, combined: Any)
     assert combined.combined_forward_backward_step is own
 
 
+DELAYED = """
+class TransformerLayerNode:
+    delay_wgrad_compute = True
+    def backward_dw(self):
+        return "weight gradients"
+"""
+
+
+@pytest.mark.parametrize("module", ["common.utils", "gpt.fine_grained_callables"])
+@pytest.mark.parametrize(("delays", "spans"), [(True, 1), (False, 0)])
+def test_delayed_weight_gradients_are_a_turn_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, delays: bool, spans: int
+) -> None:
+    name = f"megatron.core.models.{module}"
+    nodes = ModuleType(name)
+    exec(DELAYED, vars(nodes))
+    monkeypatch.setitem(sys.modules, name, nodes)
+    node = nodes.TransformerLayerNode()
+    node.delay_wgrad_compute = delays
+    with recorded(tmp_path / "trace.json") as found, phase_spans.phase_spans() as phases:
+        phases.backward_piece = "backward micro-batch 1 (steady)"
+        assert node.backward_dw() == "weight gradients"
+    assert [name for name, _ in found] == spans * ["backward micro-batch 1 (steady), part"]
+
+
 def test_nodes_outside_of_a_step_have_no_span(tmp_path: Path, combined: Any) -> None:
     with recorded(tmp_path / "trace.json") as found, phase_spans.phase_spans():
         assert sys.modules[phase_spans._NODES].ScheduleNode().forward() == "forward"
