@@ -65,17 +65,23 @@ class Part:
         return "transformer_engine" in self.flags
 
 
-def with_engine(flags: str, gpus: int = 2) -> Part:
-    """One with Transformer Engine, whose attention gives the same digits twice if it is told to."""
+SAME_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
+"""Transformer Engine's attention then gives the same digits twice, and does not do some things."""
+
+
+def with_engine(flags: str, gpus: int = 2, **environment: str) -> Part:
+    """One with Transformer Engine."""
     return Part(
         "--transformer-impl transformer_engine --normalization RMSNorm "
         f"--no-gradient-accumulation-fusion {flags}",
         gpus,
-        environment={"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"},
+        environment={**SAME_TWICE, **environment},
         needs_gpu=True,
     )
 
 
+ANY_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"}
+CP2 = "--context-parallel-size 2 --cp-comm-type"
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PARTS = {
     "dp2": Part("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
@@ -106,11 +112,11 @@ PARTS = {
     ),
     "te-tp2": with_engine(TP2_SP),
     "te-tp2-fp8": with_engine(f"{TP2_SP} --fp8-format hybrid"),
-    "te-tp2-overlap": with_engine(f"{TP2_SP} --tp-comm-overlap"),
-    "te-cp2-p2p": with_engine("--context-parallel-size 2 --cp-comm-type p2p"),
-    "te-cp2-a2a": with_engine("--context-parallel-size 2 --cp-comm-type a2a"),
-    "te-cp2-all-gather": with_engine("--context-parallel-size 2 --cp-comm-type all_gather"),
-    "te-moe-grouped": with_engine(f"{EXPERTS} --moe-grouped-gemm"),
+    "te-tp2-overlap": with_engine(f"{TP2_SP} --tp-comm-overlap", UB_SKIPMC="1"),
+    "te-cp2-p2p": with_engine(f"{CP2} p2p", **ANY_TWICE),
+    "te-cp2-a2a": with_engine(f"{CP2} a2a", **ANY_TWICE),
+    "te-cp2-all-gather": with_engine(f"{CP2} all_gather", **ANY_TWICE),
+    "te-moe-grouped": with_engine(f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear"),
     "te-graphs": with_engine("--cuda-graph-impl transformer_engine --te-rng-tracker", 1),
     "te-optimizer-graph": with_engine("--optimizer-cuda-graph", 1),
 }  # fmt: skip
