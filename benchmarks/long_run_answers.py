@@ -14,7 +14,7 @@ from typing import Any
 
 from long_run_launch import Launch
 from long_run_plan import DATA, FORWARD, LEAK, RANKS, Fault, Plan
-from long_run_processes import LEAST_SAMPLES, Sample, read_samples, slope
+from long_run_processes import LEAST_SAMPLES, read_samples, slope
 
 _SETTLING = 0.1
 """Of the samples of a launch, those at its beginning, which are left out of a slope."""
@@ -163,7 +163,7 @@ def memory(folder: Path, plan: Plan | None) -> list[dict[str, Any]]:
         mine = [one for one in mine if one.iteration < mine[-1].iteration]  # then processes end
         row: dict[str, Any] = {"launch": folder.name, "rank": rank, "samples": len(mine)}
         if len(mine) >= LEAST_SAMPLES:
-            leaked = [_leaked(one, plan) for one in mine]
+            leaked = [_leaked(rank, one.iteration, plan) for one in mine]
             points = [
                 (one.iteration, one.resident - took) for one, took in zip(mine, leaked, strict=True)
             ]
@@ -171,6 +171,7 @@ def memory(folder: Path, plan: Plan | None) -> list[dict[str, Any]]:
             row |= {
                 "iterations": [mine[0].iteration, mine[-1].iteration],
                 "slope": found.as_json() if found is not None else None,
+                "heap": _heap(folder, rank, plan),
                 "leaked_mb": round(leaked[-1] / 1e6),
                 "threads": [mine[0].threads, max(o.threads for o in mine), mine[-1].threads],
                 "files": [mine[0].files, max(o.files for o in mine), mine[-1].files],
@@ -180,13 +181,24 @@ def memory(folder: Path, plan: Plan | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _leaked(at: Sample, plan: Plan | None) -> float:
-    """Bytes that this launch has kept on purpose by now."""
+def _leaked(rank: int, iteration: int, plan: Plan | None) -> float:
+    """Bytes that this launch has kept on purpose by the end of an iteration."""
     for fault in plan.faults if plan is not None else ():
-        if fault.kind == LEAK and fault.rank == at.rank:
-            ended = min(at.iteration, fault.last) - fault.first + 1
+        if fault.kind == LEAK and fault.rank == rank:
+            ended = min(iteration, fault.last) - fault.first + 1
             return max(0.0, ended * fault.amount * 1e6)
     return 0.0
+
+
+def _heap(folder: Path, rank: int, plan: Plan | None) -> dict[str, float] | None:
+    """How what is allocated changes, as resident memory does; what is kept free is not in it."""
+    file = folder / f"rank-{rank}.heap"
+    lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+    looks = [(int(at), int(used)) for at, used, _ in lines]
+    found = slope(
+        [(at, used - _leaked(rank, at, plan)) for at, used in looks[int(_SETTLING * len(looks)) :]]
+    )
+    return found.as_json() if found is not None else None
 
 
 def files_left(

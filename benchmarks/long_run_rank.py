@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process of the long run: `pretrain_gpt.py`, with faults by plan (long_run.py starts it).
 
-Every iteration is a line of its own file: number, loss and gradient norm to the bit.
+Every iteration is a line of its own file: number, loss and gradient norm to the bit. Every fifth
+is one of another file: number, and bytes of the heap.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
 import sys
@@ -18,6 +20,29 @@ from long_run_plan import DATA, FORWARD, GLOBAL_BATCH, LEAK, SLEEPING_LAYER, Fau
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER, PLAN = "LONG_RUN_FOLDER", "LONG_RUN_PLAN"
+_HEAP_EVERY = 5
+"""Iterations from one look at the heap to the next one."""
+
+
+class _Mallinfo(ctypes.Structure):
+    """Of mallinfo(3)."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks")),
+        ("keepcost", ctypes.c_size_t),
+    ]
+
+
+def _heap() -> tuple[int, int]:
+    """Bytes that are allocated in this process, and bytes that glibc keeps and nobody uses.
+
+    Pages of the second that were given back to the system are among them.
+    """
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo
+    found = mallinfo2()
+    return found.uordblks + found.hblkhd, found.fordblks
 
 
 class Training:
@@ -33,6 +58,7 @@ class Training:
         faults = plan.faults if plan is not None else ()
         self._faults = {one.kind: one for one in faults if one.rank == rank}
         self._file = (folder / f"rank-{rank}.iterations").open("a", buffering=1)
+        self._heap = (folder / f"rank-{rank}.heap").open("a", buffering=1)
         self._iteration = 0
         self._leaked: list[bytes] = []
 
@@ -65,6 +91,9 @@ class Training:
             losses, norm = result[0], result[5]
             digits = ",".join(float(one).hex() for one in losses.values())
             self._file.write(f"{self._iteration} {digits} {float(norm).hex()}\n")
+            if self._iteration % _HEAP_EVERY == 0:
+                used, free = _heap()
+                self._heap.write(f"{self._iteration} {used} {free}\n")
             return result
 
         return told

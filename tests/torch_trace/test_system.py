@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from megatron.torch_trace.analysis.run import rank_pool
 from megatron.torch_trace.commands import options
-from megatron.torch_trace.system import cores
+from megatron.torch_trace.system import cores, freed_memory
 from megatron.torch_trace.system.cores import available_cores
 from megatron.torch_trace.system.memory import HostMemory, host_memory
 
@@ -96,3 +99,50 @@ def test_the_help_of_j_says_what_is_taken() -> None:
     assert f"at most {cores.MOST_FOR_ONE_FILE}" in options.JOBS
     assert f"at most {cores.MOST_FOR_ONE_FILE} for one trace" in options.JOBS_OF_RANKS
     assert f"{cores.MOST_FOR_RANKS} for several" in options.JOBS_OF_RANKS
+
+
+PIECES, PIECE = 20_000, 4_000
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc"
+)
+def test_memory_that_a_thread_has_freed_goes_back_to_the_system() -> None:
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    lives_on: list[int] = []
+
+    def work() -> None:
+        pieces = [library.malloc(PIECE) for _ in range(PIECES)]
+        for piece in pieces:
+            ctypes.memset(piece, 1, PIECE)
+        lives_on.append(library.malloc(PIECE))
+        for piece in pieces:
+            library.free(piece)
+
+    before = resident()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    kept = resident() - before
+    freed_memory.give_back()
+    left = resident() - before
+    library.free(lives_on[0])
+    assert kept > 0.9 * PIECES * PIECE
+    assert left < 0.1 * PIECES * PIECE
+
+
+def test_a_c_library_that_cannot_give_memory_back_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed_memory._malloc_trim.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    try:
+        freed_memory.give_back()
+        assert freed_memory._malloc_trim() is None
+    finally:
+        freed_memory._malloc_trim.cache_clear()

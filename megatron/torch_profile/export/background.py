@@ -31,6 +31,7 @@ from megatron.torch_profile.export.limits import MB
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.export.writers import Program, Writer, fork, save_and_compress
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
+from megatron.torch_trace.system.freed_memory import give_back_beside
 from megatron.torch_trace.system.memory import host_memory
 
 _PROGRESS_SECONDS = 10.0
@@ -131,6 +132,7 @@ class Exporter:
             process = _save_here(profiler, export)
             let_go(profiler)
             profiler = None
+            give_back_beside()
             if process is None:
                 return
         held = time.monotonic() - began
@@ -164,8 +166,10 @@ class Exporter:
     def free_saved(self) -> None:
         """Free what Kineto holds of traces that are on disk: five times their size, and about a
         second for each GB, so not in the middle of an iteration that counts."""
-        while self._saved:
-            let_go(self._saved.pop())
+        if self._saved:
+            while self._saved:
+                let_go(self._saved.pop())
+            give_back_beside()
 
     def make_room(self, called_off: Callable[[], bool]) -> None:
         """Before a window: traces that are still being written are held in memory, so give them a
@@ -266,7 +270,8 @@ class Exporter:
             messages.lost(export, "trace", error)
         elif died:
             self._save_instead(flight, died)
-        self._saved.append(flight.profiler)
+        if flight.profiler is not None:
+            self._saved.append(flight.profiler)
         if self._short_of_memory():
             self.free_saved()
 

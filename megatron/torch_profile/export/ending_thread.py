@@ -19,6 +19,7 @@ from megatron.torch_profile.export.own_process import leave_without_destructors
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.export.writers import Program, compressing
 from megatron.torch_trace.format.file_names import UnfinishedName
+from megatron.torch_trace.system.freed_memory import give_back
 
 _NICE = 10
 _NOTHING = "something else in this process has ended torch's profiler"
@@ -127,6 +128,8 @@ class EndingThread:
                 self._at_low_priority(lambda: recording.save(path))
         finally:
             self._at_low_priority(recording.free)
+            # With training's priority: who allocates meanwhile waits for it.
+            give_back()
         trace_export.take_begun(export)
         self._program = compressing(export, drop_late=True)
         return {}

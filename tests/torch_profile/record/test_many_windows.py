@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from recordings import end, make, train
 from recordings import signals as signals
+from recordings import training_stops as training_stops
 from written_files import files_below
 
 from megatron.torch_profile.export.own_process import resident_bytes
@@ -17,6 +19,8 @@ from megatron.torch_profile.record.recorder import Recorder
 WINDOWS = 50
 _FEW = 13
 """Iterations, after five windows."""
+_OPERATORS = 20_000
+"""In one window."""
 _SLACK = 64 << 20
 """Bytes that the C library may keep of what was given back."""
 
@@ -42,3 +46,28 @@ def test_fifty_windows_in_one_process_leave_nothing_behind(tmp_path: Path) -> No
     assert len(files_below(tmp_path)) == WINDOWS
     assert all_of_them[:2] == few[:2]
     assert all_of_them[2] - few[2] < _SLACK
+
+
+@pytest.mark.parametrize("stops", ["thread", "training_stops"])
+def test_what_a_window_has_recorded_is_given_back_to_the_system(
+    tmp_path: Path, stops: str, request: pytest.FixtureRequest
+) -> None:
+    if stops != "thread":
+        request.getfixturevalue(stops)
+    recorder = make(tmp_path, iterations=["3", "7"])
+    train(recorder, range(1, 6))  # what the first window loads stays
+    before = held(recorder)[2]
+    train(recorder, range(6, 8))
+    for _ in range(_OPERATORS):
+        torch.ones(1)
+    recorded = held(recorder)[2] - before
+    train(recorder, range(8, 9))
+    recorder.exporter.wait()
+    recorder.begin_pause()
+    for thread in threading.enumerate():
+        if thread.name == "torch-profile-memory":
+            thread.join()
+    left = held(recorder)[2] - before
+    end(recorder)
+    assert recorded > _OPERATORS * 100
+    assert left < _OPERATORS * 1_000
