@@ -8,6 +8,7 @@ import shutil
 import click
 
 from megatron.torch_trace.commands import options
+from megatron.torch_trace.commands.terminal import say
 from megatron.torch_trace.commands.terminal.analysis_progress import (
     Progress,
     analysed_with_memory,
@@ -21,6 +22,13 @@ from megatron.torch_trace.wording import visible
 @click.command("analyze", epilog=options.exit_status())
 @options.paths
 @options.as_json
+@click.option(
+    "--no-tables",
+    "without_tables",
+    is_flag=True,
+    help="With --json: without the tables of each rank, of kernels, operators, shapes, modules, "
+    "micro-batches and paths. Of thousands of ranks these are nine tenths of the JSON.",
+)
 @options.ranks()
 @options.step()
 @options.top(
@@ -55,6 +63,7 @@ from megatron.torch_trace.wording import visible
 def command(
     paths: tuple[str, ...],
     as_json: bool,
+    without_tables: bool,
     ranks: tuple[int, ...],
     step: int | None,
     top: int,
@@ -75,9 +84,12 @@ def command(
     PATH is a trace, or the folder of a window with the traces of its ranks. A rank that cannot be
     read is reported, and the other ranks are analysed.
     """
+    from megatron.torch_trace.analysis.results.shown_ranks import MOST
     from megatron.torch_trace.report.json_document import pieces
     from megatron.torch_trace.report.text import render
 
+    if without_tables and not as_json:
+        raise UsageError("--no-tables: needs --json.")
     if shard and not partials:
         raise UsageError(f"--shard {shard}: needs --partials.")
     if partials and step is not None:
@@ -111,7 +123,12 @@ def command(
         gains=gains,
     )
     if as_json:
-        for piece in pieces(analysis):
+        if len(analysis.ranks) > MOST and not without_tables:
+            say(
+                f"torch-trace: the JSON has the tables of {len(analysis.ranks):,} ranks; "
+                "--no-tables leaves them out."
+            )
+        for piece in pieces(analysis, tables=not without_tables):
             click.echo(piece, nl=False)
         click.echo()
     else:

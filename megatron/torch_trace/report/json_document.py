@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,16 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 
 SCHEMA = 1
+TABLES = (
+    "kernels",
+    "operators",
+    "shapes",
+    "modules",
+    "module_classes",
+    "microbatches",
+    "passes",
+)
+"""Of a rank, beside `loop_paths` of its `host`: they grow with the model and its micro-batches."""
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
@@ -25,12 +36,23 @@ def document(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def pieces(analysis: Analysis) -> Iterator[str]:
-    """The document as text, rank by rank: a thousand of them at once would fill the memory."""
+def pieces(analysis: Analysis, *, tables: bool = True) -> Iterator[str]:
+    """The document as text, rank by rank: a thousand of them at once would fill the memory.
+
+    Args:
+        analysis: of any number of ranks.
+        tables: False leaves out what grows with the model (`TABLES`) or with the ranks of a group
+            (`peers`); without these, thousands of ranks are not too much for who reads them.
+    """
     yield f'{{"schema":{SCHEMA},"ranks":['
     for number, rank in enumerate(analysis.ranks):
-        yield ("," if number else "") + msgspec.json.encode(_rank(rank)).decode()
-    yield f"],{msgspec.json.encode(_of_all(analysis)).decode()[1:]}"
+        one = _rank(rank) if tables else _rank_without_tables(rank)
+        yield ("," if number else "") + msgspec.json.encode(one).decode()
+    of_all = _of_all(analysis)
+    if not tables:
+        for straggler in of_all["stragglers"]:
+            del straggler["peers"]
+    yield f"],{msgspec.json.encode(of_all).decode()[1:]}"
 
 
 def asdict(row: Any) -> dict[str, Any]:
@@ -133,6 +155,15 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         "repairs": dict(rank.repairs),
         "odd_times": rank.odd_times,
     }
+
+
+def _rank_without_tables(rank: RankResult) -> dict[str, Any]:
+    none: dict[str, Any] = dict.fromkeys(TABLES, ())
+    found = _rank(replace(rank, host=replace(rank.host, loop_paths=()), **none))
+    for name in TABLES:
+        del found[name]
+    del found["host"]["loop_paths"]
+    return found
 
 
 def _kernel(row: KernelRow) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import defaultdict
 from dataclasses import replace
@@ -17,7 +18,8 @@ from megatron.torch_trace.analysis.communication.stragglers import find_straggle
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, SkippedFile
 from megatron.torch_trace.analysis.results.summary import summarise
 from megatron.torch_trace.analysis.run.analyse import analyze
-from megatron.torch_trace.report.json_document import document, pieces
+from megatron.torch_trace.analysis.run.recorded import without_collecting
+from megatron.torch_trace.report.json_document import TABLES, document, pieces
 from megatron.torch_trace.report.text import render
 
 RANKS = 600
@@ -173,3 +175,37 @@ def test_what_is_said_of_every_rank_or_file_is_cut_and_counted(large: Analysis) 
 def test_the_document_in_pieces_is_the_document(large: Analysis) -> None:
     few = replace(large, ranks=large.ranks[:3])
     assert json.loads("".join(pieces(few))) == json.loads(json.dumps(document(few)))
+
+
+def test_a_document_without_tables_has_all_else(large: Analysis) -> None:
+    few = replace(large, ranks=large.ranks[:3])
+    expected = document(few)
+    for rank in expected["ranks"]:
+        assert rank["host"].pop("loop_paths")
+        tables = [rank.pop(name) for name in TABLES]
+        assert any(tables)
+    peers = [straggler.pop("peers") for straggler in expected["stragglers"]]
+    assert any(peers)
+    assert json.loads("".join(pieces(few, tables=False))) == json.loads(json.dumps(expected))
+
+
+def test_rows_that_were_made_without_collecting_are_not_looked_at_afterwards() -> None:
+    gc.unfreeze()
+    try:
+        with without_collecting():
+            assert not gc.isenabled()
+            row = [object()]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() == 0
+        assert any(one is row for one in gc.get_objects(generation=2))
+    finally:
+        # As tests/conftest.py left it.
+        gc.freeze()
+
+
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with without_collecting():
+        pass
+    assert gc.get_freeze_count() == frozen > 0

@@ -146,6 +146,7 @@ def test_a_trace_that_cannot_be_analysed_stops_no_share(tmp_path: Path) -> None:
     ("arguments", "why"),
     [
         (("--shard", "1/2"), "--shard 1/2: needs --partials"),
+        (("--no-tables",), "--no-tables: needs --json"),
         (("--shard", "1/2", "--no-partials"), "--shard 1/2: needs --partials"),
         (("--partials", "--step", "5"), "--step 5: --partials keeps whole windows"),
         (("--partials", "--shard", "1/2", "--json"), "--json: share 1/2 prints no analysis"),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +113,18 @@ class RankArrivals:
 
     def where(self, these: npt.NDArray[np.bool_]) -> RankArrivals:
         """Only these of them."""
+        return self if these.all() else self._of(these)
+
+    def by_label(self) -> Iterator[tuple[int, RankArrivals]]:
+        """Label and rows of each label that there is, ascending."""
+        # Labels are few, and numbers of 16 bits are sorted without comparing them.
+        there = self._of(np.argsort(self.label.astype(np.int16), kind="stable"))
+        bounds = np.append(0, np.cumsum(np.bincount(there.label))).tolist()
+        for label, (begin, end) in enumerate(pairwise(bounds)):
+            if begin < end:
+                yield label, there._of(slice(begin, end))
+
+    def _of(self, these: npt.NDArray[np.bool_] | Ints | slice) -> RankArrivals:
         return RankArrivals(*(getattr(self, name)[these] for name in self.__slots__))
 
 

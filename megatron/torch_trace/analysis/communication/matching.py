@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megatron.torch_trace.analysis.communication.call_order import by_number
 from megatron.torch_trace.analysis.communication.collectives import (
     SYMMETRIC,
     CollectiveCalls,
@@ -190,13 +191,7 @@ class _Found:
 
     def add(self, members: list[_Member]) -> None:
         """Match the calls of one group."""
-        numbers = _numbers(members)
-        # A number can occur twice on one rank: the first is the first of the others, and so on.
-        number = np.concatenate(numbers)
-        again = np.concatenate([_times_before(one) for one in numbers])
-        # By rank already, and sorting keeps that order.
-        order = np.lexsort((again, number))
-        first = _first_of_runs(number[order], again[order])
+        order, first = by_number(_numbers(members))
         sizes = np.diff(np.append(first, len(order)))
         several = sizes > 1
         kept = order[np.repeat(several, sizes)]
@@ -255,29 +250,6 @@ def _signatures(members: list[_Member]) -> list[Ints]:
         columns.append(np.stack((collective, elements)))
     code = np.unique(np.concatenate(columns, axis=1), axis=1, return_inverse=True)[1].ravel()
     return np.split(code, np.cumsum([column.shape[1] for column in columns])[:-1])
-
-
-def _times_before(number: Ints) -> Ints:
-    """How many earlier calls of the same rank have the same number."""
-    if (number[1:] > number[:-1]).all():
-        return np.zeros_like(number)
-    order = np.argsort(number, kind="stable")
-    first = _first_of_runs(number[order])
-    sizes = np.diff(np.append(first, len(order)))
-    found = np.empty_like(number)
-    found[order] = np.arange(len(order)) - np.repeat(first, sizes)
-    return found
-
-
-def _first_of_runs(*keys: Ints) -> Ints:
-    """Where, in sorted keys, another combination of them begins."""
-    if not len(keys[0]):
-        return ints([])
-    changes = np.zeros(len(keys[0]), dtype=bool)
-    changes[0] = True
-    for key in keys:
-        changes[1:] |= key[1:] != key[:-1]
-    return np.flatnonzero(changes)
 
 
 def _shift(reference: Ints, other: Ints) -> int:

@@ -27,7 +27,7 @@ from megatron.torch_trace.analysis.communication.arrivals import (
 from megatron.torch_trace.analysis.communication.clocks import Clock, align, unknown_clocks
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.communication.worst_call import WorstCall, worst_call
-from megatron.torch_trace.analysis.timeline.code_columns import present, subtract_by_code
+from megatron.torch_trace.analysis.timeline.code_columns import subtract_by_code
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints, ints
 
@@ -179,8 +179,7 @@ def _straggler(calls: Arrivals, own: RankArrivals, rank: int, base: int | None) 
         calls_there=calls_there if has_worst else 0,
         share_there=float(own.last[there].sum() / calls_there) if has_worst else None,
         by_collective=tuple(
-            _lateness(calls, calls.names[code], symmetric.where(symmetric.label == code), base)
-            for code in present(symmetric.label)
+            _lateness(calls, calls.names[code], rows, base) for code, rows in symmetric.by_label()
         ),
         peers=_peers(calls, own.call[there], rank) if has_worst else (),
     )

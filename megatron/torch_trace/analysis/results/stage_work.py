@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.modules.ranges import holders
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NUMBERED = re.compile(r"(?:.*\.)?\d+")
 _LAYER = re.compile(r".*(?:Layer|Block)")
 _LONE_LAYER = re.compile(r".*Layer")
-_EMBEDDING = re.compile(r".*Embedding.*")
+_EMBEDDING = "Embedding"
 _PER_TERA = 1e-3
 """TFLOP/s of one FLOP a ns."""
 
@@ -157,13 +158,19 @@ def _layers(rank: RankResult) -> list[ModuleRow]:
 
 
 def _is_layer(row: ModuleRow) -> bool:
-    numbered = _NUMBERED.fullmatch(row.module) and _LAYER.fullmatch(row.type)
-    return bool(numbered or _LONE_LAYER.fullmatch(row.type))
+    return _names_layer(row.module, row.type)
+
+
+@lru_cache(maxsize=1 << 14)
+def _names_layer(module: str, kind: str) -> bool:
+    # All ranks of a stage have the same names.
+    numbered = _NUMBERED.fullmatch(module) and _LAYER.fullmatch(kind)
+    return bool(numbered or _LONE_LAYER.fullmatch(kind))
 
 
 def _embeddings(rank: RankResult) -> list[ModuleRow]:
     """Embeddings that are inside neither a layer nor another one."""
-    mine = {row.module: row for row in rank.modules if _EMBEDDING.fullmatch(row.type)}
+    mine = {row.module: row for row in rank.modules if _EMBEDDING in row.type}
     inside = {*mine, *(row.module for row in rank.modules if _is_layer(row))}
     return [row for path, row in mine.items() if not any(one in inside for one in holders(path))]
 

@@ -111,6 +111,10 @@ def without_collecting() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():
+                # What is there now counts as old, as if all of it had been looked at.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
