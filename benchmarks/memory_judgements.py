@@ -106,8 +106,8 @@ def _heights(path: Path, kept: int) -> list[int]:
     import numpy as np
 
     from megatron.torch_trace.allocator.answer import answers_of
-    from megatron.torch_trace.allocator.categories import CATEGORIES, Category
     from megatron.torch_trace.allocator.fit.scaling import matching
+    from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 
     devices: list[Any] = []
     answers_of(path, on_device=devices.append)

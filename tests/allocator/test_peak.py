@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from snapshot_builder import MIB, SnapshotBuilder, block, frames
 
 from megatron.torch_trace.allocator.answer import memory
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.holders import Holder
+from megatron.torch_trace.allocator.purpose.categories import Category
 
 LAYER = ("layers.py:7 forward", "mlp.py:20 forward", "torch/nn/modules/module.py:1 _call_impl")
 ATTENTION = ("attention.py:9 forward", "schedules.py:3 forward_step")

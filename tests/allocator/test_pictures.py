@@ -9,11 +9,11 @@ import numpy as np
 from snapshot_builder import MIB, SnapshotBuilder, block, frames
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer, answers_of
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.pictures.curves import Curves, curves_of
 from megatron.torch_trace.allocator.pictures.icicle import Node, icicle_of
 from megatron.torch_trace.allocator.pictures.segment_map import SegmentMap, segment_map
+from megatron.torch_trace.allocator.purpose.categories import Category
 
 FORWARD = ("mlp.py:3 forward", "transformer_layer.py:9 forward")
 ADAM = ("/site/torch/optim/adam.py:178 _init_group", "core/optimizer/optimizer.py:3 step")

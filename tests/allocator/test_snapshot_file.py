@@ -14,7 +14,7 @@ import pytest
 from snapshot_builder import MIB, SnapshotBuilder, block, frames
 
 from megatron.torch_trace.allocator.answer import memory
-from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
 from megatron.torch_trace.allocator.stack_table import StackTable
 from megatron.torch_trace.errors import UsageError

@@ -15,11 +15,11 @@ from trace_builder import GEMM, TraceBuilder, instant, op
 
 from megatron import torch_trace
 from megatron.torch_trace.allocator.answer import answers_of, memory
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.growth import Growth
 from megatron.torch_trace.allocator.holders import Holder
 from megatron.torch_trace.allocator.pictures.curves import curves_of
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.errors import UsageError
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data" / "h200" / "tp2pp2-stack" / "rank-2.json.gz"

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron.torch_profile.memory.live_bytes import LiveBytes
 from megatron.torch_profile.memory.standing import Standing
-from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.wording import percent, size
 
 _HOLDERS = 3

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_profile.memory.history import Contents
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.device_memory import device_memory
 from megatron.torch_trace.allocator.fragmentation import Fragmentation, fragmentation_of
 from megatron.torch_trace.allocator.held import held_by
 from megatron.torch_trace.allocator.holders import Holder
-from megatron.torch_trace.allocator.owners import Owners
+from megatron.torch_trace.allocator.purpose.categories import Category
+from megatron.torch_trace.allocator.purpose.owners import Owners
 from megatron.torch_trace.allocator.snapshot_file import snapshot_of
 
 OTHERS = "all other tensors"

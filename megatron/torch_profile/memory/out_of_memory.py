@@ -23,7 +23,7 @@ from megatron.torch_profile.memory.live_bytes import live_bytes
 from megatron.torch_profile.memory.snapshot_writer import Target, reason, write
 from megatron.torch_profile.memory.standing import standing
 from megatron.torch_profile.plan.capture_plan import CapturePlan
-from megatron.torch_trace.allocator.owners import Owners
+from megatron.torch_trace.allocator.purpose.owners import Owners
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.format.file_names import OUT_OF_MEMORY, WindowName
 from megatron.torch_trace.wording import counted

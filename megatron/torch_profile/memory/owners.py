@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from megatron.torch_profile.memory.standing import WRAPPERS
-from megatron.torch_trace.allocator.owners import GLOBAL_BUFFER, Owner
+from megatron.torch_trace.allocator.purpose.owners import GLOBAL_BUFFER, Owner
 
 PARAMETERS = "parameters"
 GRADIENTS = "gradients"

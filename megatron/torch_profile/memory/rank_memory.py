@@ -16,7 +16,7 @@ from megatron.torch_profile.memory.owners import owned_ranges, weight_bytes
 from megatron.torch_profile.memory.snapshot_writer import SnapshotWriter, Target
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.schedule import Window
-from megatron.torch_trace.allocator.owners import Owners
+from megatron.torch_trace.allocator.purpose.owners import Owners
 from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.wording import iterations
 

@@ -21,7 +21,7 @@ import msgspec
 
 from megatron.torch_profile.log import Slug, say, warn
 from megatron.torch_profile.memory.history import Contents
-from megatron.torch_trace.allocator.owners import Owners
+from megatron.torch_trace.allocator.purpose.owners import Owners
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.wording import counted, seconds, size
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.cuda_memory.failures import OutOfMemory, failures_of
 from megatron.torch_trace.allocator.cuda_memory.requests import CudaRequests, cuda_requests
 from megatron.torch_trace.allocator.device_memory import DeviceMemory, device_memory
@@ -16,6 +15,7 @@ from megatron.torch_trace.allocator.growth import Growth, growth_of
 from megatron.torch_trace.allocator.held import Held, held_by
 from megatron.torch_trace.allocator.holders import Holder
 from megatron.torch_trace.allocator.memory_files import find_memory_files, is_snapshot
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.allocator.snapshot import Snapshot
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot
 from megatron.torch_trace.allocator.trace_memory import read_trace_memory

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.allocations import Allocations, allocations_of, of_device
-from megatron.torch_trace.allocator.categories import categories_of
-from megatron.torch_trace.allocator.owners import Owners, owners_beside, with_owners
+from megatron.torch_trace.allocator.purpose.categories import categories_of
+from megatron.torch_trace.allocator.purpose.owners import Owners, owners_beside, with_owners
+from megatron.torch_trace.allocator.purpose.without_stack import told_without_stack
 from megatron.torch_trace.allocator.snapshot import History, Snapshot
 from megatron.torch_trace.allocator.usage import Usage, usage_of
-from megatron.torch_trace.allocator.without_stack import told_without_stack
 from megatron.torch_trace.format.integer_arrays import Column
 
 

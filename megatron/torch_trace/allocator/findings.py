@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.wording import counted, number, percent, size
 
 _SCATTERED_SHARE = 0.10

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.allocations import Allocations
-from megatron.torch_trace.allocator.categories import CATEGORIES, Category
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import Stack, StackTable, is_python, shortened
 from megatron.torch_trace.format.integer_arrays import Column, Ints
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from snapshot_builder import MIB, SnapshotBuilder
 
-from megatron.torch_trace.allocator import categories, usage
+from megatron.torch_trace.allocator import usage
 from megatron.torch_trace.allocator.answer import MemoryAnswer, memory
 from megatron.torch_trace.allocator.history import lifetimes
 from megatron.torch_trace.allocator.history.lifetimes import lifetimes_of
 from megatron.torch_trace.allocator.json_answer import document
+from megatron.torch_trace.allocator.purpose import categories
 from megatron.torch_trace.allocator.ranks.rank_findings import rank_memories
 from megatron.torch_trace.allocator.snapshot import Action, History
 from megatron.torch_trace.allocator.snapshot_file import read_snapshot, snapshot_of

@@ -19,7 +19,7 @@ from recordings import signals as signals
 from megatron import torch_trace
 from megatron.torch_profile.memory import out_of_memory, rank_memory
 from megatron.torch_profile.memory.rank_memory import RankMemory
-from megatron.torch_trace.allocator.owners import Owner
+from megatron.torch_trace.allocator.purpose.owners import Owner
 
 _BASE = 1 << 40
 _OWNED = [

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.held import Held
 from megatron.torch_trace.allocator.holders import Holder
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import Stack
 
 _PATH_PARTS = 2

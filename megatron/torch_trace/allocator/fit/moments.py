@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.fit.scaling import matching, scaling_of
 from megatron.torch_trace.allocator.history.passes import passes_of
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD
 from megatron.torch_trace.format.integer_arrays import Ints, ints

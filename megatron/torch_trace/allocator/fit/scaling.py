@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.allocator.allocations import Allocations
-from megatron.torch_trace.allocator.categories import (
+from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.allocator.purpose.categories import (
     CATEGORIES,
     OPTIMIZES,
     Category,
     runs_backward,
     runs_forward,
 )
-from megatron.torch_trace.allocator.device_memory import DeviceMemory
-from megatron.torch_trace.allocator.owners import GLOBAL_BUFFER
+from megatron.torch_trace.allocator.purpose.owners import GLOBAL_BUFFER
+from megatron.torch_trace.allocator.purpose.without_stack import BLAS_WORKSPACE, native
 from megatron.torch_trace.allocator.stack_table import Stack
-from megatron.torch_trace.allocator.without_stack import BLAS_WORKSPACE, native
 from megatron.torch_trace.format.integer_arrays import Ints
 
 _GLOBAL_BUFFER_CODE = ("core/utils.py", " get_tensor")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.history.passes import passes_of
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.snapshot import Annotation
 from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of

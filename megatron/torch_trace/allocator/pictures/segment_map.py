@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.allocator.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.snapshot import State
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from statistics import median_low
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.findings import MemoryFinding, flags, memory_findings
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.allocator.ranks.headroom import unused_headroom
 from megatron.torch_trace.allocator.ranks.rank_facts import facts_of
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, name_of, stages_of

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
-from megatron.torch_trace.allocator.categories import CATEGORIES
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
 from megatron.torch_trace.commands import terminal
 from megatron.torch_trace.wording import NONE, ranks, size

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from megatron.torch_trace.allocator.categories import Category
 from megatron.torch_trace.allocator.holders import NO_STACK
 from megatron.torch_trace.allocator.pictures.curves import Curves
 from megatron.torch_trace.allocator.pictures.picture import MemoryPicture
+from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
 from megatron.torch_trace.wording import duration, size, visible
 

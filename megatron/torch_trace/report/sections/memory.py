@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.allocator.categories import CATEGORIES
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table

@@ -9,7 +9,7 @@ import pytest
 from snapshot_builder import MIB, SnapshotBuilder
 
 from megatron.torch_trace.allocator.answer import memory
-from megatron.torch_trace.allocator.categories import Category
+from megatron.torch_trace.allocator.purpose.categories import Category
 
 FORWARD = "megatron/core/transformer/mlp.py:3 forward"
 ENGINE = "torch::autograd::Engine::evaluate_function()"

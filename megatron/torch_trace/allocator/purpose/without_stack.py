@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from megatron.torch_trace.allocator.allocations import BEFORE, Allocations
-from megatron.torch_trace.allocator.categories import CATEGORIES, Category
+from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import UNKNOWN_STACK, StackTable
 from megatron.torch_trace.format.integer_arrays import Column, Ints
 
