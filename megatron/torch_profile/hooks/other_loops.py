@@ -47,6 +47,7 @@ class Attached:
         self._steps = Guard(Slug.PROFILING_STOPPED, "profiling stops, training goes on")
         self._results = Guard(Slug.SUMMARY_FAILED, "training goes on without summaries of windows")
         self._warned = False
+        self._pid = os.getpid()
 
     def __enter__(self) -> Attached:
         return self
@@ -58,11 +59,14 @@ class Attached:
         trace: TracebackType | None,
     ) -> None:
         _forget(self)
-        self._stack.__exit__(kind, error, trace)
+        if os.getpid() == self._pid:  # a fork that ends is not the end of training
+            self._stack.__exit__(kind, error, trace)
 
     def detach(self) -> None:
         """Training has ended: write what is recorded. A second call changes nothing."""
         _forget(self)
+        if os.getpid() != self._pid:
+            return
         error = RuntimeError("the last step failed") if self._failed else None
         with suppress(RuntimeError):
             self._stack.__exit__(type(error) if error else None, error, None)

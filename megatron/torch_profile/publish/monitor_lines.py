@@ -7,6 +7,7 @@ the store, in the monitor's thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ class MonitorLines:
         self._monitor = monitor
         self._outputs = outputs
         self._last = 0
+        self._pid = os.getpid()
 
     def write(self, iteration: int) -> None:
         """Hand over what the monitor has by now.
@@ -51,8 +53,9 @@ class MonitorLines:
             self._outputs.write(iteration, self._monitor.lines.popleft())
 
     def write_rest(self) -> None:
-        """Training has ended: the numbers of its last interval."""
-        self.write(self._last)
+        """Training has ended: the numbers of its last interval. A fork that ends has none."""
+        if os.getpid() == self._pid:
+            self.write(self._last)
 
 
 @contextmanager

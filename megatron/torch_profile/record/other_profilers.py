@@ -11,6 +11,7 @@ through which every profiler of torch's goes (`torch.profiler`, `torch.autograd.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import weakref
@@ -54,6 +55,7 @@ class OtherProfilers:
     def __init__(self, give_way: Callable[[], None]) -> None:
         self._give_way = give_way
         self._undo = ExitStack()
+        self._pid = os.getpid()
         self.seen = False
         """Whether one that began while training was followed has not ended."""
         self._free = threading.Event()
@@ -113,7 +115,8 @@ class OtherProfilers:
     def _wrap(self, module: Any, name: str, original: Any, around: Callable[..., Any]) -> None:
         @wraps(original)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if getattr(_here, "ours", False):
+            # In a fork of training nobody ends ours, for which the fork would wait.
+            if getattr(_here, "ours", False) or os.getpid() != self._pid:
                 return original(*args, **kwargs)
             return around(original, args, kwargs)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,18 @@ def test_no_hook_is_left_on_the_model(tmp_path: Path) -> None:
         assert not any(
             part._forward_hooks or part._forward_pre_hooks for part in training.model.modules()
         )
+
+
+def test_a_fork_that_ends_is_not_the_end_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    attached = torch_profile.attach(training.model, config=config(tmp_path), last_iteration=5)
+    training.run(2)
+    with monkeypatch.context() as fork:
+        fork.setattr(os, "getpid", lambda: -1)
+        attached.detach()
+        attached.__exit__(None, None, None)
+        assert followers.plan is not None
+    attached.detach()
+    assert followers.plan is None

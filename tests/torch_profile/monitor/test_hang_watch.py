@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,34 @@ def test_torchs_flight_recorder_is_switched_on_unless_the_user_has_set_it(
 ) -> None:
     switch_on(version, given)
     assert given == expected
+
+
+def test_a_fork_ends_as_it_would_and_its_parent_is_watched_on(tmp_path: Path) -> None:
+    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "stacks")]
+    ended = subprocess.run(script, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("child ended with 3\nits parent's file is empty\n", "")
+    assert "Timeout (0:00:01)!" in (tmp_path / "stacks").read_text()
+
+
+FORK = """
+import os, signal, sys, time
+from pathlib import Path
+from megatron.torch_profile.monitor.hangs.locked_stacks import LockedStacks
+
+path = Path(sys.argv[1])
+stacks = LockedStacks(path, 60.0, 0)
+stacks.renew()
+if not (child := os.fork()):
+    signal.alarm(60)
+    stacks.stop()
+    sys.exit(3)  # Python would wait for faulthandler's thread, which a fork has not
+print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("its parent's file is", path.read_text() or "empty")
+stacks._limit = 1.0
+if not (child := os.fork()):
+    os._exit(0)
+os.waitpid(child, 0)
+while not path.stat().st_size:
+    time.sleep(0.01)
+os._exit(0)
+"""

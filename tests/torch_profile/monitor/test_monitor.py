@@ -5,6 +5,7 @@ way of numbers to rank 0."""
 from __future__ import annotations
 
 import math
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -248,3 +249,18 @@ def test_a_store_that_fails_costs_the_monitor_and_is_said_once(
         "[torch-profile monitor-failed] warning: rank 1 is not monitored any more: "
         "ConnectionError: the store is gone"
     )
+
+
+def test_a_fork_of_training_that_ends_leaves_the_store_to_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, store = PhaseClock(Marks()), OneProcess()
+    watching = Monitor(clock, topology(0, ranks=1), store, 10)
+    for iteration in range(1, 8):
+        clock.begin_step(iteration)
+    with monkeypatch.context() as fork:
+        fork.setattr(os, "getpid", lambda: -1)
+        watching.stop()
+        assert store._values == {}
+    watching.stop()
+    assert [*store._values] == ["rows/0"]

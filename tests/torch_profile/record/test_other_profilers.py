@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -263,3 +264,22 @@ def test_a_result_that_was_cancelled_is_not_saved(tmp_path: Path, warned: list[s
     assert warned[-1].endswith(
         "iterations 3-5: something else in this process has ended torch's profiler"
     )
+
+
+def test_a_profiler_in_a_fork_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = make(tmp_path, active=3)
+    others = recorder._others
+    others.hold()
+    others.ending = True  # a thread stops ours, which a fork has not
+    waited: list[tuple[Any, ...]] = []
+    with monkeypatch.context() as fork:
+        fork.setattr(others._free, "wait", lambda *seconds: waited.append(seconds))
+        fork.setattr(os, "getpid", lambda: -1)
+        with autograd_profiler.profile(use_kineto=True) as own:
+            products(3)
+    assert products_in(own, tmp_path) == 3
+    assert waited == []
+    others.release()
+    end(recorder)

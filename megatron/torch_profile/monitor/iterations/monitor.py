@@ -100,8 +100,10 @@ class Monitor:
 
     def stop(self) -> None:
         """Training has ended: what is measured by now is sent."""
+        if os.getpid() != self._pid:  # a fork of training that ends: the store is its parent's
+            return
         self._stop.set()
-        if os.getpid() == self._pid and self._thread.is_alive():
+        if self._thread.is_alive():
             self._thread.join(self._period + 5.0)
         with suppress(Exception):  # the store may be gone, with the rank that held it
             if not self._guard.failed and not self._thread.is_alive():
