@@ -73,3 +73,35 @@ def test_every_module_has_its_backward_spans(rank: dict[str, Any]) -> None:
         if one["type"] != no_gradient
     }
     assert all(forward == backward for forward, backward in calls.values()), calls
+
+
+@pytest.fixture(scope="module")
+def tensor_parallel() -> dict[str, Any]:
+    """With sequence parallel: norms and products are one module each, and communicate."""
+    answer = run("analyze", str(RECORDED.with_name("te-tp2-fp8")), "--json", "--no-gains")
+    found: dict[str, Any] = json.loads(answer.stdout)["ranks"][0]
+    return found
+
+
+def test_in_tensor_parallel_every_kernel_has_a_family_too(tensor_parallel: dict[str, Any]) -> None:
+    calls = {one["family"]: one["calls"] for one in tensor_parallel["families"]}
+    assert "other" not in calls
+    assert (calls["quantisation"], calls["amax and scales"]) == (112, 8)
+
+
+def test_modules_of_tensor_parallel_are_called_forward_and_backward_as_often(
+    tensor_parallel: dict[str, Any],
+) -> None:
+    calls = {
+        one["type"]: (one["calls"], one["backward_calls"])
+        for one in tensor_parallel["module_classes"]
+        if one["type"].startswith("TE")
+    }
+    layers = 4 * 4  # of each micro-batch
+    assert calls == {
+        "TELayerNormColumnParallelLinear": (2 * layers, 2 * layers),
+        "TERowParallelLinear": (2 * layers, 2 * layers),
+        "TEDotProductAttention": (layers, layers),
+    }
+    account = tensor_parallel["module_account"]
+    assert account["microbatch_unattributed_ns"] < 0.001 * account["microbatch_ns"]
