@@ -31,7 +31,7 @@ from megatron.torch_profile.export.limits import MB
 from megatron.torch_profile.export.trace_export import Export, let_go
 from megatron.torch_profile.export.writers import Program, Writer, fork, save_and_compress
 from megatron.torch_profile.plan.trace_size import HELD_MB_PER_TRACE_MB
-from megatron.torch_trace.system.freed_memory import give_back_beside
+from megatron.torch_trace.system.freed_memory import give_back
 from megatron.torch_trace.system.memory import host_memory
 
 _PROGRESS_SECONDS = 10.0
@@ -132,7 +132,7 @@ class Exporter:
             process = _save_here(profiler, export)
             let_go(profiler)
             profiler = None
-            give_back_beside()
+            give_back()
             if process is None:
                 return
         held = time.monotonic() - began
@@ -164,12 +164,13 @@ class Exporter:
         self._flights.append(Flight(export, None, held, thread, started=began))
 
     def free_saved(self) -> None:
-        """Free what Kineto holds of traces that are on disk: five times their size, and about a
-        second for each GB, so not in the middle of an iteration that counts."""
+        """Free what Kineto holds of traces that are on disk, and give it back to the system: five
+        times their size, and about a second for each GB, so not in the middle of an iteration that
+        counts."""
         if self._saved:
             while self._saved:
                 let_go(self._saved.pop())
-            give_back_beside()
+            give_back()
 
     def make_room(self, called_off: Callable[[], bool]) -> None:
         """Before a window: traces that are still being written are held in memory, so give them a

@@ -64,9 +64,6 @@ def test_what_a_window_has_recorded_is_given_back_to_the_system(
     train(recorder, range(8, 9))
     recorder.exporter.wait()
     recorder.begin_pause()
-    for thread in threading.enumerate():
-        if thread.name == "torch-profile-memory":
-            thread.join()
     left = held(recorder)[2] - before
     end(recorder)
     assert recorded > _OPERATORS * 100
