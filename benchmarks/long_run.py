@@ -172,6 +172,11 @@ def table(found: dict[str, Any]) -> str:
             f"{one['files']}, children {one['children']}"
         )  # fmt: skip
         lines.append(f"memory       {one['launch']}, rank {one['rank']}: {said}")
+        if heap := one.get("heap"):
+            lines.append(
+                f"in use       {one['launch']}, rank {one['rank']}: {heap['first_mb']:.1f} -> "
+                f"{heap['last_mb']:.1f} MB, {heap['kb']:+.2f} ± {heap['error_kb']:.2f} kB"
+            )
     lines += [f"left         {what}: {', '.join(left[what]) or 'none'}" for what in _LEFT]
     return "\n".join(lines)
 
