@@ -123,6 +123,20 @@ def test_flight_records_of_the_same_hang_name_the_collective(tmp_path: Path) -> 
     )
 
 
+def test_who_asks_whether_the_loss_is_a_number_waits_for_the_gpu(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    asks = ("/site/megatron/core/rerun_state_machine.py:598 validate_result",)
+    for rank in (0, 1, 3):
+        run.rank(rank, asks, code="if result_rejected:")
+    # The same function waits for nothing where it writes what it has found.
+    run.rank(2, asks, code="self._log_validation_error_to_file(")
+    answer = hang(tmp_path)
+    assert answer.culprits == (2,)
+    assert answer.verdict.startswith(
+        "Rank 2 is in no collective: it is in rerun_state_machine.py:598 (validate_result), and ranks 0-1, 3 wait for it (first in the GPU,"
+    )
+
+
 def test_only_the_last_hang_of_a_run_counts_and_earlier_ones_are_named(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for rank in range(4):

@@ -21,6 +21,9 @@ GPU = "the GPU"
 """What a rank waits for where its code asks for a number that is computed there."""
 _TRANSFERS = "p2p_communication.py"
 _WAITS = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")
+_ASKED = re.compile(r"rerun_state_machine\.py:\d+ validate_result$")
+"""Megatron asks here whether the loss is a number (`if result_rejected:`): it is on the GPU. Most
+trainings wait for the GPU in this line, and nothing in its text is a call."""
 _LIBRARIES = re.compile(
     r"/lib/python3[\d.]*/(?!site-packages|dist-packages)|/torch/(?!utils/data/)[\w/]+\.py:"
 )
@@ -87,7 +90,8 @@ def position_of(record: HangRecord) -> Position:
         if _TRANSFERS in thread.stack[0]:
             what = "a pipeline transfer"
         return Position(record, what, _first(thread.stack))
-    return Position(record, "", _first(thread.stack))
+    asks = thread.stack and _ASKED.search(thread.stack[0]) and thread.code.startswith("if ")
+    return Position(record, GPU if asks else "", _first(thread.stack))
 
 
 def blames_by_position(hang: LastHang, positions: dict[int, Position]) -> tuple[Blame, ...]:
