@@ -7,6 +7,8 @@
                                                                   launch_scripts.py's, of clones
     python scripts/compatibility.py --forks ~/Megatron-LM-fork    the clone of a fork with our flags
     python scripts/compatibility.py --pythons python3.10 ...      the read side on these
+    python scripts/compatibility.py --recorders ~/torch-1.8/bin/python ...
+                                                                  the read side, on traces of these
     python scripts/compatibility.py --torches ~/torch-2.6/bin/python ...
                                                                   a loop with the torch of these
     python scripts/compatibility.py --gpu FILE --versions torch=2.11    what benchmarks/
@@ -32,7 +34,7 @@ import launch_scripts
 from compatibility_results import Result, last_error, read, save, today, word, write_page
 from megatron_cells import cells, forks
 from megatron_trainings import attached, launched, refused, run, train_cell
-from read_side import read_side
+from read_side import old_trace, read_side
 
 
 def _launches(
@@ -51,14 +53,16 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
         yield from _launches(dict(options.launch), options, scratch)
     for python in options.pythons:
         yield read_side(python, scratch)
+    for python in options.recorders:
+        yield old_trace(python, scratch)
     for python in options.torches:
         yield attached(python, scratch)
     if options.forks:
         for cell in forks(options.forks, scratch):
             yield cell.name, refused(cell, scratch)
-    if any((options.page, options.pythons, options.torches, options.forks, options.gpu)):
+    if any((options.page, options.pythons, options.torches, options.recorders, options.launch)):
         return
-    if options.launch:
+    if options.forks or options.gpu:
         return
     for cell in cells(options, scratch):
         if not options.only or cell.name in options.only:
@@ -118,6 +122,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--torches", nargs="+", type=_python, default=[], help="interpreters that have torch"
+    )
+    parser.add_argument(
+        "--recorders", nargs="+", type=_python, default=[], help="interpreters with an old torch"
     )
     parser.add_argument("--forks", type=_repository, help="a clone of a fork")
     parser.add_argument("--gpu", type=Path, help="results of benchmarks/megatron_features.py")

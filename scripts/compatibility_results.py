@@ -114,7 +114,9 @@ einops and, if it is old, `setuptools<80` beside it. Transformer Engine is not t
 torch's norm stand in where models of local layers ask for its norm all the same, and
 `pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). For
 `--delay-wgrad-compute` Megatron's local layers keep their weight gradients until Megatron asks for
-them (`scripts/delayed_gradients.py`). A version of torch trains a loop of PyTorch
+them (`scripts/delayed_gradients.py`). BERT and T5 train on a text with a vocabulary of 255 words
+(`scripts/tiny_text.py`): Megatron's mock data has no sentences, and its NullTokenizer no masks. A
+version of torch trains a loop of PyTorch
 alone (`scripts/attached_loop.py`) on two ranks. A fork whose flags have our names *works* if one
 sentence ends the launch before training. A launch script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash

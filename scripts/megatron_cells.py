@@ -15,8 +15,7 @@ from microbatch_spans import TWO_RANKS, Expected
 
 ALONE = Expected(ranks=1)
 OLD = "--use-mcore-models"
-OWN = ("--transformer-impl", "local", "--vocab-size", "8191")
-"""Mock data of older versions counts tokens up to 4,095."""
+LOCAL = ("--transformer-impl", "local")
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,7 @@ class Cell:
         more: flags of this cell.
         expected: what the traces should have, and how many ranks train.
         tried: flags without which the cell says nothing.
+        text: it trains on a text; Megatron's old tokenizer is asked for it if this is "legacy".
     """
 
     name: str
@@ -38,6 +38,7 @@ class Cell:
     more: tuple[str, ...] = ()
     expected: Expected = ALONE
     tried: tuple[str, ...] = ()
+    text: str | None = None
 
     @property
     def connections(self) -> str:
@@ -114,15 +115,21 @@ FEATURES = (
 )
 
 BRANCHES_WITH_OLD = ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
-_BERT = "--bert-no-binary-head --spec local --attention-backend local"
-_T5 = "--decoder-num-layers 2 --decoder-seq-length 32 --vocab-extra-ids 10"
+_TWO_EACH = "--global-batch-size 4"
+_BERT = f"--bert-no-binary-head --spec local --attention-backend local {_TWO_EACH}"
+_T5 = f"--decoder-num-layers 2 --decoder-seq-length 32 {_TWO_EACH}"
+_OF_TEXT = ("pretrain_bert.py", "pretrain_t5.py")
+_LEGACY = {"core_r0.15.0": "--vocab-extra-ids 10"}
+"""Branches whose own tokenizer needs no network, and flags that it needs."""
 ENTRY_POINTS: dict[str, dict[str, str]] = {
     "core_r0.15.0": {"pretrain_bert.py": _BERT, "pretrain_t5.py": _T5},
     "main": {
         "examples/bert/pretrain_bert.py": _BERT,
         "examples/t5/pretrain_t5.py": _T5,
         "pretrain_hybrid.py": f"--hybrid-layer-pattern *-|*- --spec local_hybrid STACK {_PP2}",
-        "pretrain_vlm.py": "--ckpt-format torch --img-h 28 --img-w 28 --patch-dim 14",
+        "pretrain_vlm.py": (
+            f"--ckpt-format torch --img-h 28 --img-w 28 --patch-dim 14 {_TWO_EACH}"
+        ),
         "train_rl.py": "--perform-rl-step",
     },
     # Megatron's own attention has context parallelism here and in no release yet.
@@ -140,9 +147,9 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
     """Every cell that can be run with what is at hand."""
     wheels = sorted((ROOT / ".wheels").glob("*.*.*"))
     for wheel in wheels:
-        yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), OWN)
+        yield Cell(f"wheel {wheel.name}", ROOT / "pretrain_gpt.py", (wheel,), LOCAL)
     for one in FEATURES if wheels else ():
-        more = (*OWN, *one.flags.split(), *one.more.split())
+        more = (*LOCAL, *one.flags.split(), *one.more.split())
         tried = tuple(word for word in one.flags.split() if word.startswith("--"))
         yield Cell(one.name, ROOT / one.script, (wheels[-1],), more, one.expected, tried)
     if options.checkouts is None:
@@ -156,7 +163,11 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
             folder = checked_out(options.checkouts, branch, scratch)
             script, *named = entry.split()
             path = (folder, ROOT / "scripts")  # local_hybrid
-            yield Cell(name, folder / script, path, (*OWN, *flags.split(), *named), TWO_RANKS)
+            more, text = (*LOCAL, *flags.split(), *named), None
+            if script.endswith(_OF_TEXT):
+                more = (*more, *_LEGACY.get(branch, "").split())
+                text = "legacy" if branch in _LEGACY else "new"
+            yield Cell(name, folder / script, path, more, TWO_RANKS, text=text)
 
 
 FORK = "okoge-kaz/Megatron-LM"
@@ -169,7 +180,7 @@ def forks(repository: Path, scratch: Path) -> Iterator[Cell]:
     for branch in FORK_BRANCHES:
         folder = checked_out(repository, branch, scratch / FORK)
         name = f"fork {FORK}, {branch}"
-        yield Cell(name, folder / "pretrain_gpt.py", (folder,), (*OWN, OLD), TWO_RANKS)
+        yield Cell(name, folder / "pretrain_gpt.py", (folder,), (*LOCAL, OLD), TWO_RANKS)
 
 
 def _branches(repository: Path) -> list[str]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import launch_scripts
+import tiny_text
 from compatibility_results import ROOT, Result, last_error, today
 from megatron_cells import Cell, checked_out
 from microbatch_spans import TWO_RANKS, Expected, passes
@@ -29,9 +30,10 @@ from microbatch_spans import TWO_RANKS, Expected, passes
 MODEL = (
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
     "--max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 2 --train-iters 4 "
-    "--lr 1e-3 --log-interval 1 --eval-interval 1000 --eval-iters 0 --mock-data "
-    "--tokenizer-type NullTokenizer --vocab-size 255"
+    "--lr 1e-3 --log-interval 1 --eval-interval 1000 --eval-iters 0"
 )
+MOCK = "--mock-data --tokenizer-type NullTokenizer --vocab-size 8191"
+"""Mock data of older versions counts tokens up to 4,095."""
 PROFILED = (
     "--torch-profile --torch-profile-ranks all --torch-profile-spans phases modules "
     "--torch-profile-dir"
@@ -132,11 +134,12 @@ def launched(launch: launch_scripts.Launch, clones: dict[str, Path], scratch: Pa
 
 
 def train_cell(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
+    data = tiny_text.flags(folder, cell.text == "legacy") if cell.text else MOCK.split()
     ranks = cell.expected.ranks
     launcher = [*_LAUNCHER, str(ranks)] if ranks > 1 else []
     command = [
         sys.executable, *launcher, *launch_scripts.WORD.split(),
-        "--cpu", str(cell.script), *MODEL.split(), *cell.more, *ours,
+        "--cpu", str(cell.script), *MODEL.split(), *data, *cell.more, *ours,
     ]  # fmt: skip
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": cell.connections}
     return said(command, folder, cell.path, connections)

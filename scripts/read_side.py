@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -50,6 +51,54 @@ def read_side(python: str, scratch: Path) -> tuple[str, Result]:
     result.works = True
     result.found = "analyze, info and check say the same, whole numbers and words to the last digit"
     return name, result
+
+
+def old_trace(python: str, scratch: Path) -> tuple[str, Result]:
+    """Record a loop with the torch of another Python, and read its trace with this Python.
+
+    Returns:
+        The name of the cell, and what came out: it holds if all commands read all steps.
+    """
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    trace = folder / "rank-0.pt.trace.json"
+    told = "import platform, torch; print(platform.python_version(), torch.__version__)"
+    # Its own packages alone: those of this Python are too new for it.
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = subprocess.check_output([python, "-c", told], text=True, env=own).split("+")[0].split()
+    versions = dict(zip(("python", "torch"), words, strict=True))
+    result, name = Result(today(), False, "", versions), f"read traces of torch {versions['torch']}"
+    loop = [python, str(ROOT / "scripts" / "profiled_loop.py"), str(trace)]
+    recorded = subprocess.run(loop, capture_output=True, text=True, env=own)
+    if recorded.returncode:
+        result.judged = False
+        result.found = f"it records nothing: {last_error(recorded.stderr)}"
+        return name, result
+    answers = {}
+    for words in _READS:
+        command = [sys.executable, "-m", "megatron.torch_trace", words[0], str(trace), *words[1:]]
+        read = subprocess.run(
+            command, capture_output=True, text=True, cwd=folder, env=_without_path(False)
+        )
+        if read.returncode:
+            result.found = f"torch-trace {words[0]}: {last_error(read.stderr)}"
+            return name, result
+        answers[words[0]] = read.stdout
+    count = len(json.loads(answers["analyze"])["ranks"][0]["steps"])
+    operators = sum(one["ph"] == "X" for one in json.loads(trace.read_text())["traceEvents"])
+    result.works = count == 2
+    result.found = (
+        f"analyze, info, check, slim and convert read {count} steps of 2, {operators:,} slices"
+    )
+    return name, result
+
+
+_READS = (
+    ("analyze", "--json"),
+    ("info",),
+    ("check",),
+    ("slim", "-o", "slim.json.gz", "--preset", "perfetto"),
+    ("convert", "-o", "rank.pftrace"),
+)
 
 
 def same(one: str, other: str) -> bool:

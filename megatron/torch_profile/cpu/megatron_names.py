@@ -71,6 +71,16 @@ def _set_rng_state(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
     torch.set_rng_state(args[0] if args else kwargs["new_state"])
 
 
+def _norms_of_images(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # Without Transformer Engine its default is torch's own norm, which takes none of its arguments.
+    if find_spec("transformer_engine") is None and len(args) <= 2:
+        from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+        norms = {"ln_pre_impl": WrappedTorchNorm, "ln_post_impl": WrappedTorchNorm}
+        kwargs = norms | kwargs
+    return wrapped(*args, **kwargs)
+
+
 def attention_splits_sequences() -> bool:
     """Whether the Megatron at hand has context parallelism in its own attention; few have."""
     try:
@@ -88,6 +98,7 @@ COMPILED_HELPERS = Patch(
 _ROUTER = "megatron.core.transformer.moe.router"
 _DISPATCHER = "megatron.core.transformer.moe.token_dispatcher"
 _SPLIT_ATTENTION = "transformer/dot_product_attention_context_parallel.py"
+_IMAGES = "megatron.core.models.vision.clip_vit_model"
 _NORM = "megatron.core.transformer.torch_norm"
 
 PATCHES = (
@@ -98,6 +109,7 @@ PATCHES = (
     Patch(_ROUTER, "router_gating_linear", _without_engine, (0, 13)),
     Patch(_DISPATCHER, "maybe_move_tensor_to_cpu", _as_a_copy_from_the_gpu, (0, 12)),
     Patch(_NORM, "WrappedTorchNorm.__new__", _norm_of_a_part_of_the_sequence, (0, 10)),
+    Patch(_IMAGES, "CLIPViTModel.__init__", _norms_of_images, (0, 10)),
     Patch("megatron.core.tensor_parallel.random", "_get_cuda_rng_state", _get_rng_state, (0, 9)),
     Patch("megatron.core.tensor_parallel.random", "_set_cuda_rng_state", _set_rng_state),
 )

@@ -68,3 +68,31 @@ def test_transformer_engine_stays_where_it_is(
     monkeypatch.setattr(megatron_names, "find_spec", lambda name: object())
     with megatron_names.local_where_no_engine():
         assert models[T5].TENorm == "norm of nothing"
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "norms"),
+    [
+        (None, {}, ("WrappedTorchNorm", "WrappedTorchNorm")),
+        (None, {"ln_pre_impl": str}, ("str", "WrappedTorchNorm")),
+        (object(), {}, ("LayerNorm", "LayerNorm")),
+    ],
+    ids=["without an engine", "named by the model", "with an engine"],
+)
+def test_a_model_of_images_has_a_norm_that_takes_megatrons_arguments(
+    engine: Any, given: dict[str, Any], norms: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(megatron_names, "find_spec", lambda name: engine)
+    norm = ModuleType("megatron.core.transformer.torch_norm")
+    vars(norm)["WrappedTorchNorm"] = type("WrappedTorchNorm", (), {})
+    monkeypatch.setitem(sys.modules, norm.__name__, norm)
+    wrapper = next(
+        patch.wrapper for patch in megatron_names.PATCHES if patch.name == "CLIPViTModel.__init__"
+    )
+
+    def model(
+        config: Any, spec: Any, ln_pre_impl: Any = torch.nn.LayerNorm, ln_post_impl: Any = None
+    ) -> tuple[str, str]:
+        return ln_pre_impl.__name__, (ln_post_impl or torch.nn.LayerNorm).__name__
+
+    assert wrapper(model, None, ("config", "spec"), given) == norms

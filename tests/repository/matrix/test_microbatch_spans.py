@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trace_builder import annotation, mark, text, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import megatron_trainings  # noqa: E402
