@@ -39,6 +39,7 @@ from megatron.torch_profile.spans.graph_captures import (
     is_to_come,
 )
 from megatron.torch_profile.spans.ranges import begin, end
+from megatron.torch_profile.spans.token_dispatch import dispatcher_names, token_dispatch_spans
 from megatron.torch_trace import wording
 
 # What Megatron wraps a model chunk in; the paths users know begin below them.
@@ -197,7 +198,9 @@ def module_spans(
     """While open, modules have spans; afterwards they have no hook left. See `ModuleSpans`."""
     spans = ModuleSpans(chunks, depth, backward=backward)
     try:
-        yield spans
+        models = [(prefix, _unwrapped(chunk)) for prefix, chunk in _prefixed(chunks)]
+        with token_dispatch_spans(dispatcher_names(models, depth)):
+            yield spans
     finally:
         spans.remove()
 
@@ -249,9 +252,7 @@ class _Part:
 
 
 def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
-    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
-    for index, chunk in enumerate(chunks):
-        prefix = f"chunk{index}." if len(chunks) > 1 else ""
+    for prefix, chunk in _prefixed(chunks):
         closed: dict[int, tuple[str, bool]] = {}
         for path, module in _unwrapped(chunk).named_modules():
             why = closed.get(id(module)) or _closed_by(module)
@@ -262,6 +263,12 @@ def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
             if _is_called(module) and (depth is None or path.count(".") < depth):
                 name = f"{prefix}{path or _ROOT}: {kind}"
                 yield _Part(name, module, not path, *(why or (None,)))
+
+
+def _prefixed(chunks: Any) -> Iterator[tuple[str, Any]]:
+    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
+    for index, chunk in enumerate(chunks):
+        yield f"chunk{index}." if len(chunks) > 1 else "", chunk
 
 
 def _is_called(module: Any) -> bool:
