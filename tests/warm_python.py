@@ -17,6 +17,7 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -63,6 +64,7 @@ def _begun(connection: socket.socket) -> dict[str, Any]:
         request: dict[str, Any] = json.loads(sent.read(int.from_bytes(head, "big")))
     between, program = os.getpid(), os.fork()
     if program == 0:
+        _move_to_where_the_command_is(connection)
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
@@ -79,6 +81,28 @@ def _begun(connection: socket.socket) -> dict[str, Any]:
     with suppress(OSError):
         connection.sendall(str(status).encode())
     os._exit(0)
+
+
+def _move_to_where_the_command_is(connection: socket.socket) -> None:
+    """Into its namespaces and its freezer control group, by which SLURM knows what is of a job."""
+    asking = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    (command, *_) = struct.unpack("3i", asking)
+    for kind in ("uts", "mnt"):
+        if (its := Path(f"/proc/{command}/ns/{kind}")).readlink() != (
+            Path(f"/proc/self/ns/{kind}").readlink()
+        ):
+            with its.open() as space:
+                os.setns(space.fileno())
+    if (group := _freezer(command)) != _freezer("self"):
+        Path(f"/sys/fs/cgroup/freezer{group}/cgroup.procs").write_text(str(os.getpid()))
+
+
+def _freezer(process: int | str) -> str:
+    """The freezer control group of a process; empty where there is none."""
+    groups = (
+        line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()
+    )
+    return next((group for _, controllers, group in groups if controllers == "freezer"), "")
 
 
 def _become_a_child_of_who_asks(connection: socket.socket, between: int) -> None:

@@ -141,12 +141,24 @@ class Job:
         """Numbers of its living processes, or of those with these variables too."""
         wanted = {f"{k}={v}".encode() for k, v in variables.items()}
         wanted.add(f"SLURM_JOB_ID={self.number}".encode())
-        found = []
+        found = [] if variables else self._in_groups()
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if wanted <= set((process / "environ").read_bytes().split(b"\0")):
                     found.append(int(process.name))
-        return sorted(found)
+        return sorted({*found})
+
+    def _in_groups(self) -> list[int]:
+        """What SLURM still sees of it, but for SLURM's own: /proc has no variables of a fork."""
+        found = []
+        for group in _FREEZER.glob(f"slurm_*/uid_*/job_{self.number}/**/cgroup.procs"):
+            with suppress(OSError):
+                found += [
+                    number
+                    for number in map(int, group.read_text().split())
+                    if not Path(f"/proc/{number}/cmdline").read_bytes().startswith(b"slurmstepd")
+                ]
+        return found
 
     def has_steps(self) -> bool:
         """Whether a slurmstepd of it lives: it has yet to tell SLURM how its step ended."""

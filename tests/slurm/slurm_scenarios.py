@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can befall a job, done to real ones: 2 nodes x 2 ranks that train a tiny GPT over gloo."""
+"""What can befall a job, done to real ones: 2 nodes x 2 ranks that train a tiny GPT over gloo.
+
+torchrun and ranks are forks of a Python that has imported torch (tests/warm_python.py) inside the
+namespaces and the control group of their step. What SLURM starts, signals and waits for is the
+small program that asks for a fork, passes signals on and ends as the fork does. Jobs that are
+cancelled start as users' do, with one rank on each node.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,6 @@ TINY = {
     "GLOBAL_BATCH_SIZE": "2",
     "TP": "2",
     "GPUS_PER_NODE": "0",
-    "PYTHON": sys.executable,
     "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'startup'}",
     "PYTHONWARNINGS": "ignore",
     "TORCHDYNAMO_DISABLE": "1",  # the CPU compiles nothing; this spares its import
@@ -68,10 +73,12 @@ class Scenarios:
     Args:
         cluster: where.
         folder: for their output.
+        warm_python: a `python` that starts at once.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, warm_python: str) -> None:
         self._cluster = cluster
+        self._warm_python = warm_python
         self._folder = folder
         self._pool = ThreadPoolExecutor(_AT_A_TIME)
         self._running: dict[str, Future[Outcome]] = {}
@@ -93,7 +100,7 @@ class Scenarios:
         what, style = name.split("-")
         folder = self._folder / name
         scratch = self._folder / f"{name}-scratch"
-        submit = _Submit(self._cluster, style, folder, scratch)
+        submit = _Submit(self._cluster, style, folder, scratch, self._warm_python)
         job, seconds, state = _SCENARIOS[what](submit)
         return Outcome(job, state, seconds, scratch, job.processes())
 
@@ -104,15 +111,23 @@ class _Submit:
     style: str
     folder: Path
     scratch: Path
+    warm_python: str
 
-    def __call__(self, *options: str, cpus: int = 4, **settings: str) -> Job:
+    def __call__(
+        self, *options: str, cpus: int = 4, ranks: int = 2, cold: bool = False, **settings: str
+    ) -> Job:
+        """CPUs and ranks are those of a node."""
         shape = {
             "torchrun": [f"--cpus-per-task={cpus}"],
-            "srun": ["--ntasks-per-node=2", f"--cpus-per-task={cpus // 2}"],
+            "srun": [f"--ntasks-per-node={ranks}", f"--cpus-per-task={cpus // ranks}"],
         }[self.style]
+        python = sys.executable if cold else self.warm_python
         given = {
             "SCRIPT": str(Path(__file__).with_name("slow_pretrain_gpt.py")),
             "SCRATCH": str(self.scratch),
+            "PYTHON": python,
+            "PYTHON_EXEC": python,  # what torchrun starts ranks with
+            "RANKS_PER_NODE": str(ranks),
             "SECONDS_PER_STEP": "1.2",
             "TRAIN_ITERS": "1000",
         }
@@ -149,7 +164,7 @@ def _records_again(job: Job) -> bool:
 
 def _cancelled(submit: _Submit) -> _Result:
     """scancel, when a trace of each chosen rank is written and the next window is open."""
-    job = submit(PROFILE_RANKS="0,2")
+    job = submit(PROFILE_RANKS="all", ranks=1, cold=True)
     until(lambda: _records_again(job), "second window", _STARTED_SECONDS)
     began = time.monotonic()
     job.cluster.run("scancel", job.number)
