@@ -18,6 +18,10 @@ from hypothesis import settings
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
+# Before torch is imported: beside other folders its threads wait for each other, and compute as
+# they wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
