@@ -19,11 +19,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import job_processes
+from job_processes import FREEZER
+
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12"}
 CPUS = 256
 KILL_WAIT_SECONDS = 30  # as SLURM has it
 GRACE_SECONDS = 20
-_FREEZER = Path("/sys/fs/cgroup/freezer")
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "unshare")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
@@ -68,7 +70,7 @@ PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
 
 _CGROUP = f"""\
 CgroupPlugin=cgroup/v1
-CgroupMountpoint={_FREEZER.parent}
+CgroupMountpoint={FREEZER.parent}
 CgroupAutomount=no
 ConstrainCores=no
 ConstrainRAMSpace=no
@@ -83,8 +85,8 @@ def why_not_here() -> str | None:
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if missing:
         return f"{', '.join(missing)} not installed (Debian: apt install slurm-wlm munge)"
-    if not os.access(_FREEZER, os.W_OK):
-        return f"SLURM's proctrack/cgroup needs a freezer control group to write to ({_FREEZER})"
+    if not os.access(FREEZER, os.W_OK):
+        return f"SLURM's proctrack/cgroup needs a freezer control group to write to ({FREEZER})"
     return None
 
 
@@ -139,35 +141,13 @@ class Job:
 
     def processes(self, **variables: str) -> list[int]:
         """Numbers of its living processes, or of those with these variables too."""
-        wanted = {f"{k}={v}".encode() for k, v in variables.items()}
-        wanted.add(f"SLURM_JOB_ID={self.number}".encode())
-        found = [] if variables else self._in_groups()
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if wanted <= set((process / "environ").read_bytes().split(b"\0")):
-                    found.append(int(process.name))
-        return sorted({*found})
-
-    def _in_groups(self) -> list[int]:
-        """What SLURM still sees of it, but for SLURM's own: /proc has no variables of a fork."""
-        found = []
-        for group in _FREEZER.glob(f"slurm_*/uid_*/job_{self.number}/**/cgroup.procs"):
-            with suppress(OSError):
-                found += [
-                    number
-                    for number in map(int, group.read_text().split())
-                    if not Path(f"/proc/{number}/cmdline").read_bytes().startswith(b"slurmstepd")
-                ]
-        return found
+        found = job_processes.with_variables(SLURM_JOB_ID=self.number, **variables)
+        # Of a fork of a warm Python /proc has no variables.
+        return sorted(found if variables else {*found, *job_processes.in_groups(self.number)})
 
     def has_steps(self) -> bool:
         """Whether a slurmstepd of it lives: it has yet to tell SLURM how its step ended."""
-        title = f"slurmstepd: [{self.number}.".encode()
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if (process / "cmdline").read_bytes().startswith(title):
-                    return True
-        return False
+        return job_processes.has_steps(self.number)
 
 
 class Cluster:
@@ -240,7 +220,7 @@ class Cluster:
             for number in filter(_lives, numbers):
                 os.kill(number, signal.SIGKILL)
         for name in NODES:
-            group = _FREEZER / f"slurm_{name}"
+            group = FREEZER / f"slurm_{name}"
             for path in (*sorted(group.rglob("*"), reverse=True), group):
                 if path.is_dir():
                     with suppress(OSError):  # another session has nodes of the same name
