@@ -8,7 +8,6 @@ recording.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
@@ -23,6 +22,7 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import ranked
 from megatron.torch_trace.files.writer import OutputFile, TraceWriter
 from megatron.torch_trace.format.categories import LAUNCHES
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.format.times import NO_TIME, text_of_ns
 from megatron.torch_trace.format.tracks import Identity
 from megatron.torch_trace.reader import EventBlock, Trace
@@ -127,7 +127,7 @@ def _write_rank(rank: SimulatedTimes, output: Path, changes: Sequence[str]) -> N
 
 def _entries(trace: Trace, record: Mapping[str, object]) -> dict[str, bytes]:
     own = dict(trace.metadata.own) | {"simulated": record}
-    return trace.metadata.entries | {OWN_KEY: json.dumps(own).encode()}
+    return trace.metadata.entries | {OWN_KEY: text_of(own).encode()}
 
 
 def _left_out(block: EventBlock[_LinkedEvent], gone: Set[int]) -> set[int]:

@@ -9,7 +9,6 @@ and nothing takes the file for the trace of a rank.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.sources import RankedTrace
 from megatron.torch_trace.files.unchanged import Unchanged
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.reader import Damage, Trace
 from megatron.torch_trace.reader.event import ProcessEvent
 from megatron.torch_trace.reader.metadata import OWN_KEY
@@ -110,7 +110,7 @@ def merge(
         }
         entries = {
             "schemaVersion": b"1",
-            OWN_KEY: json.dumps(own).encode(),
+            OWN_KEY: text_of(own).encode(),
         }
         if base:
             entries["baseTimeNanoseconds"] = str(base).encode()

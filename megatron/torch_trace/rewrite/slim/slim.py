@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.unchanged import Unchanged
 from megatron.torch_trace.files.writer import STDOUT, OutputFile, TraceWriter
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.reader import (
     Damage,
     Metadata,
@@ -223,7 +223,7 @@ def _with_record(metadata: Metadata, selection: Selection) -> dict[str, bytes]:
     own = dict(metadata.own)
     before = own.get("slim")
     own["slim"] = _combined(before if isinstance(before, dict) else {}, record)
-    return metadata.entries | {OWN_KEY: json.dumps(own).encode()}
+    return metadata.entries | {OWN_KEY: text_of(own).encode()}
 
 
 def _combined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
