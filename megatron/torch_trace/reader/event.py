@@ -176,7 +176,7 @@ def _whole_number(text: str) -> int | float:
 
 
 def _loose_struct(values: dict[str, Any], kind: type[EventT]) -> EventT:
-    import json
+    from megatron.torch_trace.format.json_text import text_of
 
     chosen: dict[str, Any] = {}
     for spec in _fields(kind):
@@ -186,7 +186,7 @@ def _loose_struct(values: dict[str, Any], kind: type[EventT]) -> EventT:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if spec.type is msgspec.Raw:
-            chosen[spec.name] = msgspec.Raw(json.dumps(value).encode())
+            chosen[spec.name] = msgspec.Raw(text_of(value).encode())
             continue
         if spec.name == "args":
             args_kind = Args if kind is Event else SlimArgs

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count as count_from
@@ -17,7 +16,7 @@ from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.builder import BlockColumns, BlockView, ColumnBuilder
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.files.sources import RankedTrace
-from megatron.torch_trace.format.json_text import value_of
+from megatron.torch_trace.format.json_text import text_of, value_of
 from megatron.torch_trace.reader import Metadata, Trace
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.rewrite.tracks.block_slices import slices_of
@@ -190,10 +189,10 @@ def _name(plan: RankPlan) -> None:
             ("process_sort_index", {"sort_index": order}),
         ):
             event = {"name": kind, "ph": "M", "pid": new, "tid": 0, "args": args}
-            plan.names.append(json.dumps(event).encode())
+            plan.names.append(text_of(event).encode())
     for text in plan.tracks.metadata:
         event = value_of(text)
         if not event["name"].startswith("process"):
             pid, _ = plan.tracks.origins[event["pid"], event["tid"]]
             event["pid"] = plan.pids[pid]
-            plan.names.append(json.dumps(event).encode())
+            plan.names.append(text_of(event).encode())

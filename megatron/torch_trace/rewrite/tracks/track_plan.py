@@ -9,7 +9,6 @@ such ids are given free ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.format.integer_arrays import distinct
+from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Trace
 from megatron.torch_trace.reader.event import Identity, TrackEvent
@@ -291,4 +291,4 @@ class TrackPlanner:
 
 def _name_event(kind: str, pid: Identity, tid: Identity, **args: object) -> bytes:
     event = {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
-    return json.dumps(event).encode()
+    return text_of(event).encode()
