@@ -22,6 +22,8 @@ from megatron.torch_trace.rewrite.merge.merge import merge
 from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.slim import slim
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 KEPT = [
     path

@@ -12,6 +12,8 @@ from recorded_traces import SAMPLES
 
 from megatron import torch_trace
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 
 

@@ -20,6 +20,8 @@ from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
 from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 
+pytestmark = pytest.mark.slow
+
 KEYS = {"recorded_ns", "simulated_ns", "undisturbed_ns", "inferred_edges", "candidates"}
 KEYS |= {"schema", "critical_path", "slack"}
 

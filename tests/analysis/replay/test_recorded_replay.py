@@ -13,6 +13,8 @@ from megatron.torch_trace.analysis.replay.change import LaunchScaled, RankAsMedi
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.replay import Replay
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = [
     *(
         SAMPLES / name

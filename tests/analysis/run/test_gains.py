@@ -29,6 +29,8 @@ from megatron.torch_trace.errors import DamagedTraceError
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.prediction.text import quoted
 
+pytestmark = pytest.mark.slow
+
 SLEEPER = SAMPLES / "analysis" / "dp4-rank2-slow"
 SLEPT_NS = 48_000_000
 

@@ -104,6 +104,7 @@ def test_the_same_step_in_two_processes_is_a_merged_trace(tmp_path: Path) -> Non
         analyse_rank(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", recorded(), ids=label)
 def test_every_recorded_trace_agrees_with_the_reference_to_the_nanosecond(path: Path) -> None:
     result = analyse_rank(path).result

@@ -15,6 +15,8 @@ from step_counting import CountedText, Steps, counted
 from megatron.torch_trace.reader import Damage, landmarks, lenient, metadata, salvage
 from megatron.torch_trace.reader import tail as behind
 
+pytestmark = pytest.mark.slow
+
 STEPS_A_BYTE = 400
 
 

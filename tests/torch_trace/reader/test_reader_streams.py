@@ -28,6 +28,8 @@ from trace_builder import (
 from megatron.torch_trace.reader import ByteStream, SlimEvent, Trace
 from megatron.torch_trace.reader.cutter import BLOCK_BYTES
 
+pytestmark = pytest.mark.slow
+
 EVENTS = [
     step(1, 1_000, 91_000),
     event("aten::mm", 10_000, 5_000, args='"Input Dims": [[2, 3], []], "Ev Idx": 3'),
