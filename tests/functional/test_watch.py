@@ -15,7 +15,6 @@ from trainings import Trainings
 from megatron import torch_trace
 from megatron.torch_profile.publish.sinks import WINDOW_AXIS
 
-
 LATE = ("1", "forward")
 """The rank that sleeps from iteration 31 on, and where."""
 
