@@ -81,7 +81,7 @@ def with_engine(flags: str, gpus: int = 2, **environment: str) -> Part:
 
 
 ANY_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"}
-CP2 = "--context-parallel-size 2 --cp-comm-type"
+CP2 = "--attention-dropout 0 --hidden-dropout 0 --context-parallel-size 2 --cp-comm-type"
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PARTS = {
     "dp2": Part("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
