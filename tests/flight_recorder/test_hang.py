@@ -253,3 +253,16 @@ def test_two_records_of_one_rank_are_refused(tmp_path: Path) -> None:
         built.write(tmp_path / name)
     with pytest.raises(UsageError, match="are both of rank 0; name the records of one hang"):
         hang(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("backend", "cause"), [("gloo", "not_in_a_collective"), ("nccl", "gpu_stuck")]
+)
+def test_what_torch_has_let_go_of_is_complete_with_gloo_alone(
+    tmp_path: Path, backend: str, cause: str
+) -> None:
+    built = RecordBuilder(dp0=[0, 1])
+    built.call(0, "dp0", 8, state="completed").call(0, "dp0", 9)
+    built.call(1, "dp0", 8, retired=True, profiling_name=f"{backend}:all_reduce")
+    answer = hang(built.write(tmp_path))
+    assert [(one.rank, one.cause.value) for one in answer.blames] == [(1, cause)]

@@ -13,7 +13,7 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.sources import absence, is_file, is_folder
-from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
+from megatron.torch_trace.flight_recorder.record import COMPLETED, Call, FlightRecord, Group
 from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.hang_records import HangName
 from megatron.torch_trace.format.json_text import value_of
@@ -168,13 +168,20 @@ def _call(entry: Any, number: int, groups: dict[str, Group]) -> Call:
         sequence=int(sequence),
         name=name,
         sizes=_sizes(entry),
-        state=str(entry.get("state", "")),
+        state=_state(entry),
         created=int(entry.get("time_created_ns") or 0),
         thread=str(entry.get("thread_name", "")),
         is_transfer=transfer is not None,
         peer=_peer(transfer, group) if transfer else None,
         stack=tuple(_frames(entry.get("frames"))),
     )
+
+
+def _state(entry: Any) -> str:
+    """Of a call. torch lets go of one of gloo when it is complete, and may not write its state
+    any more; one of NCCL that torch has let go of can also have run out of time."""
+    of_gloo = str(entry.get("profiling_name", "")).startswith("gloo:")
+    return COMPLETED if of_gloo and entry.get("retired") is True else str(entry.get("state", ""))
 
 
 def _group(entry: dict[str, Any], groups: dict[str, Group]) -> Group:
