@@ -40,15 +40,17 @@ def keep_only(library: mmap.mmap, kept: frozenset[int]) -> Counter[int]:
     gone: Counter[int] = Counter()
     at = library.find(_MAGIC)
     while at >= 0:
+        if at + _HEADER.size > len(library):
+            break
         _, own, size = _HEADER.unpack_from(library, at)
         end = at + own + size
         if own != _HEADER.size or end > len(library):  # the same four bytes by chance
             at = library.find(_MAGIC, at + 1)
             continue
         entry = at + own
-        while entry < end:
+        while entry + _ARCHITECTURE + 4 <= end:
             kind, _, before, length = _ENTRY.unpack_from(library, entry)
-            if not _ENTRY.size < before <= _MOST_HEADER:
+            if not _ENTRY.size < before <= _MOST_HEADER or entry + before + length > end:
                 break
             (architecture,) = struct.unpack_from("<I", library, entry + _ARCHITECTURE)
             if kind != _BINARY or architecture not in kept:
@@ -61,14 +63,17 @@ def keep_only(library: mmap.mmap, kept: frozenset[int]) -> Counter[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("library", type=Path, help="is changed in place: give a copy")
+    parser.add_argument("file", type=Path, help="a library; it is changed in place: give a copy")
     parser.add_argument("--keep", nargs="+", type=int, required=True, help="such as 90")
     words = parser.parse_args()
-    if not words.library.is_file():
-        parser.error(f"{words.library}: no such file")
-    with words.library.open("r+b") as file, mmap.mmap(file.fileno(), 0) as library:
-        for architecture, size in sorted(keep_only(library, frozenset(words.keep)).items()):
-            print(f"sm_{architecture}: {size / 1e6:.1f} MB are zeros now")
+    if not words.file.is_file() or not words.file.stat().st_size:
+        parser.error(f"{words.file}: no such file, or empty; name a library of CUDA code")
+    with words.file.open("r+b") as file, mmap.mmap(file.fileno(), 0) as library:
+        gone = keep_only(library, frozenset(words.keep))
+    for architecture, size in sorted(gone.items()):
+        print(f"sm_{architecture}: {size / 1e6:.1f} MB are zeros now")
+    if not gone:
+        print(f"{words.file}: holds no code of another GPU; nothing was changed")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def dispatcher_names(models: Iterable[tuple[str, Any]], depth: int | None) -> di
     found = {}
     for prefix, model in models:
         for path, module in model.named_modules():
-            dispatcher = getattr(module, _DISPATCHER, None)
+            dispatcher = vars(module).get(_DISPATCHER)  # what is no module lies there
             if dispatcher is not None and (depth is None or path.count(".") + 1 < depth):
                 found[id(module)] = f"{prefix}{path}.{_DISPATCHER}: {type(dispatcher).__name__}"
     return found

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, islice
 
 from megatron.torch_trace.flight_recorder.call_names import call_kind
 from megatron.torch_trace.flight_recorder.habits import Unusual, unusual_calls
@@ -176,29 +177,15 @@ class Joined:
         calls = {rank: one.calls for rank, one in self.records.items()}
         names = {name: group.description for name, group in self.groups.items()}
         unusual = unusual_calls(calls, names)
-        for rank in unusual:
-            found = [*self._unlike_others(rank, unusual), *self._left_order(rank, unusual)]
-            yield from found[:1]
-
-    def _unlike_others(
-        self, rank: int, unusual: Mapping[int, Sequence[Unusual]]
-    ) -> Iterable[Blame]:
-        """Unusual calls of a rank that others call in another way, as they usually do."""
-        odd = {(other, one.call.order) for other, mine in unusual.items() for one in mine}
-        for one in unusual[rank]:
-            call = one.call
-            usual = {
-                other: theirs
-                for other, record in self.records.items()
-                for theirs in record.calls
-                if not (theirs.is_transfer or call.is_transfer)
-                and (theirs.group, theirs.sequence) == (call.group, call.sequence)
-                and _kind(theirs) != _kind(call)
-                and (other, theirs.order) not in odd
-            }
-            if usual:
-                words = _kind(next(iter(usual.values())))
-                yield Blame(rank, Cause.DIFFERENT, call, tuple(usual), words)
+        odd = {(rank, one.call.order) for rank, mine in unusual.items() for one in mine}
+        usual: dict[tuple[str, int], list[tuple[int, Call]]] = defaultdict(list)
+        for rank, mine in calls.items() if unusual else ():
+            for call in mine:
+                if not call.is_transfer and (rank, call.order) not in odd:
+                    usual[call.group, call.sequence].append((rank, call))
+        for rank, found in unusual.items():
+            blames = chain(_unlike_others(rank, found, usual), self._left_order(rank, unusual))
+            yield from islice(blames, 1)
 
     def _left_order(self, rank: int, unusual: Mapping[int, Sequence[Unusual]]) -> Iterable[Blame]:
         """A rank that went on without what others wait in, which did not leave their order."""
@@ -238,6 +225,26 @@ class Joined:
                     if call.peer == rank:
                         found.setdefault(other, call)
         return found
+
+
+def _unlike_others(
+    rank: int,
+    found: Iterable[Unusual],
+    usual: Mapping[tuple[str, int], Sequence[tuple[int, Call]]],
+) -> Iterable[Blame]:
+    """Unusual calls of a rank that others call in another way, as they usually do.
+
+    Args:
+        rank: that has made them.
+        found: these calls.
+        usual: collectives that are not unusual, by group and number: with their ranks.
+    """
+    for call in (one.call for one in found if not one.call.is_transfer):
+        theirs = usual.get((call.group, call.sequence), ())
+        others = {other: one for other, one in theirs if _kind(one) != _kind(call)}
+        if others:
+            words = _kind(next(iter(others.values())))
+            yield Blame(rank, Cause.DIFFERENT, call, tuple(others), words)
 
 
 def _kind(call: Call) -> str:
