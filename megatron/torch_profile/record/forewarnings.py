@@ -14,7 +14,7 @@ from megatron.torch_profile.plan import slurm
 from megatron.torch_profile.plan.capture_plan import CapturePlan
 from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoop
 from megatron.torch_profile.record import python_stacks
-from megatron.torch_profile.spans.modules import count_spans
+from megatron.torch_profile.spans.model_parts import count_spans
 
 _NO_MODEL = "this Megatron's train() does not take its model as an argument named model"
 _NOT_GIVEN = "attach() was not given the model; write attach(model)"

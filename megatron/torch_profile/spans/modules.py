@@ -7,6 +7,7 @@
                                               its parameters, where its inputs have none; the
                                               model's own ends with the backward pass
     decoder.layers.3.mlp: MLP (recompute)     forward again, inside the backward pass
+    ...linear_fc1: Linear (weight gradient)   what its backward left out (weight_gradients.py)
 
 Where operators are recorded, backward spans are drawn into the finished trace, from the numbers
 that autograd gives its nodes: that costs training nothing. Where they are not, backward spans come
@@ -17,10 +18,8 @@ stand. The hooks return nothing, so gradients are what they were.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,27 +32,19 @@ except ImportError:  # before torch 2.2
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.spans.backward import BackwardSpans
-from megatron.torch_profile.spans.graph_captures import (
-    call_before_capture,
-    is_graphed,
-    is_to_come,
+from megatron.torch_profile.spans.graph_captures import call_before_capture
+from megatron.torch_profile.spans.model_parts import (
+    ModelPart,
+    model_parts,
+    prefixed_chunks,
+    unwrapped,
 )
 from megatron.torch_profile.spans.ranges import begin, end
 from megatron.torch_profile.spans.token_dispatch import dispatcher_names, token_dispatch_spans
-from megatron.torch_trace import wording
+from megatron.torch_profile.spans.weight_gradients import weight_gradient_spans
 
-# What Megatron wraps a model chunk in; the paths users know begin below them.
-_WRAPPER_ATTRIBUTE = "module"
-# The model itself, which computes the loss outside of its parts.
-_ROOT = "model"
-# Megatron's and torch's placeholders for a part that a layer does not have: a tenth of all spans.
-_NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
 # Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
 _RECEIVED = "input_tensor"
-# torch.compile's mark on a function, and on a module that it was called on.
-_COMPILED_FORWARD, _COMPILED_IN_PLACE = "_torchdynamo_orig_callable", "_compiled_call_impl"
-# Why a module can have no spans.
-_IN_GRAPHS, _COMPILED = "in CUDA graphs", "compiled"
 
 
 class ModuleSpans:
@@ -76,7 +67,7 @@ class ModuleSpans:
         self._forward: list[tuple[str, Any]] = []
         self._removed = False
         self._until_capture: list[Any] = []
-        for part in _parts(chunks, depth):
+        for part in model_parts(chunks, depth):
             if part.closed_by is None:
                 self._handles += self._hook(part.module, part.name)
                 if self._backward is not None:
@@ -157,7 +148,7 @@ class ModuleSpans:
             module.register_forward_hook(leave, always_call=True),
         ]
 
-    def _watching(self, part: _Part, spans: BackwardSpans) -> Callable[..., None]:
+    def _watching(self, part: ModelPart, spans: BackwardSpans) -> Callable[..., None]:
         """A function to call after a module's forward, which has its backward leave a span."""
         module, guard, backward = part.module, self._guard, f"{part.name} (backward)"
         until = None if part.is_model else module.parameters
@@ -198,101 +189,10 @@ def module_spans(
     """While open, modules have spans; afterwards they have no hook left. See `ModuleSpans`."""
     spans = ModuleSpans(chunks, depth, backward=backward)
     try:
-        models = [(prefix, _unwrapped(chunk)) for prefix, chunk in _prefixed(chunks)]
-        with token_dispatch_spans(dispatcher_names(models, depth)):
+        models = [(prefix, unwrapped(chunk)) for prefix, chunk in prefixed_chunks(chunks)]
+        parts = model_parts(chunks, depth)
+        named = [(part.name, part.module) for part in parts if part.closed_by is None]
+        with token_dispatch_spans(dispatcher_names(models, depth)), weight_gradient_spans(named):
             yield spans
     finally:
         spans.remove()
-
-
-@dataclass(frozen=True, slots=True)
-class SpanCount:
-    """How many modules of a model get spans, and how many can have none."""
-
-    named: int
-    in_graphs: int = 0
-    compiled: int = 0
-
-    def __str__(self) -> str:
-        named = wording.counted(self.named, "module")
-        return f"{named}; the {self._closed} get none" if self._closed else named
-
-    @property
-    def why_none(self) -> str:
-        """Why no module has a span, where none has."""
-        if self._closed:
-            return f"the model is in CUDA graphs or compiled ({self._closed})"
-        return "the model has no module within --torch-profile-spans-depth"
-
-    @property
-    def _closed(self) -> str:
-        numbers = {_IN_GRAPHS: self.in_graphs, _COMPILED: self.compiled}
-        return " and ".join(f"{number} {why}" for why, number in numbers.items() if number)
-
-
-def count_spans(chunks: Any, depth: int | None = None) -> SpanCount:
-    """What `ModuleSpans` would name; the model is not touched."""
-    why = Counter(part.closed_by for part in _parts(chunks, depth))
-    return SpanCount(why[None], why[_IN_GRAPHS], why[_COMPILED])
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A module that a trace may speak of, and why it can have no hooks; None where it can.
-
-    Args:
-        capture_to_come: it can until its graph is captured.
-    """
-
-    name: str
-    module: Any
-    is_model: bool
-    closed_by: str | None
-    capture_to_come: bool = False
-
-
-def _parts(chunks: Any, depth: int | None) -> Iterator[_Part]:
-    for prefix, chunk in _prefixed(chunks):
-        closed: dict[int, tuple[str, bool]] = {}
-        for path, module in _unwrapped(chunk).named_modules():
-            why = closed.get(id(module)) or _closed_by(module)
-            if why:
-                # Nor can what is inside.
-                closed.update((id(child), why) for child in module.children())
-            kind = type(module).__name__
-            if _is_called(module) and (depth is None or path.count(".") < depth):
-                name = f"{prefix}{path or _ROOT}: {kind}"
-                yield _Part(name, module, not path, *(why or (None,)))
-
-
-def _prefixed(chunks: Any) -> Iterator[tuple[str, Any]]:
-    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
-    for index, chunk in enumerate(chunks):
-        yield f"chunk{index}." if len(chunks) > 1 else "", chunk
-
-
-def _is_called(module: Any) -> bool:
-    """Whether a trace has something to say of it: lists of modules are never called."""
-    has_forward = type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
-    return has_forward and type(module).__name__ not in _NOTHING
-
-
-def _closed_by(module: Any) -> tuple[str, bool] | None:
-    """Why a module and what is inside can have no hooks, and whether only a capture to come is."""
-    if is_graphed(module):
-        return _IN_GRAPHS, is_to_come(module)
-    return (_COMPILED, False) if _is_compiled(module) else None
-
-
-def _is_compiled(module: Any) -> bool:
-    # What is compiled while hooks are on it would keep them, and its graph would be another.
-    forward = vars(module).get("forward")
-    return (
-        hasattr(forward, _COMPILED_FORWARD) or getattr(module, _COMPILED_IN_PLACE, None) is not None
-    )
-
-
-def _unwrapped(chunk: Any) -> Any:
-    while hasattr(chunk, _WRAPPER_ATTRIBUTE):
-        chunk = getattr(chunk, _WRAPPER_ATTRIBUTE)
-    return chunk

@@ -65,6 +65,18 @@ def test_backward_and_recomputation_are_apart_and_on_the_thread_that_launches(
     assert found.account == ModuleAccount(155, 85, 150, 80, outside, microbatch_loose_compute_ns=80)
 
 
+def test_weight_gradients_computed_later_are_work_of_the_backward_pass_and_no_call(
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder().step(1, 0, 1000)
+    trace.annotation("mlp: MLP", 0, 50).gpu(GEMM, 100, 110, launch=20)
+    trace.annotation("mlp: MLP (backward)", 100, 150, tid=BACKWARD)
+    trace.gpu(GEMM, 200, 220, launch=120, tid=BACKWARD)
+    trace.annotation("mlp: MLP (weight gradient)", 200, 250).gpu(GEMM, 300, 340, launch=220)
+    (row,) = look_at_modules(trace.timeline(tmp_path)).rows
+    assert row == ModuleRow("mlp", "MLP", 1, 10, 10, 1, 1, 60, 60, 2, *[0] * 4, 70, 0, 1.0)
+
+
 def test_spans_of_phases_and_others_are_no_modules(tmp_path: Path) -> None:
     trace = TraceBuilder().step(1, 0, 100)
     for name in (

@@ -15,7 +15,8 @@ from layered_models import Layer, Model, step
 from recorded_spans import recorded
 
 from megatron.torch_profile.spans import graph_captures
-from megatron.torch_profile.spans.modules import SpanCount, count_spans, module_spans
+from megatron.torch_profile.spans.model_parts import SpanCount, count_spans
+from megatron.torch_profile.spans.modules import module_spans
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning")
 

@@ -57,6 +57,7 @@ class ModuleRanges:
         rows: columns of the ranges, as in `Activity`.
         module: for each range, position in `paths`.
         direction: for each range, position in `PASSES`.
+        is_rest: for each range whether it is what a pass left for later, and no call.
         paths, types: of the modules.
     """
 
@@ -64,6 +65,7 @@ class ModuleRanges:
     rows: Rows
     module: Ints
     direction: Ints
+    is_rest: npt.NDArray[np.bool_]
     paths: list[str]
     types: list[str]
 
@@ -141,12 +143,12 @@ def _from_spans(timeline: Timeline) -> ModuleRanges | None:
         return None
     types = {span.path: span.type for span in spans.values()}
     position = {path: number for number, path in enumerate(types)}
-    table = np.zeros((2, len(names)), dtype=np.int64)
+    table = np.zeros((3, len(names)), dtype=np.int64)
     for code, span in spans.items():
-        table[:, code] = position[span.path], PASSES.index(span.direction)
-    module, direction = table[:, ops.name[rows]]
+        table[:, code] = position[span.path], PASSES.index(span.direction), span.is_rest
+    module, direction, is_rest = table[:, ops.name[rows]]
     return ModuleRanges(
-        SPANS, _chosen(ops, rows), module, direction, list(types), list(types.values())
+        SPANS, _chosen(ops, rows), module, direction, is_rest > 0, list(types), list(types.values())
     )
 
 
@@ -169,7 +171,9 @@ def _from_frames(timeline: Timeline) -> ModuleRanges | None:
     again, first = PASSES.index(RECOMPUTE), PASSES.index(FORWARD)
     direction = ints(np.where(around != NONE, again, first))
     order = [classes[code][1] for code in of]
-    return ModuleRanges(STACKS, chosen, module, direction, _paths(types, order, holders), types)
+    is_rest = np.zeros(len(module), dtype=np.bool_)
+    paths = _paths(types, order, holders)
+    return ModuleRanges(STACKS, chosen, module, direction, is_rest, paths, types)
 
 
 def _chosen(table: Rows, rows: Ints) -> Rows:

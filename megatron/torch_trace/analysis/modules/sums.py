@@ -69,7 +69,7 @@ def module_sums(
     part = np.repeat(np.arange(len(own)), [len(above) for above in ranges.above])
     np.add.at(total, holder, own[part])
     calls = np.zeros((len(ranges.paths), len(PASSES)), dtype=np.int64)
-    begun = timeline.begins_inside(ranges.rows.start, ranges.rows.end)
+    begun = timeline.begins_inside(ranges.rows.start, ranges.rows.end) & ~ranges.is_rest
     np.add.at(calls, (ranges.module[begun], ranges.direction[begun]), 1)
     return ModuleSums(own, total, calls, [(n, *above) for n, above in enumerate(ranges.above)])
 

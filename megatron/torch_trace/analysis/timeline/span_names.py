@@ -2,6 +2,7 @@
 """What the names of spans say: modules, micro-batches and phases, as capture writes them.
 
 decoder.layers.3.mlp: MLP (recompute)       module, class, pass
+...linear_fc1: Linear (weight gradient)     what the backward pass of a module left for later
 backward micro-batch 3 chunk 1 (steady)     direction, number, virtual stage, place in 1F1B
 backward micro-batch 3 (steady), part       one of its turns with another micro-batch
 optimizer-inner-step                        a timer of Megatron's
@@ -21,8 +22,10 @@ ROOT = "model"
 ANY = "*"
 """What stands for a number in the path of a module."""
 
+_WEIGHT_GRADIENT = "weight gradient"
 _MODULE = re.compile(
-    r"(?P<path>\w+(?:\.\w+)*): (?P<type>[A-Za-z_]\w*)(?: \((?P<pass>backward|recompute)\))?"
+    r"(?P<path>\w+(?:\.\w+)*): (?P<type>[A-Za-z_]\w*)"
+    r"(?: \((?P<pass>backward|recompute|weight gradient)\))?"
 )
 _MICROBATCH = re.compile(
     r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: chunk (?P<chunk>\d+))?"
@@ -34,11 +37,18 @@ _TIMER = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)+|optimizer|logging|evaluation
 
 @dataclass(frozen=True, slots=True)
 class ModuleSpan:
-    """Dotted path and class of a module, and which pass it is: one of `PASSES`."""
+    """One pass of a module, or what a pass left for later.
+
+    Args:
+        path, type: dotted path and class of the module.
+        direction: one of `PASSES`.
+        is_rest: weight gradients that the backward pass left out; no pass of its own.
+    """
 
     path: str
     type: str
     direction: str
+    is_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,11 @@ class MicrobatchSpan:
 def module_span(name: str) -> ModuleSpan | None:
     """The module whose span has this name, None for other names."""
     match = _MODULE.fullmatch(name)
-    return ModuleSpan(match["path"], match["type"], match["pass"] or FORWARD) if match else None
+    if not match:
+        return None
+    if match["pass"] == _WEIGHT_GRADIENT:
+        return ModuleSpan(match["path"], match["type"], BACKWARD, is_rest=True)
+    return ModuleSpan(match["path"], match["type"], match["pass"] or FORWARD)
 
 
 def merged_path(path: str) -> tuple[str, ...]:

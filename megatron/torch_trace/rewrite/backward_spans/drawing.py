@@ -45,7 +45,8 @@ def backward_spans(events: RawEvents) -> list[Span]:
     """The backward spans of modules, each before what is in it; none where the trace has some."""
     names = [name.decode("utf-8", "replace") for name in events.names]
     start, end, name, track = events.annotations
-    modules = {code: named for code, text in enumerate(names) if (named := module_span(text))}
+    spans_of = ((code, module_span(text)) for code, text in enumerate(names))
+    modules = {code: named for code, named in spans_of if named and not named.is_rest}
     if any(named.direction == BACKWARD for named in modules.values()):
         return []
     rows = np.flatnonzero(np.isin(name, list(modules)))

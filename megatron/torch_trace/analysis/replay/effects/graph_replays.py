@@ -82,7 +82,7 @@ def captured(rank: RankGraph, module: str) -> Captured:
 
 def _is_one(name: str, module: str) -> bool:
     span = module_span(name)
-    if span is None:
+    if span is None or span.is_rest:
         return False
     if module == LAYERS:
         return _LAYER.fullmatch(span.path) is not None
