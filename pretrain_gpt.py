@@ -204,8 +204,11 @@ def _needs_data(vp_stage: int | None) -> bool:
 def set_defaults(parser: ArgumentParser) -> ArgumentParser:
     """Megatron's defaults need Transformer Engine and Apex; without them, what torch can do."""
     if not find_spec("transformer_engine"):
-        parser.set_defaults(transformer_impl="local", masked_softmax_fusion=False)
-        if not find_spec("apex"):
+        parser.set_defaults(transformer_impl="local")
+        # These modules are Apex's CUDA extensions; PyPI's apex is another package.
+        if not find_spec("scaled_upper_triang_masked_softmax_cuda"):
+            parser.set_defaults(masked_softmax_fusion=False)
+        if not find_spec("fused_weight_gradient_mlp_cuda"):
             parser.set_defaults(gradient_accumulation_fusion=False, no_persist_layer_norm=True)
     parser.set_defaults(tokenizer_type="NullTokenizer")
     return parser

@@ -8,7 +8,8 @@
 Every part is trained twice, without a flag of ours and with a window. One line for each, `pass` or
 `FAIL`: losses the same to the bit; a trace of each rank; the micro-batches of each step, forward
 and backward, by their names; GPU work in modules; GPU work whose family is not known (at most 2 %).
-RUNS/megatron_features.json has them all. Parts `te-...` need Transformer Engine.
+RUNS/megatron_features.json has them all. Parts `te-...` need Transformer Engine, `apex-...` Apex
+without Transformer Engine: each is used wherever it is found.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Part:
         window: iterations that are recorded.
         environment: variables of it.
         needs_gpu: it does not start without one.
+        needs: a package without which it does not start.
     """
 
     flags: str
@@ -58,11 +60,7 @@ class Part:
     window: str = "6-7"
     environment: dict[str, str] = field(default_factory=dict)
     needs_gpu: bool = False
-
-    @property
-    def engine(self) -> bool:
-        """Whether it needs Transformer Engine."""
-        return "transformer_engine" in self.flags
+    needs: str = ""
 
 
 SAME_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
@@ -77,14 +75,21 @@ def with_engine(flags: str, gpus: int = 2, **environment: str) -> Part:
         gpus,
         environment={**SAME_TWICE, **environment},
         needs_gpu=True,
+        needs="transformer_engine",
     )
+
+
+def with_apex(flags: str, gpus: int = 2) -> Part:
+    """One with Apex: its norms, softmax, Adam, and gradients added by the product itself."""
+    return Part(f"--hidden-size 1024 {flags}", gpus, needs_gpu=True, needs="apex")
 
 
 ANY_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"}
 CP2 = "--attention-dropout 0 --hidden-dropout 0 --context-parallel-size 2 --cp-comm-type"
+OVERLAPS = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PARTS = {
-    "dp2": Part("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+    "dp2": Part(OVERLAPS),
     "graphs": Part("--cuda-graph-impl local --te-rng-tracker", 1, needs_gpu=True),
     "graphs-from-eager": Part(
         "--cuda-graph-impl local --te-rng-tracker", 1, "1-3", needs_gpu=True
@@ -117,8 +122,17 @@ PARTS = {
     "te-cp2-a2a": with_engine(f"{CP2} a2a", **ANY_TWICE),
     "te-cp2-all-gather": with_engine(f"{CP2} all_gather", **ANY_TWICE),
     "te-moe-grouped": with_engine(f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear"),
+    "te-moe-delayed": with_engine(
+        f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear --overlap-moe-expert-parallel-comm "
+        "--delay-wgrad-compute",
+        **QUEUES,
+    ),
     "te-graphs": with_engine("--cuda-graph-impl transformer_engine --te-rng-tracker", 1),
     "te-optimizer-graph": with_engine("--optimizer-cuda-graph", 1),
+    "apex": with_apex("", 1),
+    "apex-tp2": with_apex(TP2_SP),
+    "apex-dp2": with_apex(OVERLAPS),
+    "apex-optimizer-graph": with_apex("--optimizer-cuda-graph", 1),
 }  # fmt: skip
 
 
@@ -132,11 +146,11 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     have = 0 if options.cpu else visible_gpus()
-    engine = find_spec("transformer_engine") is not None
     names = options.only or [
         name
         for name, part in PARTS.items()
-        if (part.gpus <= have if have else not part.needs_gpu) and (engine or not part.engine)
+        if (part.gpus <= have if have else not part.needs_gpu)
+        and (not part.needs or find_spec(part.needs))
     ]
     result: dict[str, Any] = {}
     lock = threading.Lock()
