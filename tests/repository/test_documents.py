@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -97,8 +98,34 @@ def test_every_room_and_file_of_the_architecture_exists() -> None:
     } == set()
 
 
-def test_every_test_that_the_table_of_faults_names_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "faults.md").read_text()))
+SHOWN_BY: dict[str, dict[str, list[str]]] = json.loads(
+    Path(__file__).with_name("tests_of_faults.json").read_text()
+)
+"""By page the first cell of each row that tests show, and these tests."""
+
+
+@pytest.mark.parametrize("page", SHOWN_BY)
+def test_rows_that_tests_show_are_rows_of_their_page(page: str) -> None:
+    rows = re.findall(r"^\| (.*?) \| ", (ROOT / page).read_text(), re.MULTILINE)
+    assert len(SHOWN_BY[page]) > 40
+    assert [row for row in SHOWN_BY[page] if rows.count(row) != 1] == []
+
+
+def test_every_test_of_a_fault_exists() -> None:
+    named = {test for rows in SHOWN_BY.values() for tests in rows.values() for test in tests}
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    assert named
     assert {name for name in named if f"def {name}(" not in sources} == set()
+
+
+def test_every_row_of_faults_is_shown_by_a_test() -> None:
+    """But for what other pages tell: where to look, and where training stops the profiler."""
+    text = (ROOT / "docs" / "faults.md").read_text()
+    tables = re.findall(
+        r"^\| you see \| why \| what to do \|\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE
+    )
+    rows = [
+        row.removeprefix("| ").split(" | ")[0] for table in tables for row in table.splitlines()
+    ]
+    assert [row for row in rows if row not in SHOWN_BY["docs/faults.md"]] == [
+        "resident memory rises with the windows"
+    ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from megatron.torch_profile.plan import (
     watch_flags,
 )
 from megatron.torch_profile.plan.schedule import Schedule, Span, Window
+from megatron.torch_profile.plan.switched_on import switched_on
 from megatron.torch_profile.plan.topology import CPU, Topology
 from megatron.torch_profile.plan.trace_size import Estimate, estimate
 from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, NO_LAST, TrainingLoop
@@ -101,16 +102,7 @@ class CapturePlan:
         warmup = f" (warm-up {windows[0].warmup} before each)" if windows else ""
         if windows and not windows[0].warmup:
             warmup = " (no warm-up)"
-        on = [
-            flag_of(field.name)
-            for field in fields(self.config)
-            if field.name not in ("enabled", "with_modules")
-            and getattr(self.config, field.name) is True
-        ]
-        if self.config.wanted_spans:
-            on.append(
-                f"{flag_of('spans')} {' '.join(sorted(self.config.wanted_spans, reverse=True))}"
-            )
+        on = switched_on(self.config)
         lines = [
             f"ranks: {wording.ranks(self.ranks, most=len(self.ranks))} ({self.topology.layout})",
             f"iterations: {shown}{more}{warmup}; this process runs {self.schedule.span}"

@@ -51,6 +51,14 @@ def test_the_plan_in_words() -> None:
     ]
 
 
+def test_a_plan_says_what_watches_the_run() -> None:
+    described = make((0,), Span(1, 100), monitor=True, on_hang=300.0, trigger=["file", "signal"])
+    assert described.describe().splitlines()[2] == (
+        "recording: cpu and cuda; switched on: --torch-profile-monitor, "
+        "--torch-profile-trigger file signal, --torch-profile-on-hang 300"
+    )
+
+
 def test_what_lies_behind_a_resume_is_said() -> None:
     described = make((0,), Span(51, 200), iterations=["3-4", "7", "100-101"])
     assert described.describe().splitlines()[-1] == (
