@@ -146,6 +146,18 @@ def counted(amount: int, noun: str, plural: str | None = None) -> str:
     return f"1 {noun}" if amount == 1 else f"{amount:,} {plural or f'{noun}s'}"
 
 
+def part_of_iteration(name: str) -> str:
+    """A part that the monitor measures: `data` -> `the data loader`."""
+    return {
+        "pipeline": "pipeline transfers",
+        "gradients": "the gradient reduction",
+        "parameters": "the parameter gather",
+        "optimizer": "the optimizer",
+        "data": "the data loader",
+        "other": "the rest of the iteration",
+    }.get(name, name)
+
+
 def iterations(shown: object) -> str:
     """`iteration 3`, `iterations 3-4`; of a window, or of numbers as they are shown."""
     return f"iteration {shown}" if str(shown).isdecimal() else f"iterations {shown}"

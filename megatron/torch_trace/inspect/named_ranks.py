@@ -52,7 +52,8 @@ def _named(of: Mapping[str, float]) -> NamedRank:
     by = of.get("monitor/slow_by_ms")
     longer = "much" if by is None else wording.duration(by * 1e6)
     part = next((key.removeprefix(_PART) for key in of if key.startswith(_PART)), "")
-    words = f"rank {of[_SLOW_KEY]:.0f} is slow: {longer} longer{f' in {part}' if part else ''}."
+    where = f" in {wording.part_of_iteration(part)}" if part else ""
+    words = f"rank {of[_SLOW_KEY]:.0f} is slow: {longer} longer{where}."
     first, last = (_whole(of.get(f"monitor/slow_{key}")) for key in ("since", "seen"))
     return NamedRank(SLOW, first, last, words)
 

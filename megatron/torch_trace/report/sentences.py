@@ -79,7 +79,10 @@ def possible_gains(analysis: Analysis) -> list[str]:
     least = _LEAST_GAIN * iteration
     # What only follows from another finding goes away with that one.
     causes = [one for one in analysis.findings if one.cause is None]
-    sure = [one for one in causes if one.sure_gain_ns >= max(1, least)]
+    sure: dict[str, Finding] = {}  # By change, which may take the causes of several away.
+    for one in causes:
+        if one.sure_gain_ns >= max(1, least):
+            sure.setdefault(one.change or one.name, one)
     if not sure:
         return []
     parts = {
@@ -92,7 +95,7 @@ def possible_gains(analysis: Analysis) -> list[str]:
     had = ", ".join(
         f"{duration(one.gain_ns)} "
         + (f"with `{one.change}`" if one.code == _BUBBLE else f"without `{one.code}`")
-        for one in sure[:_MOST_GAINS]
+        for one in [*sure.values()][:_MOST_GAINS]
     )
     # What costs nothing in the window may cost most without the profiler.
     costly = [one for one in causes if one.severity == "high" and one.gain_ns is None]
@@ -110,8 +113,10 @@ def gain(finding: Finding) -> str:
     if not finding.sure_gain_ns:
         if finding.gain_ns + (finding.gain_error_ns or 0) < _SOME_NS:
             return f" {given}, the iteration would not be shorter (error {error})."
-        had = f"gain {duration(finding.gain_ns)}, " if finding.gain_ns > 0 else ""
-        return f" {given}, a gain is not distinguishable from none ({had}error {error})."
+        if finding.gain_ns <= 0:
+            return f" {given}, a shorter iteration is not certain (error {error})."
+        less = duration(finding.gain_ns)
+        return f" {given}, the iteration would be {less} shorter, less than the error ({error})."
     shorter = duration(finding.gain_ns)
     undisturbed = finding.undisturbed_gain_ns
     also = f"; {duration(undisturbed)} without the profiler" if (undisturbed or 0) > 0 else ""

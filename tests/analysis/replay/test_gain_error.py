@@ -128,7 +128,8 @@ def test_a_rank_that_sleeps_behind_a_later_one_is_found_all_the_same(tmp_path: P
     (found,) = (one for one in analysis.findings if one.evidence.get("more_ns"))
     assert (found.code, found.evidence["rank"]) == ("straggler", 2)
     assert found.title == (
-        "Rank 2's CPU takes 0.4 ms of an iteration longer than on the ranks that do the same "
-        "work, in 1 stretch of `training loop`. In this window other ranks are late, too."
+        "In an iteration, rank 2's CPU takes 0.4 ms longer than on the ranks that do the same "
+        "work, in 1 stretch of the training loop's thread outside of all spans. In this window "
+        "other ranks are late, too."
     )
     assert (found.change, found.sure_gain_ns) == ("--rank 2=median", 0)

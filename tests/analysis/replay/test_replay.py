@@ -216,8 +216,20 @@ def test_a_change_of_what_is_not_there_is_one_sentence(
 
 def test_a_trace_without_work_of_a_gpu_cannot_be_replayed(tmp_path: Path) -> None:
     path = TraceBuilder(0, 1).step(1, 0, 9_000).op("aten::mm", 0, 5_000).write(tmp_path / "a.json")
-    with pytest.raises(UsageError, match=r"^nothing can be replayed: .*a\.json: holds no GPU work"):
+    with pytest.raises(UsageError, match=r"^nothing can be replayed: .*a\.json: no GPU work; .*"):
         Replay.of(path)
+
+
+def test_a_reason_of_several_traces_is_said_once(tmp_path: Path) -> None:
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(1, 0, 9_000).op("aten::mm", 0, 5_000)
+        trace.write(tmp_path / f"rank-{rank}.json")
+    with pytest.raises(UsageError) as caught:
+        Replay.of(tmp_path)
+    assert str(caught.value) == (
+        f"nothing can be replayed: {tmp_path}/rank-0.json, {tmp_path}/rank-1.json: no GPU work; "
+        "record on a GPU, with --torch-profile-activities cpu cuda."
+    )
 
 
 def test_waits_that_the_trace_tells_are_not_inferred(tmp_path: Path) -> None:

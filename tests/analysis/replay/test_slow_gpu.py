@@ -57,7 +57,7 @@ def test_a_gpu_that_is_late_is_named_with_what_mending_it_gains(
     if "spin" in fault:
         (cause,) = found.evidence["causes"]
         assert (cause["rank"], cause["count"], cause["kernel"]) == (1, 1, "spin")
-        assert "Rank 1's GPU takes 0.3 ms of an iteration longer" in found.title
+        assert "In an iteration, rank 1's GPU takes 0.3 ms longer" in found.title
         assert "in 1 stretch of `other` (spin)" in found.title
 
 

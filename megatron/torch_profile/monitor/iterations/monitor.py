@@ -231,7 +231,7 @@ class Collector:
             self._where(slow.rank),
             slow.since,
             wording.duration(slow.excess * 1e6),
-            _IN_WORDS.get(slow.part, slow.part),
+            wording.part_of_iteration(slow.part),
             wording.duration(slow.total * 1e6),
             slow.iteration,
         )
@@ -254,16 +254,6 @@ class Collector:
         member = self._topology.members[rank]
         coordinates = " ".join(f"{name}{at}" for name, at in member.coordinates.items())
         return ", ".join(filter(None, (member.host, coordinates)))
-
-
-_IN_WORDS = {
-    "pipeline": "pipeline transfers",
-    "gradients": "the gradient reduction",
-    "parameters": "the parameter gather",
-    "optimizer": "the optimizer",
-    "data": "the data loader",
-    "other": "the rest of the iteration",
-}
 
 
 def peers_of(topology: Topology) -> list[list[int]]:

@@ -56,19 +56,19 @@ def read_ranks(
     """
     sources = find_traces(paths)
     found: dict[int, Timeline] = {}
-    reasons = [f"{path_text(file)}: {reason}" for file, reason in sources.skipped]
+    reasons = [(reason, file) for file, reason in sources.skipped]
     for path in chosen(one_window(sources.traces), wanted):
         try:
             timeline = _read(path)
         except MergedTraceError:
             raise
         except TorchTraceError as error:
-            reasons.append(str(error))
+            reasons.append((str(error).removeprefix(f"{path_text(path)}: "), path))
             continue
         if progress:
             progress(path)
         if isinstance(timeline, str):
-            reasons.append(timeline)
+            reasons.append((timeline, path))
             continue
         rank = rank_of(timeline.activity.metadata, path)
         if rank is None:
@@ -77,32 +77,38 @@ def read_ranks(
             raise same_rank(rank, path, found[rank].activity.path, sources.traces)
         found[rank] = timeline
     if not found:
-        raise UsageError(
-            f"nothing can be replayed: {listed(reasons or ['no trace'], '; ', most=3)}"
-        )
+        raise UsageError(nothing_can_be_replayed(reasons))
     return found
 
 
+def nothing_can_be_replayed(reasons: Sequence[tuple[str, Path]]) -> str:
+    """The sentence about traces, each with its reason; a reason of several is said once."""
+    files: dict[str, list[str]] = {}
+    for reason, path in reasons:
+        files.setdefault(reason.removesuffix("."), []).append(path_text(path))
+    said = [f"{listed(paths, most=3)}: {reason}" for reason, paths in files.items()]
+    return f"nothing can be replayed: {listed(said or ['no trace'], '; ', most=3)}."
+
+
 def _read(path: Path) -> Timeline | str:
-    """The timeline, or a sentence that says why it cannot be replayed."""
+    """The timeline, or why it cannot be replayed."""
     activity = read_activity(path, workers=available_cores())
     if activity.metadata.merged is not None:
         raise MergedTraceError(activity.path)
-    return replayable(timeline_of(activity), path)
+    return replayable(timeline_of(activity))
 
 
-def replayable(timeline: Timeline | None, path: Path) -> Timeline | str:
-    """The timeline, or a sentence that says why it cannot be replayed."""
-    shown = path_text(path)
+def replayable(timeline: Timeline | None) -> Timeline | str:
+    """The timeline, or why it cannot be replayed."""
     if timeline is None or not len(timeline.activity.gpu):
-        return f"{shown}: holds no GPU work; record with --torch-profile-activities cpu cuda."
+        return "no GPU work; record on a GPU, with --torch-profile-activities cpu cuda"
     if timeline.clock_offset is not None:
-        return f"{shown}: GPU and CPU are on different clocks, so no launch can be placed."
+        return "GPU and CPU are on different clocks, so no launch can be placed"
     if not (timeline.launches.call >= 0).any():
         return (
-            f"{shown}: does not tell which call launched which work; a replay needs the runtime's "
-            "calls (cuda_runtime) with their correlation."
+            "nothing tells which call launched which work; a replay needs the runtime's calls "
+            "(cuda_runtime) with their correlation"
         )
     if not timeline.window.steps:
-        return f"{shown}: has no ProfilerStep, so it does not tell where an iteration begins."
+        return "no ProfilerStep, so nothing tells where an iteration begins"
     return timeline

@@ -14,6 +14,7 @@ from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.replay.change import GpuAsMedian, RankAsMedian
+from megatron.torch_trace.analysis.replay.path.piece_names import TRAINING_LOOP
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.path_part import PathPart
 from megatron.torch_trace.analysis.run.candidates import (
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_CAUSES = 3
 _STRAGGLER = "straggler"
+_UNNAMED = "the training loop's thread outside of all spans"
 _LEAST_HIDDEN = 0.02
 """Of the iteration, as for stragglers that are last."""
 _CHEAP_BYTES = 512 << 20
@@ -125,8 +127,9 @@ def _hidden(found: Candidate, rank: int, more: float, graph: KernelAnswers) -> F
     finding = Finding(
         _STRAGGLER,
         severity(share),
-        f"Rank {rank}'s {what} takes {milliseconds(more)} of an iteration longer than on the ranks "
-        f"that do the same work, in {times} of {names}. In this window other ranks are late, too.",
+        f"In an iteration, rank {rank}'s {what} takes {milliseconds(more)} longer than on the "
+        f"ranks that do the same work, in {times} of {names}. In this window other ranks are late, "
+        "too.",
         {"rank": rank, "more_ns": round(more), "share": share, **_causes(found)},
         f"Look at what rank {rank} does there that the others do not do ({why}).",
         share,
@@ -155,7 +158,7 @@ def _where(found: Candidate, graphs: Graphs) -> str:
     longest = found.causes[0]
     own, its = ("'s GPU", "those of its peers") if longest.kernel else ("", "its peers")
     return (
-        f" Rank {longest.rank}{own} takes {milliseconds(more)} of an iteration longer than {its}, "
+        f" In an iteration, rank {longest.rank}{own} takes {milliseconds(more)} longer than {its}, "
         f"in {times} of {names}."
     )
 
@@ -163,7 +166,10 @@ def _where(found: Candidate, graphs: Graphs) -> str:
 def _stretches(found: Candidate, steps: int) -> tuple[str, str]:
     """How many there are in an iteration, and of which work."""
     longest = found.causes[0]
-    names = listed([f"`{one.name}`" for one in found.causes], most=_MOST_CAUSES)
+    names = listed(
+        [_UNNAMED if one.name == TRAINING_LOOP else f"`{one.name}`" for one in found.causes],
+        most=_MOST_CAUSES,
+    )
     told = longest.function or longest.kernel
     what = f" ({told})" if told else ""
     times = max(1, round(sum(one.count for one in found.causes) / steps))

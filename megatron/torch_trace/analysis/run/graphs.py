@@ -23,7 +23,11 @@ from megatron.torch_trace.analysis.replay.change import (
     VirtualStages,
 )
 from megatron.torch_trace.analysis.replay.effects.change_effects import adjusted
-from megatron.torch_trace.analysis.replay.recorded_ranks import MOST_RANKS, replayable
+from megatron.torch_trace.analysis.replay.recorded_ranks import (
+    MOST_RANKS,
+    nothing_can_be_replayed,
+    replayable,
+)
 from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes, simulated_times
 from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
@@ -32,7 +36,6 @@ from megatron.torch_trace.analysis.run.recorded import Recorded
 from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration, calibration_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import TorchTraceError, UsageError
-from megatron.torch_trace.files.selection import listed
 from megatron.torch_trace.system.memory import host_memory
 
 _KEPT_PER_RAW_BYTE = 0.5
@@ -148,13 +151,13 @@ class Graphs:
         found: dict[int, Timeline] = {}
         reasons = []
         for rank, file in zip(self._known.by_rank, files, strict=True):
-            timeline = replayable(self._known.timelines[file], file)
+            timeline = replayable(self._known.timelines[file])
             if isinstance(timeline, str):
-                reasons.append(timeline)
+                reasons.append((timeline, file))
             else:
                 found[rank] = timeline
         if not found:
-            raise UnreplayableError(f"nothing can be replayed: {listed(reasons, '; ', most=3)}")
+            raise UnreplayableError(nothing_can_be_replayed(reasons))
         return Replay(found)
 
     def calibration_of(self, graph: Graph) -> Calibration | None:

@@ -88,7 +88,7 @@ def _stages(stages: Sequence[StageWork]) -> Table:
                 text(ranks(one.ranks)),
                 amount(len(one.layers)),
                 ms(one.layers_ns / len(one.layers) if one.layers else None),
-                ms(one.layers_ns),
+                some_ms(one.layers_ns),
                 some_ms(one.embedding_ns),
                 some_ms(one.other_ns),
                 ms(one.total_ns),
@@ -104,7 +104,7 @@ def _stages(stages: Sequence[StageWork]) -> Table:
         brief="STAGES (GPU work of modules, ms an iteration without communication)",
         most=16,
         limit=32,
-    )
+    ).without_empty(2)
 
 
 def _classes(stages: Sequence[StageWork]) -> Table | None:

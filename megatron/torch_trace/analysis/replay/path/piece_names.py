@@ -25,6 +25,8 @@ from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.communication_names import is_range
 from megatron.torch_trace.format.step_names import step_number
 
+TRAINING_LOOP = "training loop"
+"""Of its thread, where nothing tells more."""
 _BUILT_IN = "<built-in"
 _COMPILED = "## Call CompiledFxGraph"
 
@@ -96,7 +98,7 @@ class PieceNames:
 
     def _thread(self, track: int) -> str:
         main = self.rank.timeline.window.track
-        return "training loop" if main in (NONE, track) else "backward pass"
+        return TRAINING_LOOP if main in (NONE, track) else "backward pass"
 
     def _phase_at(self, time: Ints) -> Ints:
         """Rows of `activity.ops`: the micro-batch at each time, else the innermost phase."""
