@@ -3,8 +3,9 @@
 
     python scripts/side_by_side.py FOLDER... [--at-once N] [--seconds N] [-- ARGUMENTS OF PYTEST]
 
-Folders begin in the order in which they are named. A process that dies or takes too long makes its
-folder fail, and never keeps the others from their end.
+Folders begin in the order in which they are named. One that lies in another one is tested apart
+from it. A process that dies or takes too long makes its folder fail, and never keeps the others
+from their end.
 """
 
 from __future__ import annotations
@@ -54,13 +55,14 @@ class Ended:
 
     def __str__(self) -> str:
         told = [self.failure] if self.failure else []
-        return f"{self.folder:20} {self.seconds:5.0f} s  {': '.join([*told, self.last_line])}"
+        return f"{self.folder:26} {self.seconds:5.0f} s  {': '.join([*told, self.last_line])}"
 
 
 @dataclass
 class Folders:
     """The processes that test folders, with what each of them is told."""
 
+    folders: Sequence[str]
     arguments: Sequence[str]
     seconds: float
     running: set[subprocess.Popen[bytes]] = field(default_factory=set)
@@ -71,10 +73,11 @@ class Folders:
         if self.stopped:
             return Ended(folder, "", "not begun", 0)
         began = time.monotonic()
+        apart = [f"--ignore={one}" for one in self.folders if one.startswith(f"{folder}/")]
         # A file and no pipe: what a test leaves running would hold a pipe open for ever.
         with tempfile.TemporaryFile() as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", folder, *self.arguments],
+                [sys.executable, "-m", "pytest", folder, *apart, *self.arguments],
                 env={**os.environ, "PYTEST_DEBUG_TEMPROOT": _temporary(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -113,7 +116,8 @@ class Folders:
 
 def _temporary(folder: str) -> str:
     """Where pytest makes `tmp_path`: in one place, processes fail as they remove old ones."""
-    path = Path(tempfile.gettempdir(), f"pytest-{os.getuid()}-{Path(folder).name}")
+    name = "-".join(Path(folder).parts[1:]) or folder
+    path = Path(tempfile.gettempdir(), f"pytest-{os.getuid()}-{name}")
     path.mkdir(exist_ok=True)
     return str(path)
 
@@ -130,12 +134,12 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def side_by_side(folders: Sequence[str], at_once: int, work: Folders) -> list[Ended]:
+def side_by_side(at_once: int, work: Folders) -> list[Ended]:
     """Test folders, some at once; print each when it has ended."""
     all_ended = []
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            for future in as_completed([pool.submit(work.test, folder) for folder in folders]):
+            for future in as_completed([pool.submit(work.test, folder) for folder in work.folders]):
                 ended = future.result()
                 all_ended.append(ended)
                 print(f"\n{ended.folder}\n{ended.output}", flush=True)
@@ -157,9 +161,9 @@ def main() -> int:
     given = parser.parse_args(words[:at])
     # As Ctrl-C does: whatever runs is ended on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    work = Folders(words[at + 1 :], given.seconds)
+    work = Folders(given.folders, words[at + 1 :], given.seconds)
     try:
-        ended = side_by_side(given.folders, given.at_once, work)
+        ended = side_by_side(given.at_once, work)
     except KeyboardInterrupt:
         return 130
     print(*sorted(ended, key=lambda one: bool(one.failure)), sep="\n")

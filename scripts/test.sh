@@ -12,6 +12,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
+# The tests start hundreds of Pythons, and each would compile all modules again.
+unset PYTHONDONTWRITEBYTECODE
 
 if [[ ${1:-} != fast ]]; then
   install_test_programs &
@@ -31,11 +33,18 @@ wait
 .venv/bin/mypy >/dev/null 2>&1 &
 
 # What takes longest begins first, but SLURM when torchrun's jobs are about to be done; other folders
-# are found. Toy trainings wait more than they compute.
-folders=(tests/{functional,toy_trainings,analysis,torch_profile,slurm,torch_trace,report})
+# are found. Toy trainings wait more than they compute. A folder in another one is tested apart.
+folders=(tests/{functional,toy_trainings,analysis,torch_profile/record,torch_profile,slurm,torch_trace,report})
 while read -r folder; do
   [[ " ${folders[*]} " == *" $folder "* ]] || folders+=("$folder")
 done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)
+# Folders all of whose tests are left out (tests/conftest.py): to import them takes seconds.
+LEFT_OUT=" tests/functional tests/toy_trainings tests/slurm tests/hostile "
+if [[ $* == fast ]]; then
+  for number in "${!folders[@]}"; do
+    [[ $LEFT_OUT != *" ${folders[number]} "* ]] || unset "folders[number]"
+  done
+fi
 FAST="not torchrun and not slurm and not browser and not slow"
 tested=0
 if (($# == 0)); then

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import tempfile
-import time
 from pathlib import Path
 
 import polars as pl
 import pytest
-from command_line import MAIN, last_line, run
+from command_line import last_line, run
 from trace_builder import annotation, collective_args, kernel, launch, op, step, write_rank
 
 from megatron import torch_trace
@@ -98,6 +94,7 @@ def test_traces_and_their_export_give_the_same_answer(
     assert of_traces.equals(of_export)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_first_finding_of_a_recorded_run_has_its_gain_and_where_to_look() -> None:
     frame = torch_trace.sql(
         SLOW, "select code, rank, step, change, gain_ns > gain_error_ns as sure from findings"
@@ -171,6 +168,7 @@ def test_control_characters_of_a_trace_reach_no_terminal(tmp_path: Path) -> None
         assert b"\x1b" not in done.stdout
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_damaged_trace_is_answered_as_far_as_it_goes(tmp_path: Path) -> None:
     trace = rank(tmp_path, 0)
     trace.write_bytes(trace.read_bytes()[:-400])
@@ -204,59 +202,6 @@ def test_only_the_tables_that_a_query_names_are_made(
     assert asked == [["ranks", "kernels"]]
 
 
-def test_nothing_is_left_in_the_temporary_folder(
-    two_ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    torch_trace.sql(two_ranks, "select * from kernels")
-    assert run("sql", two_ranks, "select cast(name as int) from kernels").returncode == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_question_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    command = [
-        *MAIN,
-        "sql",
-        SLOW,
-        "select count(*) from kernels a join kernels b on a.rank = b.rank",
-    ]
-    process = subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL
-    )
-    while not list(tmp_path.glob("*/kernels.parquet")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.terminate()
-    assert process.wait(30) == 143
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_query_that_takes_too_much_is_ended_in_a_sentence(
-    tables: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("megatron.torch_trace.query.child._LEAST_MEMORY", 1 << 29)
-    monkeypatch.setattr("megatron.torch_trace.query.child._MOST_MEMORY", 1 << 29)
-    done = run("sql", tables, "select * from ranks")
-    assert done.returncode == 1
-    assert last_line(done.stderr) == (
-        "torch-trace: the query was ended, since it takes more than the 537 MB of memory that it "
-        "may take; ask for less: filter by rank and step, and join on a call, or on a rank and a "
-        "step."
-    )
-
-
-def test_a_query_that_ends_for_another_reason_says_what_it_said(
-    two_ranks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = "import sys\nprint('Warning', file=sys.stderr)\nsys.exit('No module named polars')\n"
-    monkeypatch.setattr("megatron.torch_trace.query.child._PROGRAM", broken)
-    done = run("sql", two_ranks, "select 1 from ranks")
-    assert (done.returncode, last_line(done.stderr).partition(", perhaps")[0]) == (
-        1,
-        "torch-trace: the query ended with status 1 (No module named polars)",
-    )
-
-
 def test_an_export_of_some_tables_answers_for_them_alone(two_ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "tables"
     done = run("export", two_ranks, "-o", out, "--table", "steps", "--table", "ranks")
@@ -281,6 +226,7 @@ def test_every_query_of_the_document_has_an_answer(query: str) -> None:
     assert len(torch_trace.sql(sample, query)) > 0
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_document_shows_what_is_printed() -> None:
     text = (DOCUMENTS / "sql.md").read_text()
     query = re.search(r'sql iter-0000005/ "(.*)"\n', text)

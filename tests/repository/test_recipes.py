@@ -27,8 +27,8 @@ class Copy:
 
     def __init__(self, folder: Path, recipe: str) -> None:
         self.folder, self.named = folder, RECIPES[recipe]
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "megatron", folder / "megatron", ignore=ignored)
+        # With what is compiled: files keep their times, and one that is changed is compiled again.
+        shutil.copytree(ROOT / "megatron", folder / "megatron")
 
     def _file(self, name: str) -> Path:
         assert any(name.startswith(one) for one in re.findall(r"`([\w./]+)`", self.named)), name

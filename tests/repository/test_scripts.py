@@ -72,17 +72,19 @@ FAST = "not torchrun and not slurm and not browser and not slow"
 LONGEST = [
     f"tests/{name}"
     for name in (
-        *("functional", "toy_trainings", "analysis", "torch_profile"),
+        *("functional", "toy_trainings", "analysis", "torch_profile/record", "torch_profile"),
         *("slurm", "torch_trace", "report"),
     )
 ]
+LEFT_OUT = {f"tests/{name}" for name in ("functional", "toy_trainings", "slurm", "hostile")}
+QUICK = [name for name in LONGEST if name not in LEFT_OUT]
 
 
 @pytest.mark.parametrize(
     ("given", "command"),
     [
-        ([], ["scripts/side_by_side.py", *LONGEST, "tests/new"]),
-        (["fast"], ["scripts/side_by_side.py", *LONGEST, "tests/new", "--", "-m", FAST]),
+        ([], ["scripts/side_by_side.py", *LONGEST, "tests/hostile", "tests/new"]),
+        (["fast"], ["scripts/side_by_side.py", *QUICK, "tests/new", "--", "-m", FAST]),
         (["fast", "-k", "a b"], ["-m", "pytest", "-m", FAST, "-k", "a b"]),
         (["tests/new", "-x"], ["-m", "pytest", "tests/new", "-x"]),
     ],
@@ -96,6 +98,14 @@ def test_all_tests_run_side_by_side_and_some_in_a_plain_pytest(
     assert (done.returncode, done.stdout.splitlines()[1:]) == (7, command)
 
 
+def test_the_folders_that_fast_leaves_out_have_only_tests_that_fast_leaves_out() -> None:
+    marked = (SCRIPTS.parent / "tests" / "conftest.py").read_text().partition("_OF_FOLDERS = {")[2]
+    assert {f"tests/{name}" for name in re.findall(r'"(\w+)": pytest', marked)} == LEFT_OUT
+    script = (SCRIPTS / "test.sh").read_text()
+    (left_out,) = re.findall(r'^LEFT_OUT="(.*)"$', script, re.MULTILINE)
+    assert {*left_out.split()} == LEFT_OUT
+
+
 def test_types_are_told_after_the_tests_and_fail_the_script(checkout: Path) -> None:
     done = run_tests(checkout, python="echo 4 passed", mypy="echo wrong types\nexit 1")
     assert (done.returncode, done.stdout.splitlines()[1:]) == (1, ["4 passed", "wrong types"])
@@ -106,7 +116,13 @@ def run_tests(checkout: Path, *given: str, **programs: str) -> subprocess.Comple
     (checkout / "scripts").mkdir()
     for name in ("environment.sh", "test.sh"):
         shutil.copy(SCRIPTS / name, checkout / "scripts")
-    for file in ("slurm/test_a.py", "new/room/test_b.py", "analysis/test_c.py", "data/d.json"):
+    for file in (
+        "slurm/test_a.py",
+        "new/room/test_b.py",
+        "analysis/test_c.py",
+        "hostile/test_e.py",
+        "data/d.json",
+    ):
         (checkout / "tests" / file).parent.mkdir(parents=True)
         (checkout / "tests" / file).touch()
     folder = checkout / "other" / "bin"

@@ -66,6 +66,16 @@ def test_all_folders_passed_is_status_0_and_so_is_a_folder_without_tests_of_this
     assert (status, summary(output)) == (0, said)
 
 
+def test_a_folder_in_another_one_is_tested_once_and_apart(tmp_path: Path) -> None:
+    folder(tmp_path, "all", "pass")
+    folder(tmp_path / "all", "long", "pass")
+    status, output = run(tmp_path, "all/long", "all", "--at-once", "1")
+    assert (status, summary(output)) == (
+        0,
+        [["all/long", "1 passed in s"], ["all", "1 passed in s"]],
+    )
+
+
 def test_what_is_said_below_pytests_last_line_is_no_failure(tmp_path: Path) -> None:
     late = "import atexit; [atexit.register(os.write, 2, b'an export ended\\n') for _ in range(99)]"
     folder(tmp_path, "late", late)

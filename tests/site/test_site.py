@@ -23,7 +23,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the site is made of, to be changed."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("docs", "scripts", "megatron"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copy / name)
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "mkdocs.yml"):
         shutil.copyfile(ROOT / name, copy / name)
     return copy
@@ -53,21 +53,18 @@ def test_the_site_has_a_page_for_each_document_and_one_with_all_flags(checkout: 
     assert "cdn" not in index.lower()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [("[x](nope.md)", "page does not exist"), ("[x](analyze.md#nope)", "anchor does not exist")],
-)
-def test_a_link_that_leads_nowhere_ends_the_build(checkout: Path, wrong: str, said: str) -> None:
+def test_a_link_that_leads_nowhere_ends_the_build(checkout: Path) -> None:
+    wrong = {"[x](nope.md)": "page does not exist", "[y](analyze.md#nope)": "anchor does not exist"}
     page = checkout / "docs" / "2am.md"
     text = page.read_text()
-    page.write_text(f"{text}\n{wrong}\n")
+    page.write_text("\n".join([text, *wrong, ""]))
     try:
         done = build(checkout)
     finally:
         page.write_text(text)
     assert done.returncode == 1
-    assert said in done.stderr
-    assert wrong in done.stderr
+    said = [one for pair in wrong.items() for one in pair]
+    assert [one for one in said if one not in done.stderr] == []
 
 
 def test_a_page_without_a_place_in_the_order_is_named(checkout: Path) -> None:
