@@ -94,30 +94,29 @@ def test_a_finding_is_one_module_that_bears_its_slug() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "first", "behind", "sample"),
+    ("document", "first", "behind", "command"),
     [
-        ("README.md", "457 ms an iteration: compute", "...", "analysis/dp4-rank2-slow"),
-        ("docs/analyze.md", "MODULES (ms and share", "The products run", "pp2-recompute-spans"),
+        ("README.md", "457 ms an iteration: compute", "...", "analyze analysis/dp4-rank2-slow"),
+        ("docs/analyze.md", "457 ms an iteration", "This page", "analyze analysis/dp4-rank2-slow"),
+        ("docs/analyze.md", "MODULES (ms", "The products run", "analyze pp2-recompute-spans"),
+        ("docs/whatif.md", "2 ranks; recorded", "...", "whatif pp2-recompute-spans"),
+        ("docs/memory.md", "Peak: 598 MB", "- **In use**", "memory memory-snapshot.pickle.gz"),
     ],
 )
-def test_what_analyze_prints_of_a_sample_is_what_a_document_shows(
-    document: str, first: str, behind: str, sample: str
+def test_what_a_command_prints_of_a_sample_is_what_a_document_shows(
+    document: str, first: str, behind: str, command: str
 ) -> None:
     text = (ROOT / document).read_text()
     shown = text[text.index(first) : text.index(behind, text.index(first))]
+    name, sample = command.split()
+    options = ["--no-partials"] if name == "analyze" else []
     printed = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "megatron.torch_trace",
-            "analyze",
-            "--no-partials",
-            SAMPLES / sample,
-        ],
+        [sys.executable, "-m", "megatron.torch_trace", name, *options, SAMPLES / sample],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "COLUMNS": "100"},
     ).stdout
     lines = [line.strip() for line in printed.splitlines()]
+    assert len(shown.splitlines()) > 2
     assert [s for s in map(str.strip, shown.splitlines()) if s not in lines] == []
