@@ -15,5 +15,5 @@ def test_a_missing_sdk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 2
     assert last_line(done.stderr) == (
         "torch-trace: mcp: the SDK of the Model Context Protocol is not installed, in version 2 or "
-        "newer; pip install 'megatron-torch-profile[agent]'."
+        "newer; pip install 'mcp>=2'."
     )

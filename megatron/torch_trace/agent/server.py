@@ -111,7 +111,7 @@ def serve(path: Path, other: Path | None, folder: Path) -> None:
     except ImportError:
         raise UsageError(
             "mcp: the SDK of the Model Context Protocol is not installed, in version 2 or newer; "
-            "pip install 'megatron-torch-profile[agent]'."
+            "pip install 'mcp>=2'."
         ) from None
 
     recording = Recording(path)

@@ -26,29 +26,29 @@ from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import visible
 
 SUBCOMMANDS: dict[str, str] = {
-    "info": "What a trace holds, what is wrong with it, how to open it.",
-    "check": "Every fault of a trace, with its count and its first byte.",
-    "decompress": "Write plain JSON; saves every whole event of a damaged file.",
-    "recover": "Complete the traces that killed processes left unfinished.",
-    "slim": "Write a smaller trace: by step, time, category or stream.",
     "analyze": "Where the time of an iteration went, and what to do about it.",
+    "view": "Show report and timeline in the browser, without a network.",
     "report": "The answer of analyze as one HTML page, to read offline.",
     "compare": "How a second run, window or rank differs from the first.",
-    "hang": "Why a job hangs: which rank is at fault, from flight records.",
-    "trigger": "Ask a training that runs to record a window.",
-    "status": "What a run has recorded, is writing and was asked for.",
+    "whatif": "What an iteration would take after a change, over all ranks.",
     "memory": "Who holds the GPU's memory, when it peaks, what grows.",
-    "whatif": "What an iteration would take after changes, and its critical path.",
+    "hang": "Why a job hangs: which rank is at fault, from flight records.",
+    "status": "What a run has recorded, is writing and was asked for.",
+    "trigger": "Ask a training that runs to record a window.",
+    "sql": "Answer a question in SQL, from traces or from an export.",
+    "export": "Write events, kernels and steps as Parquet, for SQL.",
+    "mcp": "Serve the answers about one window to an agent.",
+    "info": "What a trace holds, what is wrong with it, how to open it.",
+    "check": "Every fault of a trace, with its count and its first byte.",
+    "recover": "Complete the traces that killed processes left unfinished.",
+    "decompress": "Write plain JSON; saves every whole event of a damaged file.",
+    "slim": "Write a smaller trace: by step, time, category or stream.",
+    "merge": "Write the traces of several ranks as one trace.",
     "convert": "Write a timeline for Perfetto: ranks in order, streams named.",
-    "view": "Show report and timeline in the browser, without a network.",
     "operators": "The table of torch's key_averages(), from a trace.",
     "stacks": "Stacks of Python functions for flame graphs, from a trace.",
-    "export": "Write events, kernels and steps as Parquet, for SQL.",
-    "sql": "Answer a question in SQL, from traces or from an export.",
-    "mcp": "Serve the answers about one window to an agent.",
-    "merge": "Write the traces of several ranks as one trace.",
 }
-"""Name -> the one-line help that `torch-trace --help` shows."""
+"""Name -> the one-line help that `torch-trace --help` shows: answers first, then files."""
 
 _ROOMS = {"trigger": "running", "status": "running", "sql": "asking", "mcp": "asking"}
 """Where a command's module lies, if not in this folder."""
@@ -106,7 +106,7 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(__version__)
 def cli() -> None:
-    """Read, check, slim, merge and analyse torch.profiler traces.
+    """Say where the time of an iteration went, from torch.profiler traces.
 
     \b
     torch-trace analyze iter-0000005/

@@ -22,7 +22,7 @@ def command(path: str, other: str | None) -> None:
 
     PATH is a trace, or the folder of a window; OTHER is one to compare it with. The agent starts
     this command and speaks to it over standard input and output. It can read nothing else, and
-    nothing is written. Needs pip install 'megatron-torch-profile[agent]'.
+    nothing is written. Needs pip install 'mcp>=2'.
     """
     from megatron.torch_trace.agent.server import serve
     from megatron.torch_trace.query.answer import own_folder
