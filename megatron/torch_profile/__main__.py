@@ -30,8 +30,8 @@ USAGE = """usage: python -m megatron.torch_profile [--cpu] (SCRIPT | -m MODULE) 
        python -m megatron.torch_profile --plan [RANKS] [SCRIPT] [ARGS...]
 
 Run a script that trains with NVIDIA Megatron, with the --torch-profile flags
-added to its arguments. In a launch script, write it after torchrun's own
-arguments:
+added to its arguments. In a launch script, write -m megatron.torch_profile
+between torchrun's own arguments and the script:
 
     torchrun $DISTRIBUTED_ARGS -m megatron.torch_profile \\
         pretrain_gpt.py $ARGS --torch-profile

@@ -221,14 +221,14 @@ class TorchProfileConfig:
         choices=["file", "signal", "slow-iteration"],
     )
     trigger_factor: float = flag(
-        1.5, "An iteration is slow if it takes so many times the median of others.", metavar="K"
+        1.5, "An iteration is slow if it takes K times the median of the last 100.", metavar="K"
     )
     trigger_windows: int = flag(3, "Windows that slow iterations may ask for.", metavar="N")
     trigger_apart: int = flag(600, "Seconds between two of these windows.", metavar="SECONDS")
     trigger_ranks: list[str] | None = flag(
         None,
-        "Ranks to record for a slow iteration, in words of --torch-profile-ranks; slowest is the "
-        "one that --torch-profile-monitor has seen. Default: the ranks of the plan.",
+        "Ranks to record for a slow iteration, in words of --torch-profile-ranks; or slowest: the "
+        "rank that the monitor has seen to be slowest. Default: the ranks of the plan.",
         nargs="+",
         metavar="R",
     )

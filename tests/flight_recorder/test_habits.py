@@ -74,7 +74,7 @@ def test_of_two_ranks_the_one_with_another_size_is_named(
     answer = hang(job.built.write(tmp_path))
     assert answer.culprits == (faulty,)
     assert answer.verdict == (
-        f"Rank {faulty} calls tensor-parallel all_reduce 13 with [[64]] [BFloat16] [[64]], where rank {other} calls all_reduce [[4096]] [BFloat16] [[4096]]."
+        f"Rank {faulty} calls tensor-parallel all_reduce 13 with [64] BFloat16, where rank {other} calls all_reduce [4096] BFloat16."
     )
 
 
@@ -128,7 +128,7 @@ def test_an_odd_call_that_both_have_made_in_groups_of_their_own_is_nobodys_fault
     answer = hang(built.write(tmp_path))
     assert answer.culprits == (faulty,)
     assert answer.verdict == (
-        f"Rank {faulty} calls tensor-parallel all_reduce 25 with [[2048]] [BFloat16] [[2048]], where rank {1 - faulty} calls all_reduce [[4096]] [BFloat16] [[4096]]."
+        f"Rank {faulty} calls tensor-parallel all_reduce 25 with [2048] BFloat16, where rank {1 - faulty} calls all_reduce [4096] BFloat16."
     )
 
 
@@ -141,5 +141,5 @@ def test_two_ranks_that_differ_are_both_said_where_no_habit_tells_which_is_wrong
     answer = hang(job.built.write(tmp_path))
     assert answer.culprits == ()
     assert answer.verdict == (
-        "Ranks 0-1 call tensor-parallel all_reduce 1 differently: rank 0 all_reduce with [[4096]] [BFloat16] [[4096]]; rank 1 all_reduce with [[64]] [BFloat16] [[64]]. Nothing tells which of them is wrong."
+        "Ranks 0-1 call tensor-parallel all_reduce 1 differently: rank 0 all_reduce with [4096] BFloat16; rank 1 all_reduce with [64] BFloat16. Nothing tells which of them is wrong."
     )

@@ -76,7 +76,7 @@ def test_a_rank_that_calls_another_size_is_at_fault(tmp_path: Path) -> None:
     answer = answered(built, tmp_path)
     assert answer.culprits == (2,)
     assert answer.verdict == (
-        "Rank 2 calls tensor-parallel all_reduce 6 with [[2048]] [BFloat16] [[2048]], where ranks 0-1, 3 call all_reduce [[4096]] [BFloat16] [[4096]]."
+        "Rank 2 calls tensor-parallel all_reduce 6 with [2048] BFloat16, where ranks 0-1, 3 call all_reduce [4096] BFloat16."
     )
 
 
@@ -209,7 +209,7 @@ def test_json_has_culprits_and_the_python_stack(tmp_path: Path) -> None:
         "dimension": "tp",
         "group": "tp0",
         "sequence": 3,
-        "sizes": "[[4096]] [BFloat16] [[4096]]",
+        "sizes": "[4096] BFloat16",
         "module": None,
         "python": [
             "/site/torch/distributed/distributed_c10d.py:3 all_reduce",

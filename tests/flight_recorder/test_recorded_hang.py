@@ -15,5 +15,5 @@ def test_the_rank_that_reduces_half_of_a_tensor_is_named() -> None:
     answer = hang(RECORDED)
     assert answer.culprits == (1,)
     assert answer.verdict == (
-        "Rank 1 calls tensor-parallel all_reduce 237 with [[2048]] [BFloat16] [[2048]], where rank 0 calls all_reduce [[64, 1, 64]] [BFloat16] [[64, 1, 64]]."
+        "Rank 1 calls tensor-parallel all_reduce 237 with [2048] BFloat16, where rank 0 calls all_reduce [64, 1, 64] BFloat16."
     )

@@ -38,7 +38,7 @@ class Call:
         sequence: number of the collective in its group, the same on all ranks; of a transfer the
             number among the rank's own transfers of the group.
         name: `all_reduce`, `send 0->3`, `recv 0<-3` (ranks within the group).
-        sizes: shapes of inputs, then of outputs, with the type: equal on all ranks for most.
+        sizes: shape of inputs, type, shape of outputs if another: equal on all ranks for most.
         state: torch's word: scheduled, started or completed.
         created: ns since 1970.
         thread: the thread that called; autograd's is `pt_autograd_N`.

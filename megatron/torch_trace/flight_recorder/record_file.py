@@ -205,8 +205,17 @@ def _peer(transfer: re.Match[str], group: Group) -> int | None:
 
 
 def _sizes(entry: dict[str, Any]) -> str:
-    parts = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes")]
-    return " ".join(_plain(part) for part in parts if part)
+    sizes, types, results = (
+        _plain(_only(entry.get(key) or ()))
+        for key in ("input_sizes", "input_dtypes", "output_sizes")
+    )
+    told = " ".join(part for part in (sizes, types) if part != "[]")
+    return told if results in ("[]", sizes) else f"{told} -> {results}".strip()
+
+
+def _only(value: Any) -> Any:
+    """What is in a list of one."""
+    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _plain(value: Any) -> str:
