@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,5 @@ def _losses(output: str) -> list[tuple[str, ...]]:
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
     python = ".".join(map(str, sys.version_info[:3]))
-    return {"python": python, "torch": torch.__version__.split("+")[0]}
+    return {"python": python, "torch": metadata.version("torch").split("+")[0]}

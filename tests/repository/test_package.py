@@ -39,6 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return zipfile.ZipFile(built).namelist()
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_our_two_packages_and_nothing_of_megatrons(wheel: list[str]) -> None:
     top = {"/".join(name.split("/")[:2]) for name in wheel if ".dist-info/" not in name}
     assert top == {"megatron/torch_profile", "megatron/torch_trace", "megatron_torch_profile.py"}
@@ -46,6 +47,7 @@ def test_the_wheel_holds_our_two_packages_and_nothing_of_megatrons(wheel: list[s
     assert "megatron/torch_trace/py.typed" in wheel
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_template_and_asset(wheel: list[str]) -> None:
     source = {str(path.relative_to(ROOT)) for path in (ROOT / "megatron").rglob("*.*")}
     tracked = subprocess.run(

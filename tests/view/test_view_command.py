@@ -7,6 +7,7 @@ import gzip
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from command_line import MAIN, invoked
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.viewing import perfetto_ui
 from megatron.torch_trace.viewing.server import Server
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -124,3 +127,21 @@ def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) 
     assert "Traceback" not in err
     assert "Error" not in err
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_nothing_is_imported_for_the_address_while_answers_are_prepared() -> None:
+    """Ctrl-C in an import beside another thread's leaves Python's import lock taken."""
+    code = (
+        "import sys\n"
+        "from megatron.torch_trace.viewing import addresses\n"
+        "before = {*sys.modules}\n"
+        "addresses.tunnels([8000], environ={})\n"
+        "print({*sys.modules} - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT), "HOME": "/"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("set()\n", "")

@@ -6,10 +6,14 @@ from __future__ import annotations
 import getpass
 import ipaddress
 import os
+import pwd  # noqa: F401
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+# `pwd` is for getpass, which imports it when it is called: that is beside the imports of the thread
+# that prepares the answers, and Ctrl-C in such an import leaves Python's import lock taken.
 
 PUBLIC_UI = "https://ui.perfetto.dev"
 TUNNEL_PORT = 8000
