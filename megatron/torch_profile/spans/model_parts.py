@@ -66,32 +66,39 @@ class ModelPart:
     """A module that a trace may speak of, and why it can have no hooks; None where it can.
 
     Args:
+        name: of its forward span.
+        depth: of its path: `decoder.layers.3` has depth 3, the model itself 0.
         capture_to_come: it can until its graph is captured.
     """
 
     name: str
     module: Any
-    is_model: bool
+    depth: int
     closed_by: str | None
     capture_to_come: bool = False
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is the model itself."""
+        return not self.depth
 
 
 def model_parts(chunks: Any, depth: int | None) -> Iterator[ModelPart]:
     """The modules that are called, down to a depth; see `ModuleSpans`."""
-    for prefix, chunk in prefixed_chunks(chunks):
+    for prefix, chunk in _prefixed(chunks):
         closed: dict[int, tuple[str, bool]] = {}
-        for path, module in unwrapped(chunk).named_modules():
+        for path, module in _unwrapped(chunk).named_modules():
             why = closed.get(id(module)) or _closed_by(module)
             if why:
                 # Nor can what is inside.
                 closed.update((id(child), why) for child in module.children())
-            kind = type(module).__name__
-            if _is_called(module) and (depth is None or path.count(".") < depth):
-                name = f"{prefix}{path or _ROOT}: {kind}"
-                yield ModelPart(name, module, not path, *(why or (None,)))
+            here = path.count(".") + 1 if path else 0
+            if _is_called(module) and (depth is None or here <= depth):
+                name = f"{prefix}{path or _ROOT}: {type(module).__name__}"
+                yield ModelPart(name, module, here, *(why or (None,)))
 
 
-def prefixed_chunks(chunks: Any) -> Iterator[tuple[str, Any]]:
+def _prefixed(chunks: Any) -> Iterator[tuple[str, Any]]:
     """Model chunks, each with what stands before the paths in it."""
     chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
     for index, chunk in enumerate(chunks):
@@ -119,7 +126,7 @@ def _is_compiled(module: Any) -> bool:
     )
 
 
-def unwrapped(chunk: Any) -> Any:
+def _unwrapped(chunk: Any) -> Any:
     """The model in a chunk, without what Megatron wraps around it."""
     while hasattr(chunk, _WRAPPER_ATTRIBUTE):
         chunk = getattr(chunk, _WRAPPER_ATTRIBUTE)

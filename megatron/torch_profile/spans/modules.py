@@ -7,7 +7,7 @@
                                               its parameters, where its inputs have none; the
                                               model's own ends with the backward pass
     decoder.layers.3.mlp: MLP (recompute)     forward again, inside the backward pass
-    ...linear_fc1: Linear (weight gradient)   what its backward left out (weight_gradients.py)
+    ...linear_fc1: Linear (weight gradient)   what its backward left out (method_spans.py)
 
 Where operators are recorded, backward spans are drawn into the finished trace, from the numbers
 that autograd gives its nodes: that costs training nothing. Where they are not, backward spans come
@@ -33,15 +33,9 @@ from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.spans.backward import BackwardSpans
 from megatron.torch_profile.spans.graph_captures import call_before_capture
-from megatron.torch_profile.spans.model_parts import (
-    ModelPart,
-    model_parts,
-    prefixed_chunks,
-    unwrapped,
-)
+from megatron.torch_profile.spans.method_spans import method_spans
+from megatron.torch_profile.spans.model_parts import ModelPart, model_parts
 from megatron.torch_profile.spans.ranges import begin, end
-from megatron.torch_profile.spans.token_dispatch import dispatcher_names, token_dispatch_spans
-from megatron.torch_profile.spans.weight_gradients import weight_gradient_spans
 
 # Where Megatron puts what a pipeline stage received: no argument of the forward that uses it.
 _RECEIVED = "input_tensor"
@@ -189,10 +183,7 @@ def module_spans(
     """While open, modules have spans; afterwards they have no hook left. See `ModuleSpans`."""
     spans = ModuleSpans(chunks, depth, backward=backward)
     try:
-        models = [(prefix, unwrapped(chunk)) for prefix, chunk in prefixed_chunks(chunks)]
-        parts = model_parts(chunks, depth)
-        named = [(part.name, part.module) for part in parts if part.closed_by is None]
-        with token_dispatch_spans(dispatcher_names(models, depth)), weight_gradient_spans(named):
+        with method_spans(model_parts(chunks, depth), depth):
             yield spans
     finally:
         spans.remove()

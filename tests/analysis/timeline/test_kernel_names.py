@@ -126,6 +126,23 @@ def test_kernels_of_transformer_engine_have_their_families(name: str, family: st
     assert family_of(name) == family
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("void cuComputeGradInput<c10::BFloat16, float, c10::BFloat16, false>("
+         "c10::BFloat16 const*, c10::BFloat16 const*, int, int, float const*)", "normalisation"),
+        ("cleanup(float*, float*, float*, float*, bool, int)", "optimizer"),
+        ("void (anonymous namespace)::indexing_backward_kernel_stride_1<c10::BFloat16>("
+         "long const*, long const*, c10::BFloat16 const*)", "embedding"),
+        ("a_cleanup_of_mine(float*)", "other"),
+    ],
+)  # fmt: skip
+def test_kernels_of_apex_and_of_indexed_gradients_have_their_families(
+    name: str, family: str
+) -> None:
+    assert family_of(name) == family
+
+
 def test_a_conversion_and_an_activation_by_one_kernel_have_different_names() -> None:
     assert short_name(UNARY.format(IDENTITY)) == "unary_kernel [identity]"
     assert short_name(UNARY.format(GELU)) == "unary_kernel [gelu]"

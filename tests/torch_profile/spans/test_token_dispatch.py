@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that exchange tokens of experts outside of any module's forward."""
+"""What exchanges tokens between experts is no module, and has spans of its own."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,31 +12,37 @@ from recorded_spans import recorded
 
 from megatron.torch_profile.spans.modules import module_spans
 
-PLAN = "megatron.core.models.common.model_chunk_schedule_plan"
-SOURCE = """
-from types import SimpleNamespace
-class TransformerLayerSchedulePlan:
-    def __init__(self, layer, is_moe=True):
-        self.layer = layer
-        self._build_callable_nodes(is_moe)
-    def _build_callable_nodes(self, is_moe):
-        one = lambda tokens: tokens + 1
-        make = lambda: SimpleNamespace(forward_func=one) if is_moe else object()
-        self.moe_dispatch, self.moe_combine = make(), make()
-"""
-
 
 class AllToAllDispatcher:
-    """No module."""
+    """Megatron's names; it changes nothing but the count of its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def token_dispatch(self, tokens: Any, probabilities: Any) -> tuple[Any, Any]:
+        self.calls += 1
+        return tokens * 2, probabilities
+
+    def token_combine(self, tokens: Any) -> Any:
+        return tokens / 2
+
+
+class OldDispatcher:
+    """Of core 0.13 and before."""
+
+    def token_permutation(self, tokens: Any) -> Any:
+        return tokens
 
 
 class Experts(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, dispatcher: Any) -> None:
         super().__init__()
-        self.token_dispatcher = AllToAllDispatcher()
+        self.token_dispatcher = dispatcher
+        self.linear = torch.nn.Linear(2, 2)
 
     def forward(self, tokens: Any) -> Any:
-        raise AssertionError("never called as a whole")
+        tokens, _ = self.token_dispatcher.token_dispatch(tokens, None)
+        return self.token_dispatcher.token_combine(self.linear(tokens))
 
 
 class Layer(torch.nn.Module):
@@ -46,56 +50,71 @@ class Layer(torch.nn.Module):
         super().__init__()
         self.mlp = mlp
 
+    def forward(self, tokens: Any) -> Any:
+        return self.mlp(tokens)
+
+
+EXCHANGE = "0.mlp.token_dispatcher: AllToAllDispatcher"
+
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Megatron's plan of a layer, as far as the seam goes."""
-    module = ModuleType(PLAN)
-    exec(SOURCE, vars(module))
-    monkeypatch.setitem(sys.modules, PLAN, module)
-    return module.TransformerLayerSchedulePlan
+def model() -> Any:
+    return torch.nn.Sequential(Layer(Experts(AllToAllDispatcher())))
 
 
-def run(plan: Any) -> list[int]:
-    return [node.forward_func(1) for node in (plan.moe_dispatch, plan.moe_combine)]
+def test_an_exchange_is_a_part_of_its_layer(tmp_path: Path, model: Any) -> None:
+    with recorded(tmp_path / "trace.json") as found, module_spans([model], backward=False):
+        model(torch.ones(1, 2))
+    assert [one for one in found if one[0].startswith("0.mlp")] == [
+        ("0.mlp: Experts", 2), (EXCHANGE, 3), ("0.mlp.linear: Linear", 3), (EXCHANGE, 3),
+    ]  # fmt: skip
 
 
-def names(path: Path, plan: Any, model: Any, layer: Any, depth: int | None = None) -> list[str]:
-    with recorded(path) as found, module_spans([model], depth):
-        assert run(plan(layer)) == [2, 2]
-    return [name for name, _ in found]
+def test_its_backward_pass_is_drawn(tmp_path: Path, model: Any) -> None:
+    path = tmp_path / "trace.json"
+    with recorded(path, draw=True) as found, module_spans([model], backward=False):
+        model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    drawn = [name for name, _ in found if name.startswith("0.mlp") and "(backward)" in name]
+    back = f"{EXCHANGE} (backward)"
+    assert drawn == ["0.mlp: Experts (backward)", back, "0.mlp.linear: Linear (backward)", back]
 
 
-def test_both_nodes_of_a_layer_have_the_name_of_its_dispatcher(tmp_path: Path, plan: Any) -> None:
-    model = torch.nn.Sequential(Layer(torch.nn.Linear(2, 2)), Layer(Experts()))
-    found = names(tmp_path / "trace.json", plan, model, model[1])
-    assert found == ["1.mlp.token_dispatcher: AllToAllDispatcher"] * 2
-
-
-def test_a_layer_of_multi_token_prediction_has_its_layer_inside(tmp_path: Path, plan: Any) -> None:
-    model = torch.nn.Sequential(Layer(Experts()))
-    outer = SimpleNamespace(mtp_model_layer=model[0])
-    found = names(tmp_path / "trace.json", plan, model, outer)
-    assert found == ["0.mlp.token_dispatcher: AllToAllDispatcher"] * 2
-
-
-def test_a_path_that_is_too_deep_has_none(tmp_path: Path, plan: Any) -> None:
-    model = torch.nn.Sequential(Layer(Experts()))
-    assert names(tmp_path / "two.json", plan, model, model[0], depth=2) == []
-    assert len(names(tmp_path / "three.json", plan, model, model[0], depth=3)) == 2
-
-
-def test_a_layer_without_experts_and_one_of_no_model_are_left_alone(
-    tmp_path: Path, plan: Any
+def test_an_exchange_that_no_module_does_has_a_span_all_the_same(
+    tmp_path: Path, model: Any
 ) -> None:
-    model = torch.nn.Sequential(Layer(torch.nn.Linear(2, 2)))
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        assert model[0].mlp.token_dispatcher.token_dispatch(1, 5) == (2, 5)
+    assert found == [(EXCHANGE, 0)]
+
+
+def test_a_dispatcher_of_an_old_megatron_has_spans(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(Layer(Experts(OldDispatcher())))
+    with recorded(tmp_path / "trace.json") as found, module_spans([model]):
+        assert model[0].mlp.token_dispatcher.token_permutation(1) == 1
+    assert found == [("0.mlp.token_dispatcher: OldDispatcher", 0)]
+
+
+def test_a_path_that_is_too_deep_has_none(tmp_path: Path, model: Any) -> None:
+    for depth, spans in ((2, []), (3, [(EXCHANGE, 0)])):
+        with recorded(tmp_path / f"{depth}.json") as found, module_spans([model], depth):
+            model[0].mlp.token_dispatcher.token_combine(1)
+        assert found == spans
+
+
+def test_after_the_window_a_dispatcher_has_nothing_of_ours(tmp_path: Path, model: Any) -> None:
+    dispatcher = model[0].mlp.token_dispatcher
     with module_spans([model]):
-        plan(model[0], is_moe=False)
-    assert names(tmp_path / "trace.json", plan, model, Layer(Experts())) == []
+        kept = dispatcher.token_dispatch
+    assert vars(dispatcher) == {"calls": 0}
+    with recorded(tmp_path / "trace.json") as found:
+        assert kept(1, 5) == (2, 5)
+    assert (found, dispatcher.calls) == ([], 1)
 
 
-def test_after_the_window_nodes_are_built_as_megatron_builds_them(plan: Any) -> None:
-    own = plan._build_callable_nodes
-    with module_spans([torch.nn.Sequential(Layer(Experts()))]):
-        assert plan._build_callable_nodes is not own
-    assert plan._build_callable_nodes is own
+def test_a_layer_that_is_compiled_around_it_is_compiled_whole(model: Any) -> None:
+    def whole(tokens: Any) -> Any:
+        return model[0].mlp.token_dispatcher.token_combine(tokens)
+
+    compiled = torch.compile(whole, backend="eager", fullgraph=True)
+    with module_spans([model]):
+        assert compiled(torch.ones(2)).tolist() == [0.5, 0.5]

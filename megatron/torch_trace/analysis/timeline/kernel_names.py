@@ -44,10 +44,12 @@ _FAMILIES = (
     # Before convolution, whose libraries have these kernels too.
     (
         "normalisation",
-        r"norm|rmsn|gammabeta|ln_fwd|ln_bwd|(?:\b|_)bn_(?:fw|bw|inf|add|train|forward|backward)",
+        # Apex calls the backward pass of its norm cuComputeGradInput.
+        r"norm|rmsn|gammabeta|cucomputegradinput|ln_fwd|ln_bwd|(?:\b|_)bn_(?:fw|bw|inf|add|train|forward|backward)",
     ),
     ("convolution", r"conv(?:olve|olution|2d|_depthwise)|cudnn|implicit|winograd|miopen"),
-    ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach"),
+    # The second kernel of Apex's multi-tensor norm is called cleanup.
+    ("optimizer", r"multi_tensor|adam|lamb\b|sgd|optimizer|foreach|^cleanup$"),
     ("softmax", r"softmax"),
     (
         "mixture of experts",
@@ -55,7 +57,7 @@ _FAMILIES = (
     ),
     (
         "embedding",
-        r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)"
+        r"embedding|indexselect|index_select|gather|scatter|index_(?:put|add)|indexing_backward"
         # The parts of the gradient of an embedding.
         r"|compute_grad_weight|partial_segment|partials_per_segment",
     ),
