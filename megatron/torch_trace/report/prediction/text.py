@@ -192,7 +192,7 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
     if len(answer.slack.ranks) > 1:
         by_slack: dict[str, list[int]] = {}
         for rank in sorted(answer.slack.ranks, key=lambda one: (one.slack_ns, one.rank)):
-            by_slack.setdefault(duration(rank.slack_ns), []).append(rank.rank)
+            by_slack.setdefault(_slack_words(rank.slack_ns), []).append(rank.rank)
         each = [
             f"{'rank' if len(which) == 1 else 'ranks'} {ranks(tuple(which))}: {slack}"
             for slack, which in by_slack.items()
@@ -216,10 +216,12 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
         lines += _least(f"{what} with the least slack", list(beside), _MOST_BESIDE, width)
     if not lines:
         return []
-    said = (
-        "SLACK in the recorded iteration: how much later work could be without a longer iteration"
-    )
+    said = "SLACK: by how much work could be later, and the recorded iteration not longer"
     return [*paragraph(said, width, "", "  "), *lines]
+
+
+def _slack_words(ns: int) -> str:
+    return duration(ns) if ns else "none"
 
 
 def _least(what: str, each: Sequence[str], most: int, width: int) -> list[str]:
