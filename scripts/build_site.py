@@ -102,8 +102,10 @@ def page_of_flags() -> str:
         if options.get("choices"):
             lines += [f"- values: {', '.join(f'`{value}`' for value in options['choices'])}"]
         shown = " ".join(map(str, default)) if isinstance(default, list) else default
-        is_off = shown is False or shown is None or shown == ""
-        lines += [f"- default: {'off' if is_off else f'`{shown}`'}", ""]
+        if shown is None or shown is False:
+            lines += [f"- default: {'not set' if shown is None else 'off'}", ""]
+        else:
+            lines += [f"- default: `{shown}`", ""]
     lines += ["## What presets switch on", "", "| preset | flags |", "|---|---|"]
     for name, fields in PRESETS.items():
         flags = [

@@ -30,7 +30,11 @@ def test_every_flag_has_its_row_with_its_default() -> None:
     for field in fields(TorchProfileConfig):
         value = getattr(defaults, field.name)
         shown = " ".join(value) if isinstance(value, list) else value
-        expected[flag_of(field.name)] = "off" if value is None or value is False else f"`{shown}`"
+        if value is None or value is False:
+            shown = "not set" if value is None else "off"
+        else:
+            shown = f"`{shown}`"
+        expected[flag_of(field.name)] = shown
     assert {flag: default.strip() for flag, default in rows.items()} == expected
 
 
