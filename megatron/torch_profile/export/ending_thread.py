@@ -7,7 +7,6 @@ what the profiler recorded after the window's end, compresses, and gives the tra
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,8 +19,10 @@ from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.export.writers import Program, compressing
 from megatron.torch_trace.format.file_names import UnfinishedName
 from megatron.torch_trace.system.freed_memory import give_back
+from megatron.torch_trace.system.lasting_thread import LastingThread
 
-_NICE = 10
+_low_priority = LastingThread("torch-profile-stop", nicer=10)
+"""Of all windows: what a window has taken is free memory of its arena, for the next one."""
 _NOTHING = "something else in this process has ended torch's profiler"
 
 
@@ -59,6 +60,7 @@ class EndingThread:
         self._expected_mb = expected_mb
         self._writers = writers
         self._at_work = 0  # the thread of low priority, by the system's number
+        self._wrote_before = 0
         self._answer: dict[str, Any] | None = None
         self._program: Program | None = None
         self._again = True
@@ -88,10 +90,7 @@ class EndingThread:
         """What it has written so far."""
         if self._program is not None:
             return self._program.written_bytes()
-        with suppress(OSError):
-            lines = Path(f"/proc/self/task/{self._at_work}/io").read_text().splitlines()
-            return sum(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
-        return 0
+        return max(0, _written_by(self._at_work) - self._wrote_before)
 
     def can_be_ended(self) -> bool:
         """Not while the thread runs: it may only wait, and ends with the process."""
@@ -135,33 +134,15 @@ class EndingThread:
         return {}
 
     def _at_low_priority(self, call: Callable[[], Any]) -> Any:
-        """Call it in a thread of its own: who has once lowered its priority cannot raise it, and
-        whoever holds the GIL must not have to wait for a CPU."""
-        done: list[Any] = []
+        """Call it where a CPU need not be waited for by whoever holds the GIL."""
 
-        def calling() -> None:
+        def noted() -> Any:
             self._at_work = threading.get_native_id()
-            try:
-                if not self.export.urgent:
-                    with suppress(OSError):
-                        os.setpriority(
-                            os.PRIO_PROCESS,
-                            self._at_work,
-                            os.getpriority(os.PRIO_PROCESS, self._at_work) + _NICE,
-                        )
-                done.append(call())
-            except BaseException as error:
-                done.append(error)
-
-        thread = threading.Thread(target=calling, name="torch-profile-stop", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
+            self._wrote_before = _written_by(self._at_work)
             return call()
-        thread.join()
-        if isinstance(done[0], BaseException):
-            raise done[0]
-        return done[0]
+
+        # The process may be killed any moment: then with training's priority, right here.
+        return noted() if self.export.urgent else _low_priority.answer(noted)
 
     def _compress_again(self, program: Program, how: str) -> None:
         self._again = False
@@ -173,3 +154,11 @@ class EndingThread:
             self._program = compressing(self.export, drop_late=True)
         except OSError as error:
             self._program, self._answer = None, {"error": str(error)}
+
+
+def _written_by(thread: int) -> int:
+    """Bytes that a thread of this process has written so far, by the system's number of it."""
+    with suppress(OSError):
+        lines = Path(f"/proc/self/task/{thread}/io").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
+    return 0
