@@ -12,8 +12,14 @@ Python imports a module of this name when it starts, so that nothing else has to
 """
 
 import os
+import sys
 
-if "RANKS_PER_GPU" in os.environ and "RANK" in os.environ and "NCCL_HOSTID" not in os.environ:
+_NAME = "RANKS_PER_GPU"
+
+if _NAME in os.environ and "RANK" in os.environ and "NCCL_HOSTID" not in os.environ:
+    if not os.environ[_NAME].isdecimal() or int(os.environ[_NAME]) < 1:
+        print(f"{_NAME}={os.environ[_NAME]}: must be a whole number from 1 on.", file=sys.stderr)
+        os._exit(2)  # an exception would be printed, and the rank would go on without this
     os.environ["NCCL_HOSTID"] = f"rank-{os.environ['RANK']}"
-    local = int(os.environ.get("LOCAL_RANK", "0")) // int(os.environ["RANKS_PER_GPU"])
+    local = int(os.environ.get("LOCAL_RANK", "0")) // int(os.environ[_NAME])
     os.environ["LOCAL_RANK"] = str(local)
