@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables to disk; a disk that does not take them is an OSError, however polars says it."""
+"""Tables to disk, and columns from what was read of it.
+
+A disk that does not take a table is an OSError, however polars says it.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.wording import path_text
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import polars as pl
 
 _NUMBER = re.compile(r"\(os error (\d+)\)")
@@ -37,6 +42,38 @@ def write_parquet(frame: pl.DataFrame | pl.LazyFrame, path: Path, **options: Any
             frame.write_parquet(path, **options)
     except pl.exceptions.PolarsError as error:
         raise _of_the_disk(error, path) from error
+
+
+def columns_of(content: bytes, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """These columns of one small file; polars' errors are the caller's."""
+    import polars as pl
+
+    # A few thousand rows: threads would cost more than they save.
+    frame = pl.read_parquet(content, parallel="none")
+    return {name: frame[name].to_numpy() for name in names}
+
+
+def columns_of_several(
+    contents: Sequence[bytes], names: Sequence[str]
+) -> list[dict[str, npt.NDArray[Any]]] | None:
+    """The same of several files at once, which takes half of the time; None where that fails.
+
+    Which rows are of which file is not told: what polars has read in one piece is taken for one
+    file, if there are as many pieces as files. Whoever calls this must see whether that is so.
+    """
+    if len(contents) < 2:
+        return None
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet([*contents], parallel="none")
+        pieces = [frame[name].get_chunks() for name in names]
+    except (Exception, pl.exceptions.PanicException):  # one is damaged, or has other columns
+        return None
+    if any(len(of_column) != len(contents) for of_column in pieces):
+        return None
+    arrays = ([piece.to_numpy() for piece in of_column] for of_column in pieces)
+    return [dict(zip(names, of_file, strict=True)) for of_file in zip(*arrays, strict=True)]
 
 
 def _of_the_disk(error: Exception, path: Path) -> OSError:

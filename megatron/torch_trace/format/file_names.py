@@ -45,6 +45,8 @@ from megatron.torch_trace.format.suffixes import (
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 ARTIFACTS = "artifacts"
+PARTIAL = ".partial"
+"""In the name of a trace of a window that was cut short."""
 OUT_OF_MEMORY = "out-of-memory"
 SUMMARY_FILE = "summary.json"
 DESTINATION_FILE = "destination.txt"
@@ -135,7 +137,7 @@ class TraceName:
         return f"rank-{self.rank:0{width}d}"
 
     def __str__(self) -> str:
-        partial = ".partial" if self.partial else ""
+        partial = PARTIAL if self.partial else ""
         return f"{self.stem}{partial}{TRACE_SUFFIX}{COMPRESSION_SUFFIXES[self.compression]}"
 
     def artifact(self, suffix: str) -> Path:
@@ -181,7 +183,7 @@ class UnfinishedName:
 
 def cut_short(trace: Path) -> Path:
     """The name of the same trace where it holds only a part of its window."""
-    name = trace.name.replace(".partial", "").replace(TRACE_SUFFIX, f".partial{TRACE_SUFFIX}")
+    name = trace.name.replace(PARTIAL, "").replace(TRACE_SUFFIX, f"{PARTIAL}{TRACE_SUFFIX}")
     return trace.with_name(name)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 from megatron.torch_trace.analysis.gpu_work.kernels import KernelRow
-from megatron.torch_trace.analysis.modules.rows import ModuleRow
+from megatron.torch_trace.analysis.host.idle import Host
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 
 SCHEMA = 1
 TABLES = (
@@ -31,7 +30,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
     """The document, made of what `json.dumps` takes."""
     return {
         "schema": SCHEMA,
-        "ranks": [_rank(rank) for rank in analysis.ranks],
+        "ranks": [asdict(_rank(rank)) for rank in analysis.ranks],
         **_of_all(analysis),
     }
 
@@ -46,8 +45,8 @@ def pieces(analysis: Analysis, *, tables: bool = True) -> Iterator[str]:
     """
     yield f'{{"schema":{SCHEMA},"ranks":['
     for number, rank in enumerate(analysis.ranks):
-        one = _rank(rank) if tables else _rank_without_tables(rank)
-        yield ("," if number else "") + msgspec.json.encode(one).decode()
+        one = msgspec.json.encode(_rank(rank, tables=tables))
+        yield ("," if number else "") + one.decode()
     of_all = _of_all(analysis)
     if not tables:
         for straggler in of_all["stragglers"]:
@@ -99,12 +98,9 @@ def _list(values: tuple[int, ...] | None) -> list[int] | None:
     return None if values is None else list(values)
 
 
-def _breakdown(parts: Breakdown | None) -> dict[str, int] | None:
-    return None if parts is None else asdict(parts)
-
-
-def _rank(rank: RankResult) -> dict[str, Any]:
-    return {
+def _rank(rank: RankResult, *, tables: bool = True) -> dict[str, Any]:
+    """One rank in the order of the document; rows are left to who encodes them."""
+    found: dict[str, Any] = {
         "rank": rank.rank if rank.is_rank_known else None,
         "file": rank.file,
         "coordinates": dict(rank.coordinates),
@@ -114,7 +110,7 @@ def _rank(rank: RankResult) -> dict[str, Any]:
         "other_devices": list(rank.other_devices),
         "window_ns": rank.window_ns,
         "communication_ns": rank.communication_ns,
-        "breakdown_ns": _breakdown(rank.breakdown),
+        "breakdown_ns": rank.breakdown,
         "overlapped_communication_ns": rank.overlapped_communication_ns,
         "unknown": rank.unknown,
         "wait_ns": rank.wait_ns,
@@ -126,50 +122,62 @@ def _rank(rank: RankResult) -> dict[str, Any]:
                 "step": step.step,
                 "start_ns": step.start_ns,
                 "end_ns": step.end_ns,
-                "breakdown_ns": _breakdown(step.breakdown),
+                "breakdown_ns": step.breakdown,
             }
             for step in rank.steps
         ],
-        "dimensions": [asdict(total) for total in rank.dimensions],
-        "communication": [asdict(row) for row in rank.communication],
-        "kernels": [_kernel(row) for row in rank.kernels],
+        "dimensions": rank.dimensions,
+        "communication": rank.communication,
+        "kernels": None,
         "families": [{"class": f.pop("kind"), **f} for f in map(asdict, rank.families)],
-        "operators": [
-            {key: value for key, value in asdict(row).items() if key != "shape"}
-            for row in rank.operators
-        ],
-        "shapes": [asdict(row) for row in rank.shapes],
-        "modules": [asdict(row) for row in rank.modules],
-        "module_classes": [_class(row) for row in rank.module_classes],
-        "module_account": None if rank.module_account is None else asdict(rank.module_account),
-        "phases": [asdict(row) for row in rank.phases],
-        "microbatches": [asdict(row) for row in rank.microbatches],
-        "bubble": [asdict(row) for row in rank.bubble],
-        "passes": [asdict(row) for row in rank.passes],
-        "casts": asdict(rank.casts),
-        "cpu": None if rank.cpu is None else asdict(rank.cpu),
+        "operators": None,
+        "shapes": None,
+        "modules": None,
+        "module_classes": None,
+        "module_account": rank.module_account,
+        "phases": rank.phases,
+        "microbatches": None,
+        "bubble": rank.bubble,
+        "passes": None,
+        "casts": rank.casts,
+        "cpu": rank.cpu,
         "compile": dict(rank.compile),
-        "launches": asdict(rank.launches),
-        "host": asdict(rank.host),
+        "launches": rank.launches,
+        "host": rank.host if tables else _without_paths(rank.host),
         "python_functions": rank.python_functions,
         "repairs": dict(rank.repairs),
         "odd_times": rank.odd_times,
     }
-
-
-def _rank_without_tables(rank: RankResult) -> dict[str, Any]:
-    none: dict[str, Any] = dict.fromkeys(TABLES, ())
-    found = _rank(replace(rank, host=replace(rank.host, loop_paths=()), **none))
-    for name in TABLES:
-        del found[name]
-    del found["host"]["loop_paths"]
+    if tables:
+        found |= _tables(rank)
+    else:
+        for name in TABLES:
+            del found[name]
     return found
+
+
+def _tables(rank: RankResult) -> dict[str, Any]:
+    return {
+        "kernels": [_kernel(row) for row in rank.kernels],
+        "operators": [_without(row, "shape") for row in rank.operators],
+        "shapes": rank.shapes,
+        "modules": rank.modules,
+        "module_classes": [_without(row, "module") for row in rank.module_classes],
+        "microbatches": rank.microbatches,
+        "passes": rank.passes,
+    }
+
+
+def _without_paths(host: Host) -> dict[str, Any]:
+    return _without(replace(host, loop_paths=()), "loop_paths")
+
+
+def _without(row: Any, key: str) -> dict[str, Any]:
+    fields = asdict(row)
+    del fields[key]
+    return fields
 
 
 def _kernel(row: KernelRow) -> dict[str, Any]:
     fields = asdict(row)
     return {"name": fields.pop("name"), "class": fields.pop("kind"), **fields}
-
-
-def _class(row: ModuleRow) -> dict[str, Any]:
-    return {key: value for key, value in asdict(row).items() if key != "module"}

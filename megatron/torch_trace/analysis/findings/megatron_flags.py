@@ -26,13 +26,18 @@ _SIZES = ("--tensor-model-parallel-size", "--micro-batch-size", "--use-mcore-mod
 
 def has_flag(ranks: Sequence[RankResult], flag: str) -> bool:
     """Whether the recorded run has `flag`, or has set by other means what it sets."""
-    return any(command_line.has(rank.settings, flag) for rank in ranks)
+    return any(command_line.has(one, flag) for one in _settings(ranks))
 
 
 def flag_value(ranks: Sequence[RankResult], flag: str) -> str | None:
     """What the recorded run gives to `flag`; None if it does not."""
-    values = (command_line.value_of(rank.settings, flag) for rank in ranks)
+    values = (command_line.value_of(one, flag) for one in _settings(ranks))
     return next((value for value in values if value is not None), None)
+
+
+def _settings(ranks: Sequence[RankResult]) -> dict[tuple[str, ...], None]:
+    """What the ranks have set, each once: thousands of ranks have the same command line."""
+    return dict.fromkeys(rank.settings for rank in ranks)
 
 
 def interleaves(ranks: Sequence[RankResult]) -> bool:

@@ -29,7 +29,7 @@ from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.launches import LaunchStatistics
 from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.analysis.timeline.time_slices import Course
-from megatron.torch_trace.format.file_names import TraceName
+from megatron.torch_trace.format.file_names import PARTIAL, TraceName
 from megatron.torch_trace.format.undisturbed_iterations import UndisturbedIterations
 from megatron.torch_trace.wording import UNKNOWN
 
@@ -171,10 +171,15 @@ class RankResult:
     @property
     def recorded_iteration_ns(self) -> float | None:
         """An iteration of the window, ns: the mean; None without steps, or if the last was cut."""
-        name = TraceName.parse(Path(self.file).name)
-        if not self.steps or (name is not None and name.partial):
+        if not self.steps or self._is_cut_short():
             return None
         return sum(step.end_ns - step.start_ns for step in self.steps) / len(self.steps)
+
+    def _is_cut_short(self) -> bool:
+        if PARTIAL not in self.file:  # of thousands of ranks, several times each
+            return False
+        name = TraceName.parse(Path(self.file).name)
+        return name is not None and name.partial
 
     @property
     def slowdown(self) -> float | None:

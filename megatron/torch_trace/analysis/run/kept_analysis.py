@@ -14,7 +14,8 @@ import dataclasses
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
@@ -31,7 +32,7 @@ from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
-from megatron.torch_trace.files.parquet import write_parquet
+from megatron.torch_trace.files.parquet import columns_of, columns_of_several, write_parquet
 from megatron.torch_trace.format.file_names import WindowName, kept_analysis_of
 from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import path_text
@@ -178,8 +179,23 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def read(path: Path, check: Callable[[Header], None]) -> KeptAnalysis:
-    """A kept analysis.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A kept analysis that has been looked into.
+
+    Args:
+        header: what it is of.
+        held: all of its metadata.
+        content: the whole file.
+    """
+
+    header: Header
+    held: Mapping[str, str]
+    content: bytes
+
+
+def opened(path: Path, check: Callable[[Header], None]) -> Opened:
+    """Look into a kept analysis.
 
     Args:
         path: of the kept analysis.
@@ -200,26 +216,58 @@ def read(path: Path, check: Callable[[Header], None]) -> KeptAnalysis:
         raise UnusableError("damaged") from error
     if path_text(path) != str(path):
         raise UnusableError("under a name that is not UTF-8")
-    return _parsed(content, check)
+    import polars as pl
+
+    with _damaged_if_odd():
+        held = pl.read_parquet_metadata(BytesIO(content))
+        if held[_VERSION] != version():
+            raise UnusableError("of another version")
+        header = msgspec.json.decode(held[_HEADER], type=Header)
+        check(header)
+    return Opened(header, held, content)
 
 
-def _parsed(content: bytes, check: Callable[[Header], None]) -> KeptAnalysis:
+def read(several: Sequence[Opened]) -> Iterator[KeptAnalysis | UnusableError]:
+    """What they hold, one after the other, or why one cannot be used."""
+    found: list[dict[str, Ints]] | None = None
+    if all(_CHECKSUM in one.held for one in several):
+        # Which rows are whose is a guess, for which the checksums answer.
+        found = columns_of_several([one.content for one in several], _COLUMNS)
+    for number, one in enumerate(several):
+        try:
+            yield _parsed(one, found[number] if found else None)
+        except UnusableError as error:
+            yield error
+
+
+def _parsed(one: Opened, columns: dict[str, Ints] | None) -> KeptAnalysis:
+    with _damaged_if_odd():
+        if columns is None or not _is_whole(one.held, columns):
+            columns = columns_of(one.content, _COLUMNS)
+            if not _is_whole(one.held, columns):
+                raise UnusableError("damaged")
+        result = msgspec.json.decode(one.held[_RESULT], type=RankResult)
+        kinds = msgspec.json.decode(one.held[_KINDS], type=tuple[CollectiveKind, ...])
+        columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
+    codes = columns["kind"]
+    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(kinds):
+        raise UnusableError("damaged")
+    header = one.header
+    calls = RankCalls(kinds=kinds, **columns)
+    return KeptAnalysis(header, RankOutcome(header.rank, result, calls, header.run))
+
+
+@contextmanager
+def _damaged_if_odd() -> Iterator[None]:
+    """Whatever cannot be read is damaged.
+
+    Raises:
+        UnusableError: instead of what polars and msgspec raise.
+    """
     import polars as pl
 
     try:
-        found = pl.read_parquet_metadata(BytesIO(content))
-        if found[_VERSION] != version():
-            raise UnusableError("of another version")
-        header = msgspec.json.decode(found[_HEADER], type=Header)
-        check(header)
-        # A few thousand rows: threads would cost more than they save.
-        frame = pl.read_parquet(content, parallel="none")
-        columns = {name: frame[name].to_numpy() for name in _COLUMNS}
-        if not _is_whole(found, columns):
-            raise UnusableError("damaged")
-        result = msgspec.json.decode(found[_RESULT], type=RankResult)
-        kinds = msgspec.json.decode(found[_KINDS], type=tuple[CollectiveKind, ...])
-        columns |= {name: _narrowed(columns[name]) for name in _NUMBERS}
+        yield
     except (
         KeyError,
         OSError,
@@ -229,11 +277,6 @@ def _parsed(content: bytes, check: Callable[[Header], None]) -> KeptAnalysis:
         pl.exceptions.PanicException,
     ) as error:
         raise UnusableError("damaged") from error
-    codes = columns["kind"]
-    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(kinds):
-        raise UnusableError("damaged")
-    calls = RankCalls(kinds=kinds, **columns)
-    return KeptAnalysis(header, RankOutcome(header.rank, result, calls, header.run))
 
 
 def _is_whole(found: Mapping[str, str], columns: Mapping[str, Ints]) -> bool:

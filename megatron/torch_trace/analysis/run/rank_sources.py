@@ -15,7 +15,12 @@ from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
 from megatron.torch_trace.analysis.run import kept_analysis
-from megatron.torch_trace.analysis.run.kept_analysis import Header, KeptAnalysis, UnusableError
+from megatron.torch_trace.analysis.run.kept_analysis import (
+    Header,
+    KeptAnalysis,
+    Opened,
+    UnusableError,
+)
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.analysis.run.shared_values import SharedValues
 from megatron.torch_trace.errors import StrictError, UsageError
@@ -36,6 +41,8 @@ from megatron.torch_trace.format.file_names import (
 from megatron.torch_trace.wording import path_text
 
 logger = logging.getLogger(__name__)
+_AT_ONCE = 32
+"""Kept analyses that are read together."""
 
 
 @dataclass(slots=True)
@@ -109,19 +116,27 @@ def gather(
     reasons: dict[Path, str] = {}
     gone: set[Path] = set()
     shared = SharedValues()
-    for number, trace in enumerate(traces):
-        if on_kept:
-            on_kept(number, len(traces))
-        try:
-            if step is None:
-                kept = _take(trace, gone)
-                taken[trace] = replace(kept, outcome=shared.of(kept.outcome))
-            elif found_analysis_of(trace).is_file():
-                reasons[trace] = "of the whole window, not of one step"
-        except FileNotFoundError:
-            continue
-        except UnusableError as error:
-            reasons[trace] = str(error)
+    for at in range(0, len(traces), _AT_ONCE):
+        opened: dict[Path, Opened] = {}
+        for number, trace in enumerate(traces[at : at + _AT_ONCE], start=at):
+            if on_kept:
+                on_kept(number, len(traces))
+            try:
+                if step is None:
+                    opened[trace] = _opened(trace, gone)
+                elif found_analysis_of(trace).is_file():
+                    reasons[trace] = "of the whole window, not of one step"
+            except FileNotFoundError:
+                continue
+            except UnusableError as error:
+                reasons[trace] = str(error)
+        for trace, kept in zip(opened, kept_analysis.read([*opened.values()]), strict=True):
+            if isinstance(kept, UnusableError):
+                reasons[trace] = str(kept)
+                continue
+            named = replace(kept.outcome.result, file=path_text(trace))
+            outcome = shared.of(replace(kept.outcome, result=named))
+            taken[trace] = replace(kept, outcome=outcome)
     for trace in _of_another_run(taken, gone):
         del taken[trace]
         reasons[trace] = "of another run"
@@ -149,14 +164,14 @@ def gather(
 def is_fresh(trace: Path) -> bool:
     """Whether there is a kept analysis that can stand in for a trace that is there."""
     try:
-        _take(trace, set())
+        found = next(kept_analysis.read([_opened(trace, set())]))
     except (FileNotFoundError, UnusableError):
         return False
-    return True
+    return not isinstance(found, UnusableError)
 
 
-def _take(trace: Path, gone: set[Path]) -> KeptAnalysis:
-    """The kept analysis of a trace; a trace that is gone is put into `gone`.
+def _opened(trace: Path, gone: set[Path]) -> Opened:
+    """The kept analysis of a trace, looked into; a trace that is gone is put into `gone`.
 
     Raises:
         FileNotFoundError: there is none.
@@ -168,11 +183,9 @@ def _take(trace: Path, gone: set[Path]) -> KeptAnalysis:
             gone.add(trace)
 
     try:
-        kept = kept_analysis.read(kept_analysis_of(trace), check)
+        return kept_analysis.opened(kept_analysis_of(trace), check)
     except FileNotFoundError:
-        kept = kept_analysis.read(found_analysis_of(trace), check)
-    result = replace(kept.outcome.result, file=path_text(trace))
-    return replace(kept, outcome=replace(kept.outcome, result=result))
+        return kept_analysis.opened(found_analysis_of(trace), check)
 
 
 def _is_of(header: Header, trace: Path) -> bool:
