@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from recordings import signals as signals
 from recordings import training_stops as training_stops
 from written_files import files_below
 
+from megatron.torch_profile.export import native_profiler
+from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 from megatron.torch_profile.export.own_process import resident_bytes
 from megatron.torch_profile.record.recorder import Recorder
 
@@ -46,6 +49,33 @@ def test_fifty_windows_in_one_process_leave_nothing_behind(tmp_path: Path) -> No
     assert len(files_below(tmp_path)) == WINDOWS
     assert all_of_them[:2] == few[:2]
     assert all_of_them[2] - few[2] < _SLACK
+
+
+@pytest.mark.skipif(
+    native_profiler.native_profiler() is None,
+    reason="this torch cannot stop its profiler from another thread on this machine",
+)
+def test_one_thread_stops_saves_and_frees_every_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each thread has another arena of the C library, and each arena keeps some memory of a window.
+    seen: list[tuple[str, int]] = []
+    for kind, name in ((NativeProfiler, "stop"), (Result, "save"), (Result, "free")):
+        call = getattr(kind, name)
+
+        def noted(*args: Any, name: str = name, call: Any = call) -> Any:
+            seen.append((name, threading.get_native_id()))
+            return call(*args)
+
+        monkeypatch.setattr(kind, name, noted)
+    recorder = make(tmp_path, iterations=["3", "7", "11"])
+    for first in (1, 5, 9):
+        train(recorder, range(first, first + 4))
+        recorder.exporter.wait()
+    end(recorder)
+    assert [name for name, _ in seen] == ["stop", "save", "free"] * 3
+    assert len({thread for _, thread in seen}) == 1
+    assert seen[0][1] != threading.get_native_id()
 
 
 @pytest.mark.parametrize("stops", ["thread", "training_stops"])

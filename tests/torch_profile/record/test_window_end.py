@@ -101,29 +101,6 @@ def test_the_next_window_waits_for_the_stop_of_the_last(
     ) in said
 
 
-def test_one_thread_stops_saves_and_frees_every_window(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each thread has another arena of the C library, and each arena keeps some memory of a window.
-    seen: list[tuple[str, int]] = []
-    for kind, name in ((NativeProfiler, "stop"), (Result, "save"), (Result, "free")):
-        call = getattr(kind, name)
-
-        def noted(*args: Any, name: str = name, call: Any = call) -> Any:
-            seen.append((name, threading.get_native_id()))
-            return call(*args)
-
-        monkeypatch.setattr(kind, name, noted)
-    recorder = make(tmp_path, iterations=["3", "7", "11"])
-    for first in (1, 5, 9):
-        train(recorder, range(first, first + 4))
-        recorder.exporter.wait()
-    end(recorder)
-    assert [name for name, _ in seen] == ["stop", "save", "free"] * 3
-    assert len({thread for _, thread in seen}) == 1
-    assert seen[0][1] != threading.get_native_id()
-
-
 def test_a_window_with_a_long_warm_up_takes_its_place_without_a_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

@@ -171,15 +171,10 @@ class RankResult:
     @property
     def recorded_iteration_ns(self) -> float | None:
         """An iteration of the window, ns: the mean; None without steps, or if the last was cut."""
-        if not self.steps or self._is_cut_short():
+        name = TraceName.parse(Path(self.file).name) if PARTIAL in self.file else None
+        if not self.steps or (name is not None and name.partial):
             return None
         return sum(step.end_ns - step.start_ns for step in self.steps) / len(self.steps)
-
-    def _is_cut_short(self) -> bool:
-        if PARTIAL not in self.file:  # of thousands of ranks, several times each
-            return False
-        name = TraceName.parse(Path(self.file).name)
-        return name is not None and name.partial
 
     @property
     def slowdown(self) -> float | None:
