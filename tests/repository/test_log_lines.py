@@ -36,3 +36,11 @@ def test_documents_quote_lines_with_a_slug_that_there_is() -> None:
     }
     known = {f" {slug.value}" for slug in Slug} | {" SLUG"}
     assert quoted - known == set()
+
+
+def test_every_slug_of_something_wrong_is_found_among_the_faults() -> None:
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
+    named = {slug for row in rows for slug in re.findall(r"`([a-z-]+)`(?=:|,| )", row)}
+    quiet = {"plan", "cpu", "module-spans", "iteration-times", "memory-snapshot", "artifact"}
+    quiet |= {"export-begun", "export-progress", "export-done", "analysis-waits", "summary-waits"}
+    assert {slug.value for slug in Slug} - named == quiet
