@@ -72,7 +72,7 @@ class Preparation:
         self._thread = threading.Thread(target=self._run, name="preparation", daemon=True)
 
     def start(self) -> None:
-        """Begin; a timeline that is in the cache is ready at once."""
+        """Begin; a timeline that was kept is ready at once."""
         offsets = None
         if not self._chooses:
             offsets = cache.cached_offsets(self.file, self._converted)
@@ -83,7 +83,7 @@ class Preparation:
             self._show_as_it_is("a timeline")
             return
         if offsets is not None:
-            self._finished(Progress(READY, "The timeline is in the cache.", offsets))
+            self._finished(Progress(READY, "The timeline is ready, kept from before.", offsets))
         self._thread.start()
 
     def wait_for_timeline(self) -> None:
@@ -181,7 +181,7 @@ class Preparation:
         else:
             size = wording.size(self.file.stat().st_size)
             made = f"The timeline is ready: {size}."
-            said = "The timeline is in the cache." if was_kept else made
+            said = "The timeline is ready, kept from before." if was_kept else made
             self._finished(Progress(READY, said, offsets))
 
     def _offer_others(self, offset_ns: Mapping[int, int]) -> None:

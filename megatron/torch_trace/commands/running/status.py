@@ -74,7 +74,8 @@ def _monitor(numbers: dict[str, float]) -> str:
             parts = {k: v for k, v in numbers.items() if k.startswith("monitor/slowest_by_ms/")}
             where = max(parts, key=parts.__getitem__).rpartition("/")[2] if parts else ""
             said += f"; slowest rank {numbers['monitor/slowest_rank']:.0f}, by "
-            said += wording.duration(by * 1e6) + (f" ({where})" if where else "")
+            said += wording.duration(by * 1e6)
+            said += f" ({wording.part_of_iteration(where)})" if where else ""
     except KeyError:
         return "monitor: its last line is not whole"
     return said
