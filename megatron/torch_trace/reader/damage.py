@@ -29,7 +29,7 @@ KINDS: dict[str, str] = {
     "lost_metadata": "metadata entries that could not be repaired, dropped",
     "truncated": "the file ends in the middle; whole events up to there were kept",
     "truncated_stream": "the compressed stream ends early; all events up to there were kept",
-    "corrupt_stream": "the compressed stream is corrupt; all events before that were kept",
+    "corrupt_stream": "the compressed stream is damaged; all events before the damage were kept",
 }
 """Kind -> what it is and what was done about it, for people."""
 
