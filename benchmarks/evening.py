@@ -5,9 +5,8 @@
     python benchmarks/evening.py OUT --only export components
     python benchmarks/evening.py OUT --seconds 540    begin none that would not end in time
 
-Those that measure times have the machine to themselves; the others follow, side by side. One that
-has ended in OUT is not run again, so a second call goes on. OUT/NAME.log is what a benchmark
-printed, OUT/NAME its files. OUT/evening.json says for each its command, when it began,
+One that has ended in OUT is not run again, so a second call goes on. OUT/NAME.log is what a
+benchmark printed, OUT/NAME its files. OUT/evening.json says for each its command, when it began,
 how long it took and how it ended, and once the card, the driver, the cores and the versions.
 """
 
@@ -18,14 +17,15 @@ import json
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ class Benchmark:
         command: what follows `python`; `{out}` is a folder of its own, which is not there yet.
         seconds: it takes on one H200.
         gpus: how many it needs.
-        alone: nothing may run beside it, because it measures times.
         environment: variables of it.
     """
 
@@ -55,7 +54,6 @@ class Benchmark:
     command: str
     seconds: float
     gpus: int = 1
-    alone: bool = True
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -92,7 +90,10 @@ def _version(package: str) -> str | None:
 
 def run(one: Benchmark, out: Path, limit: float) -> dict[str, Any]:
     """Run one to its end, or until `limit` seconds are over."""
-    words = [word.format(out=out / one.name) for word in shlex.split(one.command)]
+    # What was ended has left its folder.
+    folders = (out / name for name in chain([one.name], (f"{one.name}-{n}" for n in count(2))))
+    folder = next(folder for folder in folders if not folder.exists())
+    words = [word.format(out=folder) for word in shlex.split(one.command)]
     paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -100,14 +101,19 @@ def run(one: Benchmark, out: Path, limit: float) -> dict[str, Any]:
     }  # fmt: skip
     began, at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     with (out / f"{one.name}.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT,
+            cwd=HERE.parent, env=environment, start_new_session=True,
+        )  # fmt: skip
         try:
-            ended = subprocess.run(
-                [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT,
-                cwd=HERE.parent, env=environment, timeout=limit, check=False,
-            )  # fmt: skip
-            status = f"status {ended.returncode}" if ended.returncode else "done"
+            status = f"status {process.wait(limit)}".replace("status 0", "done")
         except subprocess.TimeoutExpired:
             status = "stopped: no time left"
+        finally:
+            # Trainings that it started must not disturb the next one.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     seconds = round(time.monotonic() - began, 1)
     return {"command": one.command, "began": at, "seconds": seconds, "ended": status}
 
@@ -127,32 +133,18 @@ def main() -> None:
     file = options.out / "evening.json"
     results = json.loads(file.read_text()) if file.exists() else {"machine": machine()}
     cards = len(results["machine"]["cards"])
-    lock = threading.Lock()
-
-    def follow(one: Benchmark) -> None:
+    for one in asked:
+        if one.gpus > cards or (options.only and one.name not in options.only):
+            continue
+        if results.get(one.name, {}).get("ended") == "done":
+            continue
         left = options.seconds - (time.monotonic() - began)
         if one.seconds > left:
             print(f"{one.name}: not begun, it takes {one.seconds:.0f} s and {left:.0f} s are left")
-            return
-        told = run(one, options.out, min(left, GRACE * one.seconds + 20))
-        with lock:
-            results[one.name] = told
-            file.write_text(json.dumps(results, indent=1) + "\n")
+            continue
+        results[one.name] = told = run(one, options.out, min(left, GRACE * one.seconds + 20))
+        file.write_text(json.dumps(results, indent=1) + "\n")
         print(f"{one.name}: {told['ended']}, {told['seconds']} s", flush=True)
-
-    due = [
-        one
-        for one in asked
-        if one.gpus <= cards
-        and (not options.only or one.name in options.only)
-        and results.get(one.name, {}).get("ended") != "done"
-    ]
-    for one in due:
-        if one.alone:
-            follow(one)
-    with ThreadPoolExecutor(max_workers=8) as beside:
-        for _ in beside.map(follow, (one for one in due if not one.alone)):
-            pass
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).parents[2]
 _IMPORT = re.compile(
@@ -23,3 +24,11 @@ def test_what_a_benchmark_imports_is_there(file: Path) -> None:
             word = name.split(" as ")[0].strip()
             if word and not hasattr(found, word):
                 importlib.import_module(f"{module}.{word}")
+
+
+def test_the_evening_runs_benchmarks_that_are_there_each_by_its_own_name() -> None:
+    plan = tomllib.loads((ROOT / "benchmarks" / "evening.toml").read_text())["benchmark"]
+    files = [re.findall(r"benchmarks/\w+\.py", one["command"]) for one in plan]
+    assert all(len(found) == 1 and (ROOT / found[0]).is_file() for found in files)
+    names = [one["name"] for one in plan]
+    assert len(set(names)) == len(names)

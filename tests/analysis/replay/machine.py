@@ -58,6 +58,12 @@ def join() -> Act:
     return Act("join", stream=SIDE)
 
 
+def copy(time: int, *, pinned: bool = False) -> Act:
+    """Memory of the host is copied to the GPU; if it is not pinned, the CPU waits for that."""
+    name = f"Memcpy HtoD ({'Pinned' if pinned else 'Pageable'} -> Device)"
+    return Act("run" if pinned else "copy", time, name)
+
+
 def sync() -> Act:
     """The CPU waits for the main stream."""
     return Act("sync")
@@ -153,6 +159,8 @@ class Machine:
                 begin = now
                 if len(ran) >= self.room:
                     now = max(now, ran[-self.room].end + RETURN)
+                if act.what == "copy" and act.stream in free:
+                    now = max(now, free[act.stream] + RETURN)
                 start = max(
                     now + LATENCY,
                     free.get(act.stream, -GAP) + GAP,
@@ -161,11 +169,11 @@ class Machine:
                 end = self._end(rank, act, start, counts)
                 ran.append(_Ran(act, now, start, end, now - begin))
                 free[act.stream] = end
-                now += CALL
+                now = end if act.what == "copy" else now + CALL
         self.ran[rank], self.waits[rank], self.ends[rank] = ran, waits, now
 
     def _end(self, rank: int, act: Act, start: int, counts: dict[tuple[Any, ...], int]) -> int:
-        if act.what in ("run", "side"):
+        if act.what in ("run", "side", "copy"):
             return start + act.time
         key: tuple[Any, ...] = (act.what, act.name)
         if act.what == "send":
@@ -204,7 +212,9 @@ class Machine:
                 args["Dst Rank" if act.what == "send" else "Src Rank"] = act.peer
             trace.gpu(name, one.start, one.end, stream=act.stream, args=args)
             begin, number = one.launch - one.waited, {"correlation": trace.correlation}
-            trace.call("cudaLaunchKernel", begin, one.launch + CALL, args=number, tid=act.thread)
+            call = "cudaMemcpyAsync" if name.startswith("Memcpy") else "cudaLaunchKernel"
+            until = one.end if act.what == "copy" else one.launch + CALL
+            trace.call(call, begin, until, args=number, tid=act.thread)
             if act.thread == BACKWARD:
                 engine = "autograd::engine::evaluate_function: MmBackward0"
                 trace.op(engine, one.launch, one.launch + CALL, tid=BACKWARD)

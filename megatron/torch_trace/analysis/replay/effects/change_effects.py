@@ -25,6 +25,7 @@ from megatron.torch_trace.analysis.replay.change import (
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.effects import (
+    copies,
     cpu_changes,
     gpu_changes,
     gpu_median,
@@ -68,5 +69,5 @@ _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     Overlapped: overlap.overlap,
     KernelsScaled: gpu_changes.kernels,
     ModuleScaled: gpu_changes.module,
-    CopiesScaled: gpu_changes.copies,
+    CopiesScaled: copies.copies,
 }

@@ -13,7 +13,6 @@ from megatron.torch_trace.analysis.replay.change import (
     ALL,
     Change,
     CommunicationScaled,
-    CopiesScaled,
     KernelsScaled,
     ModuleScaled,
     TinyKernelsScaled,
@@ -26,7 +25,6 @@ from megatron.torch_trace.analysis.replay.effects.module_ranges import module_ro
 from megatron.torch_trace.analysis.replay.kernels.graph import (
     ALONE,
     TRANSFER,
-    WAIT,
     Bools,
 )
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
@@ -104,7 +102,7 @@ def transfer_of(found: KernelGraph, edges: Ints) -> Ints:
     return result
 
 
-def _scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], factor: float) -> None:
+def scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], factor: float) -> None:
     """Scale work of the GPU; of communication the transfer.
 
     Args:
@@ -125,7 +123,7 @@ def _scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], facto
     result.usual[alone] -= transfer
 
 
-def _rows_named(found: KernelGraph, wanted: Callable[[str], bool]) -> list[Bools]:
+def rows_named(found: KernelGraph, wanted: Callable[[str], bool]) -> list[Bools]:
     result = []
     for rank in found.ranks:
         activity = rank.timeline.activity
@@ -136,13 +134,13 @@ def _rows_named(found: KernelGraph, wanted: Callable[[str], bool]) -> list[Bools
 def kernels(found: KernelGraph, result: Adjustment, change: KernelsScaled) -> None:
     """Kernels whose names a pattern finds take another time."""
     pattern = re.compile(change.pattern, re.IGNORECASE)
-    mine = _rows_named(found, lambda name: _finds(pattern, name))
+    mine = rows_named(found, lambda name: _finds(pattern, name))
     if not any(rows.any() for rows in mine):
         raise UsageError(
             f"{change.text}: no kernel in these traces has a name that {change.pattern} finds; "
             "`torch-trace analyze` shows the names."
         )
-    _scale_work(found, result, mine, change.factor)
+    scale_work(found, result, mine, change.factor)
 
 
 def _finds(pattern: re.Pattern[str], name: str) -> bool:
@@ -164,7 +162,7 @@ def tiny_kernels(found: KernelGraph, result: Adjustment, change: TinyKernelsScal
         mine.append(tiny)
     if not any(rows.any() for rows in mine):
         raise UsageError(f"{change.text}: no kernel in these traces is shorter than 5 us.")
-    _scale_work(found, result, mine, change.factor)
+    scale_work(found, result, mine, change.factor)
     scale_launches(found, result, points, change.factor)
 
 
@@ -187,29 +185,6 @@ def without_barriers(found: KernelGraph, result: Adjustment, change: WithoutBarr
     result.rewired = True
 
 
-def copies(found: KernelGraph, result: Adjustment, change: CopiesScaled) -> None:
-    """Copies of a kind take another time; at 0 no call waits for them."""
-    mine = _rows_named(found, lambda name: _is_copy(name, change.kind))
-    if not any(rows.any() for rows in mine):
-        raise UsageError(f"{change.text}: there are no copies of this kind in these traces.")
-    _scale_work(found, result, mine, change.factor)
-    edges = found.graph.edges
-    copies = np.zeros(len(found.graph.nodes), dtype=bool)
-    for rank, chosen in zip(found.ranks, mine, strict=True):
-        copies[rank.starts[chosen]] = True
-    if change.factor == 0:
-        result.without(copies[edges.source] & (edges.kind == WAIT))
-
-
-def _is_copy(name: str, kind: str) -> bool:
-    folded = name.lower()
-    if not folded.startswith(("memcpy", "copy", "dma")):
-        return False
-    if kind == "device":
-        return "pageable" not in folded and "pinned" not in folded
-    return kind in (ALL,) or kind in folded
-
-
 def module(found: KernelGraph, result: Adjustment, change: ModuleScaled) -> None:
     """What a module does on the CPU and the GPU takes another time."""
     ranges = [module_rows(rank, change.module) for rank in found.ranks]
@@ -223,4 +198,4 @@ def module(found: KernelGraph, result: Adjustment, change: ModuleScaled) -> None
         for rows, chosen in one.ranges:
             parts = cpu_segments.parts_in(rank, result.duration[here], rows, chosen)
             result.duration[here] -= scaled(parts, 1 - change.factor)
-    _scale_work(found, result, [one.work for one in ranges], change.factor)
+    scale_work(found, result, [one.work for one in ranges], change.factor)

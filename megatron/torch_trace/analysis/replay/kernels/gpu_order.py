@@ -122,13 +122,12 @@ def _never(like: Ints) -> Ints:
 def _launches(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints]:
     """When each was launched, and how long that call took; a launch that is unknown was at once."""
     call, time = timeline.launches.call[rows], timeline.launches.time[rows]
-    calls = timeline.activity.calls
     start = timeline.activity.gpu.start[rows]
-    if not len(calls):
+    if not len(timeline.activity.calls):
         return np.where(time == NONE, start, time), np.zeros(len(rows), dtype=np.int64)
-    begin = launch_times(timeline).begin
-    took = np.where(call == NONE, 0, (calls.end - begin)[call])
-    time = np.where(call == NONE, time, begin[call])
+    times = launch_times(timeline)
+    took = np.where(call == NONE, 0, times.took[call])
+    time = np.where(call == NONE, time, times.begin[call])
     return np.where(time == NONE, start, time), ints(took)
 
 

@@ -2,7 +2,8 @@
 """When calls launch: at once, or, where the queue of the GPU is full, when there is room again.
 
 A GPU takes about a thousand launches ahead. Where the CPU is further ahead, a call that launches
-lasts until a piece of work has ended, as a synchronisation would: that is a wait, no work.
+lasts until a piece of work has ended, as a synchronisation would: that is a wait, no work. So does
+one that copies pageable memory (`blocking_copies`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatron.torch_trace.analysis.replay.kernels.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.replay.kernels.graph import Bools
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
@@ -27,11 +29,14 @@ class LaunchTimes:
     """One row for each row of `activity.calls`.
 
     Args:
-        begin: when the call launches: its start; if it waited for room, shortly before its end.
-        waited: whether it waited for room.
+        begin: when the call launches: its start; if it waited for room, shortly before its end; if
+            it copies pageable memory, shortly before the copy.
+        took: ns from then on until it has launched; what copies pageable memory returns later.
+        waited: whether it waited before, for room or for its stream.
     """
 
     begin: Ints
+    took: Ints
     waited: Bools
 
 
@@ -44,7 +49,7 @@ def launch_times(timeline: Timeline) -> LaunchTimes:
     launching = np.unique(launches.call[launches.call >= 0])
     took = (calls.end - calls.start)[launching]
     if not len(launching):
-        return LaunchTimes(begin, waited)
+        return LaunchTimes(begin, ints(calls.end - begin), waited)
     # Most calls may have waited, the shortest have not.
     usual = min(int(np.sort(took)[len(took) // 10]), _USUAL_NS)
     long = launching[took > _LONG_NS]
@@ -56,4 +61,9 @@ def launch_times(timeline: Timeline) -> LaunchTimes:
     full = long[ahead >= _QUEUE]
     waited[full] = True
     begin[full] = calls.end[full] - usual
-    return LaunchTimes(begin, waited)
+    copies, copied = blocking_copies(timeline)
+    waited[copies] = True
+    begin[copies] = np.maximum(copied - usual, calls.start[copies])
+    took = calls.end - begin
+    took[copies] = np.minimum(took[copies], usual)
+    return LaunchTimes(begin, ints(took), waited)
