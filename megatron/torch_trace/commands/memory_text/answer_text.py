@@ -75,7 +75,8 @@ def _print_holders(console: Console, one: MemoryAnswer, top: int) -> None:
             wording.size(holder.size),
             f"{holder.blocks:,}",
             holder.category.words,
-            terminal.literal(frames(holder.stack)),
+            # What has no stack, such as a buffer of DDP, is told by its name alone.
+            "" if holder.stack == (holder.module,) else terminal.literal(frames(holder.stack)),
         )
     console.print(table)
     more = len(one.holders) - top
