@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.dimensions import dimension_of
+from megatron.torch_trace.flight_recorder import early_records
 from megatron.torch_trace.flight_recorder.call_names import call_words
 from megatron.torch_trace.flight_recorder.hang_files import (
     LastHang,
@@ -115,18 +116,19 @@ def _of_a_run(last: LastHang) -> HangAnswer:
         silent = last.records.keys() - {one.rank for one in flights}
         flights += [FlightRecord(Path(), rank, {}, (), "", damaged=True) for rank in silent]
     joined = Joined(flights, last.absent)
-    blames = joined.blames() or blames_by_position(last, positions)
+    at_work = early_records.written_at_work(last)
+    blames = () if at_work else joined.blames() or blames_by_position(last, positions)
     states = tuple(
         _state_by_position(position, _state(rank, joined) if rank in joined.records else None)
         if (position := positions.get(rank)) is not None
         else RankState(rank, MISSING, None, "", "", 0)
         for rank in range(last.world_size)
     )
-    verdict = " ".join(_sentences(blames, joined, positions)) or nobody_at_fault(
-        joined, last, positions
-    )
+    named = " ".join(_sentences(blames, joined, positions))
+    verdict = at_work or named or nobody_at_fault(joined, last, positions)
+    advice = early_records.ADVICE if at_work else _advice(blames, positions)
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
-    return HangAnswer(states, blames, verdict, _advice(blames, positions), last.skipped, damaged)
+    return HangAnswer(states, blames, verdict, advice, last.skipped, damaged)
 
 
 def _state_by_position(position: Position, state: RankState | None) -> RankState:
