@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 try:
     from torch.compiler import is_compiling
 except ImportError:  # before torch 2.2
@@ -37,7 +39,7 @@ _EXCHANGE = (
     "combine_preprocess",
     "token_combine",
     "combine_postprocess",
-    # Before core 0.14.
+    # Before core 0.13.
     "token_permutation",
     "token_unpermutation",
 )
@@ -53,13 +55,17 @@ def method_spans(parts: Iterable[ModelPart], depth: int | None) -> Iterator[None
         depth: deepest path that gets a span; None for all.
     """
     open_ = True
+    graph_task = torch._C._current_graph_task_id
 
     def with_span(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        again = f"{name} (recompute)"
+
         def called(*args: Any, **kwargs: Any) -> Any:
             # A plan of Megatron's may keep this function until after the window.
             if not open_ or is_compiling():
                 return method(*args, **kwargs)
-            with Range(name):
+            # The backward pass asks for the forward: activations are recomputed.
+            with Range(name if graph_task() == -1 else again):
                 return method(*args, **kwargs)
 
         return called

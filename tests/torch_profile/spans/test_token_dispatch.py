@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from recorded_spans import recorded
+from torch.utils.checkpoint import checkpoint
 
 from megatron.torch_profile.spans.modules import module_spans
 
@@ -77,6 +78,16 @@ def test_its_backward_pass_is_drawn(tmp_path: Path, model: Any) -> None:
     drawn = [name for name, _ in found if name.startswith("0.mlp") and "(backward)" in name]
     back = f"{EXCHANGE} (backward)"
     assert drawn == ["0.mlp: Experts (backward)", back, "0.mlp.linear: Linear (backward)", back]
+
+
+def test_an_exchange_that_the_backward_pass_repeats_is_recomputation(
+    tmp_path: Path, model: Any
+) -> None:
+    tokens = torch.ones(1, 2, requires_grad=True)
+    with recorded(tmp_path / "trace.json") as found, module_spans([model], backward=False):
+        checkpoint(model, tokens, use_reentrant=True).sum().backward()
+    exchanges = [name for name, _ in found if name.startswith(EXCHANGE)]
+    assert exchanges == [EXCHANGE] * 2 + [f"{EXCHANGE} (recompute)"] * 2
 
 
 def test_an_exchange_that_no_module_does_has_a_span_all_the_same(
