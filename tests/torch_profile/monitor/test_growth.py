@@ -57,3 +57,21 @@ def test_memory_that_settles_comes_and_goes_or_grows_once_is_no_leak() -> None:
 
 def test_where_a_system_tells_no_memory_nobody_is_named() -> None:
     assert named(600, lambda at: 0.0) == []
+
+
+def leaks(iteration: int) -> float:
+    return flat(iteration) + max(0, iteration - 300)
+
+
+def test_an_iteration_without_a_number_is_no_iteration_without_memory() -> None:
+    known = named(700, leaks)
+    assert named(700, lambda at: 0.0 if at == 350 else leaks(at)) == known
+
+
+def test_across_a_stretch_without_numbers_nothing_is_known_to_grow() -> None:
+    (one,) = named(600, lambda at: 0.0 if 350 < at <= 375 else leaks(at))
+    assert (one.since, one.iteration) == (376, 525)
+
+
+def test_of_much_memory_little_growth_is_no_leak() -> None:
+    assert named(600, lambda at: 20_000.0 + at) == []

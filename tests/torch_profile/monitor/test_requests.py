@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,21 @@ def test_a_request_that_cannot_be_is_refused_in_one_sentence(
     assert not rank_0.channel.check(["agreed/0"])
 
 
+def test_a_window_may_end_with_training(tmp_path: Path) -> None:
+    rank_0 = Rank0(tmp_path, iterations=["1"])
+    rank_0.ask("a", '{"iterations": 987}')
+    rank_0.look(1)
+    rank_0.look(2)
+    assert rank_0.answer("a") == ("accepted", "records iterations 14-1000 on rank 0.")
+
+
 def test_a_link_a_pipe_and_a_name_that_is_too_long_are_refused_and_others_go_on(
     tmp_path: Path,
 ) -> None:
     rank_0 = Rank0(tmp_path)
     folder = tmp_path / "requests"
-    (folder / "link.json").symlink_to("/etc/hostname")
+    (tmp_path / "elsewhere.json").write_text("{}")
+    (folder / "link.json").symlink_to(tmp_path / "elsewhere.json")
     os.mkfifo(folder / "pipe.json")
     rank_0.ask("n" * 250, "{}")
     rank_0.ask("ranks", '{"ranks": ["%s"]}' % ("9" * 5000))
@@ -241,11 +251,34 @@ def test_the_pace_is_that_of_the_fastest_iteration_and_a_pause_is_none() -> None
     assert pace.lead() == 5
 
 
+def test_the_wait_for_the_first_iteration_is_no_iteration() -> None:
+    pace = Pace()
+    pace.see(0, 0.0)
+    pace.see(1, 0.1)
+    assert not pace.known
+
+
 def test_a_window_lies_in_the_first_gap_that_holds_its_warm_up_too() -> None:
     taken = [Window(10, 12, 2), Window(16, 16, 1), Window(30, 30, 1)]
     assert placed(4, 2, 1, taken, []) == (Window(5, 6, 1), None)
     assert placed(5, 3, 1, taken, []) == (Window(18, 20, 1), taken[1])
     assert placed(5, 1, 1, taken, [Window(14, 14, 1)]) == (Window(6, 6, 1), None)
+    assert placed(5, 2, 1, taken, []) == (Window(6, 7, 1), None), "up to the warm-up of the next"
+    assert placed(12, 1, 1, taken, []) == (Window(14, 14, 1), taken[0]), "12 is recorded already"
+
+
+def test_a_request_changes_only_what_it_names() -> None:
+    config = TorchProfileConfig(
+        enabled=True, spans=["modules"], spans_depth=2, with_modules=True, with_stack=True
+    )
+
+    def asked(spans: tuple[str, ...] | None) -> TorchProfileConfig:
+        return Agreed("a", 5, 6, 1, (0,), spans, with_stack=False).requested(config).config
+
+    assert asked(None) == config
+    assert asked(("modules",)) == replace(config, with_modules=False)
+    without_modules = {"spans": ["phases"], "spans_depth": None, "with_modules": False}
+    assert asked(("phases",)) == replace(config, **without_modules)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

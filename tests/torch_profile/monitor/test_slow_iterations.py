@@ -15,6 +15,7 @@ from megatron.torch_profile.metrics.step_times import ProfiledIterations
 from megatron.torch_profile.monitor.agreement import Agreed
 from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
+from megatron.torch_profile.monitor.iterations.judgement import Judge, Judged
 from megatron.torch_profile.monitor.requested_steps import RequestedSteps
 from megatron.torch_profile.monitor.slow_iterations import SlowIterations
 from megatron.torch_profile.plan import watch_flags
@@ -57,6 +58,17 @@ def test_a_slow_iteration_asks_once_the_median_has_settled_and_evaluation_never_
     assert run.asked == [(46, Request())]
 
 
+def test_a_median_of_20_iterations_is_enough_and_just_the_factor_is_not_slow() -> None:
+    run = Run(trigger_factor=1.5)
+    run.see(23)
+    run.see(1, 151.0)
+    assert [iteration for iteration, _ in run.asked] == [24]
+    other = Run(trigger_factor=1.5)
+    other.see(23)
+    other.see(1, 150.0)
+    assert other.asked == []
+
+
 def test_so_many_windows_and_so_far_apart() -> None:
     run = Run(trigger_windows=2, trigger_apart=60)
     run.see(30)
@@ -76,6 +88,19 @@ def test_ranks_of_the_request_are_the_slowest_or_those_of_the_flag(
     run.see(30)
     run.see(1, 1000.0)
     assert [request.ranks for _, request in run.asked] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [(["slowest"], []), (["0"], [("0",)]), (None, [None])]
+)
+def test_where_the_slowest_is_asked_for_and_not_known_nobody_is_asked(
+    words: list[str] | None, expected: list[tuple[str, ...] | None]
+) -> None:
+    run = Run(trigger_ranks=words)
+    run.see(30)
+    whole = Judged(31, False, in_parts=False, total=1000.0, rows={}, excess={}, parts={})
+    run.slow.see_judged(whole, Judge([[0]]))
+    assert [request.ranks for _, request in run.asked] == expected
 
 
 def test_the_request_goes_the_way_of_all_requests(tmp_path: Path) -> None:
