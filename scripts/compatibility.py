@@ -5,12 +5,15 @@
     python scripts/compatibility.py --checkouts ~/Megatron-LM     its core_r* branches and main, too
     python scripts/compatibility.py --launch NVIDIA/Megatron-LM=~/Megatron-LM ...
                                                                   launch_scripts.py's, of clones
-    python scripts/compatibility.py --forks ~/Megatron-LM-fork    the clone of a fork with our flags
+    python scripts/compatibility.py --forks llm-jp/Megatron-LM=~/llm-jp-Megatron-LM ...
+                                                                  branches of forks
     python scripts/compatibility.py --pythons python3.10 ...      the read side on these
     python scripts/compatibility.py --recorders ~/torch-1.8/bin/python ...
                                                                   the read side, on traces of these
     python scripts/compatibility.py --torches ~/torch-2.6/bin/python ...
                                                                   a loop with the torch of these
+    python scripts/compatibility.py --bridges ~/bridge/bin/python ...
+                                                                  the loop of Megatron-Bridge
     python scripts/compatibility.py --gpu FILE --versions torch=2.11    what benchmarks/
                                                                   megatron_features.py found on GPUs
     python scripts/compatibility.py --only "wheel 0.19.2"         some cells; the others keep theirs
@@ -26,14 +29,14 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import launch_scripts
 from compatibility_results import Result, last_error, read, save, today, word, write_page
-from megatron_cells import cells, forks
-from megatron_trainings import attached, launched, refused, run, train_cell
+from megatron_cells import FORKS, WITH_OUR_NAMES, cells, forks
+from megatron_trainings import attached, bridged, launched, refused, run, train_cell
 from read_side import old_trace, read_side
 
 
@@ -57,12 +60,17 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
         yield old_trace(python, scratch)
     for python in options.torches:
         yield attached(python, scratch)
-    if options.forks:
-        for cell in forks(options.forks, scratch):
-            yield cell.name, refused(cell, scratch)
+    for python in options.bridges:
+        yield bridged(python, scratch)
+    for fork, clone in options.forks:
+        for cell in forks(fork, clone, scratch):
+            if fork == WITH_OUR_NAMES:
+                yield cell.name, refused(cell, scratch)
+            else:
+                yield cell.name, run(partial(train_cell, cell), scratch)
     if any((options.page, options.pythons, options.torches, options.recorders, options.launch)):
         return
-    if options.forks or options.gpu:
+    if options.forks or options.gpu or options.bridges:
         return
     for cell in cells(options, scratch):
         if not options.only or cell.name in options.only:
@@ -70,17 +78,20 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
             yield cell.name, trained
 
 
-def _clone(word: str) -> tuple[str, Path]:
-    """OWNER/NAME=CLONE of the command line.
+def _clone(known: set[str]) -> Callable[[str], tuple[str, Path]]:
+    """Reads OWNER/NAME=CLONE of the command line, of repositories that are known.
 
     Raises:
-        ArgumentTypeError: one sentence.
+        ArgumentTypeError: one sentence, when it reads.
     """
-    name, _, clone = word.partition("=")
-    known = sorted({launch_scripts.MEGATRON, *(one.repository for one in launch_scripts.LAUNCHES)})
-    if name not in known:
-        raise argparse.ArgumentTypeError(f"{word}: no repository of {', '.join(known)}")
-    return name, _repository(clone)
+
+    def named(word: str) -> tuple[str, Path]:
+        name, _, clone = word.partition("=")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{word}: no repository of {', '.join(sorted(known))}")
+        return name, _repository(clone)
+
+    return named
 
 
 def _repository(word: str) -> Path:
@@ -112,7 +123,9 @@ def main() -> None:
     parser.add_argument(
         "--launch",
         nargs="+",
-        type=_clone,
+        type=_clone(
+            {launch_scripts.MEGATRON, *(one.repository for one in launch_scripts.LAUNCHES)}
+        ),
         default=[],
         metavar="OWNER/NAME=CLONE",
         help="launch scripts of",
@@ -124,9 +137,19 @@ def main() -> None:
         "--torches", nargs="+", type=_python, default=[], help="interpreters that have torch"
     )
     parser.add_argument(
+        "--bridges", nargs="+", type=_python, default=[], help="interpreters with Megatron-Bridge"
+    )
+    parser.add_argument(
         "--recorders", nargs="+", type=_python, default=[], help="interpreters with an old torch"
     )
-    parser.add_argument("--forks", type=_repository, help="a clone of a fork")
+    parser.add_argument(
+        "--forks",
+        nargs="+",
+        type=_clone({*FORKS}),
+        default=[],
+        metavar="OWNER/NAME=CLONE",
+        help="branches of",
+    )
     parser.add_argument("--gpu", type=Path, help="results of benchmarks/megatron_features.py")
     parser.add_argument("--versions", nargs="+", default=[], metavar="NAME=VERSION")
     parser.add_argument("--only", nargs="+", metavar="CELL", help="names of cells")

@@ -75,7 +75,8 @@ def write_page(results: dict[str, Result]) -> None:
         "wheel": "Wheels of megatron-core, with this repository's `pretrain_gpt.py`",
         "feature": "Flags of Megatron, with the newest of these wheels",
         "checkout": "Checkouts of Megatron-LM, with their own entry points",
-        "fork": "Forks that have `--torch-profile` flags of their own",
+        "loop": "Loops built on megatron-core",
+        "fork": "Forks",
         "torch": "Versions of torch",
         "launch": "Launch scripts that people publish",
         "read": "The read side",
@@ -106,20 +107,28 @@ page from `docs/compatibility.json`; what is in no table has no result. A traini
 ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
 iterations, and leaves on every rank a trace with modules and with the forward and the backward of
 each micro-batch of the recorded iteration, through each model chunk exactly once. Modules are those
-of the rank that has the fewest; rows that were not run since say how many rank 0 has. It is
+of the rank that has the fewest. It is
 *not judged* if it ends badly without `--torch-profile`, too, or if `--cpu` takes back what it is
 about. Trainings run on a CPU (`--cpu`) with
 two layers for four iterations unless the row says something else. A checkout trains on two ranks,
 `pretrain_gpt.py` in a pipeline of two stages; it compiles helpers of its own and needs pybind11,
 einops and, if it is old, `setuptools<80` beside it. Transformer Engine is not there: `--cpu` lets
 torch's norm stand in where models of local layers ask for its norm all the same, and
-`pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). For
+`pretrain_hybrid.py` has a stack of megatron-core's own layers (`scripts/local_hybrid.py`). Versions
+0.6 and 0.7 import Transformer Engine and Apex whatever the model: torch's norm, Adam and operations
+on lists stand in for those (`scripts/old_engines.py`), and 0.6 trains in bf16, since its optimizer
+of 32 bits lacks a method. Activation offloading cannot be tried without a GPU: Megatron moves only
+tensors of a GPU. `train_rl.py` needs `openai` and `fastapi`, and its inference engine attends with
+FlashAttention, which needs a GPU: rollouts are tokens by chance (`scripts/toy_rollouts.py`), and
+the rest of its steps is Megatron's. For
 `--delay-wgrad-compute` Megatron's local layers keep their weight gradients until Megatron asks for
 them (`scripts/delayed_gradients.py`). BERT and T5 train on a text with a vocabulary of 255 words
 (`scripts/tiny_text.py`): Megatron's mock data has no sentences, and its NullTokenizer no masks. A
 version of torch trains a loop of PyTorch
-alone (`scripts/attached_loop.py`) on two ranks. A fork whose flags have our names *works* if one
-sentence ends the launch before training. A launch script is
+alone (`scripts/attached_loop.py`) on two ranks. Megatron-Bridge's `pretrain` trains its own recipe
+of a plain GPT in a pipeline of two stages with the callback of [other-loops.md](other-loops.md)
+(`scripts/bridge_loop.py`). A fork whose flags have our names *works* if one
+sentence ends the launch before training; other forks train. A launch script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash
 on two ranks; `scripts/launch_scripts.py` makes sizes smaller and leaves out what needs GPUs or
 files of others, so the row is about the script's form and its remaining flags.

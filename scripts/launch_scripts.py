@@ -113,7 +113,7 @@ LAUNCHES = (
     Launch(
         MEGATRON,
         "examples/bert/train_bert_340m_distributed.sh",
-        f"{_TP2} --spec local",
+        f"{_TP2} --spec local --attention-backend local",
         "core_r0.15.0",
     ),
     Launch(_AWS, f"{_ON_AWS}/gpt3/2.distributed-training.sbatch", _PP2, setting=_SLURM),

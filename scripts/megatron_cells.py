@@ -30,6 +30,7 @@ class Cell:
         expected: what the traces should have, and how many ranks train.
         tried: flags without which the cell says nothing.
         text: it trains on a text; Megatron's old tokenizer is asked for it if this is "legacy".
+        starter: a script of ours that starts the entry point, if it cannot start by itself.
     """
 
     name: str
@@ -39,6 +40,12 @@ class Cell:
     expected: Expected = ALONE
     tried: tuple[str, ...] = ()
     text: str | None = None
+    starter: Path | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What stands in the command line for the entry point."""
+        return tuple(str(one) for one in (self.starter, self.script) if one is not None)
 
     @property
     def connections(self) -> str:
@@ -105,7 +112,8 @@ FEATURES = (
     ),
     Feature(
         "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
-        "--use-distributed-optimizer --ckpt-format fsdp_dtensor --global-batch-size 4",
+        "--use-distributed-optimizer --ckpt-format fsdp_dtensor --global-batch-size 4 "
+        "--no-gradient-reduce-div-fusion",  # which only NCCL has
         ranks=2,
     ),
     Feature(
@@ -114,6 +122,8 @@ FEATURES = (
     Feature("--fine-grained-activation-offloading --offload-modules core_attn"),
 )
 
+OLD_ENGINES = ("core_r0.6.0", "core_r0.7.0", "v0.7-tsubame")
+"""Branches that import Transformer Engine and Apex whatever the model."""
 BRANCHES_WITH_OLD = ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
 _TWO_EACH = "--global-batch-size 4"
 _BERT = f"--bert-no-binary-head --spec local --attention-backend local {_TWO_EACH}"
@@ -130,7 +140,10 @@ ENTRY_POINTS: dict[str, dict[str, str]] = {
         "pretrain_vlm.py": (
             f"--ckpt-format torch --img-h 28 --img-w 28 --patch-dim 14 {_TWO_EACH}"
         ),
-        "train_rl.py": "--perform-rl-step",
+        "train_rl.py": (
+            "--perform-rl-step --inference-dynamic-batching-max-requests 2 --bf16 "
+            f"--grpo-prompts-per-step 1 --grpo-group-size 2 --grpo-iterations 1 {_PP2}"
+        ),
     },
     # Megatron's own attention has context parallelism here and in no release yet.
     "dev": {
@@ -156,6 +169,10 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
         return
     for branch in _branches(options.checkouts):
         gpt = f"{_PP2} {OLD}" if branch in BRANCHES_WITH_OLD else _PP2
+        # Without samples to evaluate on these end before they train.
+        gpt = f"{gpt} --eval-iters 1" if branch in OLD_ENGINES else gpt
+        # Its optimizer of 32 bits lacks a method, so that nobody can make one.
+        gpt = f"{gpt} --bf16" if branch == "core_r0.6.0" else gpt
         for entry, flags in {"pretrain_gpt.py": gpt, **ENTRY_POINTS.get(branch, {})}.items():
             name = f"checkout {branch}, {entry.rpartition('/')[2]}"
             if options.only and name not in options.only:
@@ -167,20 +184,35 @@ def cells(options: Namespace, scratch: Path) -> Iterator[Cell]:
             if script.endswith(_OF_TEXT):
                 more = (*more, *_LEGACY.get(branch, "").split())
                 text = "legacy" if branch in _LEGACY else "new"
-            yield Cell(name, folder / script, path, more, TWO_RANKS, text=text)
+            starter = _starter(branch, script)
+            yield Cell(name, folder / script, path, more, TWO_RANKS, text=text, starter=starter)
 
 
-FORK = "okoge-kaz/Megatron-LM"
-FORK_BRANCHES = ("v0.7-tsubame", "v0.8.0-tsubame", "v0.9.0-tsubame")
-"""Those that have `--torch-profile` flags of their own."""
+FORKS = {
+    "okoge-kaz/Megatron-LM": ("v0.7-tsubame", "v0.8.0-tsubame", "v0.9.0-tsubame"),
+    "llm-jp/Megatron-LM": ("main", "0190_moe_core_v0.14.0"),
+}
+"""Forks, and branches of them."""
+WITH_OUR_NAMES = "okoge-kaz/Megatron-LM"
+"""Has `--torch-profile` flags of its own; the others train with ours."""
 
 
-def forks(repository: Path, scratch: Path) -> Iterator[Cell]:
-    """A launch of each fork that has flags of our names."""
-    for branch in FORK_BRANCHES:
-        folder = checked_out(repository, branch, scratch / FORK)
-        name = f"fork {FORK}, {branch}"
-        yield Cell(name, folder / "pretrain_gpt.py", (folder,), (*LOCAL, OLD), TWO_RANKS)
+def forks(name: str, repository: Path, scratch: Path) -> Iterator[Cell]:
+    """A launch of each branch of a fork."""
+    more = (*LOCAL, OLD) if name == WITH_OUR_NAMES else (*LOCAL, *_PP2.split())
+    for branch in FORKS[name]:
+        folder = checked_out(repository, branch, scratch / name)
+        entry, starter = folder / "pretrain_gpt.py", _starter(branch)
+        yield Cell(f"fork {name}, {branch}", entry, (folder,), more, TWO_RANKS, starter=starter)
+
+
+def _starter(branch: str, entry: str = "") -> Path | None:
+    name = "old_engines" if branch in OLD_ENGINES else _STARTERS.get(entry)
+    return ROOT / "scripts" / f"{name}.py" if name else None
+
+
+_STARTERS = {"train_rl.py": "toy_rollouts"}
+"""Entry points that need something else than engines."""
 
 
 def _branches(repository: Path) -> list[str]:

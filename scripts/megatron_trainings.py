@@ -140,7 +140,7 @@ def train_cell(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
     launcher = [*_LAUNCHER, str(ranks)] if ranks > 1 else []
     command = [
         sys.executable, *launcher, *launch_scripts.WORD.split(),
-        "--cpu", str(cell.script), *MODEL.split(), *data, *cell.more, *ours,
+        "--cpu", *cell.words, *MODEL.split(), *data, *cell.more, *ours,
     ]  # fmt: skip
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": cell.connections}
     return said(command, folder, cell.path, connections)
@@ -168,15 +168,35 @@ def attached(python: str, scratch: Path) -> tuple[str, Result]:
     Returns:
         The name of the cell, and what came out.
     """
-    told = "import platform, torch; print(platform.python_version(), torch.__version__)"
-    words = subprocess.check_output([python, "-c", told], text=True, stderr=subprocess.DEVNULL)
-    versions = dict(zip(("python", "torch"), words.split("+")[0].split(), strict=True))
-
-    def train(folder: Path, ours: list[str]) -> tuple[int, str]:
-        loop = str(ROOT / "scripts" / "attached_loop.py")
-        return said([python, *_LAUNCHER, "2", loop, *ours], folder, (), {})
-
+    versions = _versions_of(python)
+    train = _loop(python, ("scripts/attached_loop.py",))
     return f"torch {versions['torch']}", run(train, scratch, versions=versions)
+
+
+def bridged(python: str, scratch: Path) -> tuple[str, Result]:
+    """Megatron-Bridge's loop, under a Python that has Megatron-Bridge.
+
+    Returns:
+        The name of the cell, and what came out.
+    """
+    versions = _versions_of(python, "megatron-core", "megatron-bridge")
+    train = _loop(python, (*launch_scripts.WORD.split(), "--cpu", "scripts/bridge_loop.py"))
+    name = f"loop Megatron-Bridge {versions.pop('megatron-bridge')}, pretrain"
+    return name, run(train, scratch, versions=versions)
+
+
+def _versions_of(python: str, *packages: str) -> dict[str, str]:
+    told = "import platform, sys; from importlib.metadata import version; "
+    told += "print(platform.python_version(), *map(version, sys.argv[1:]))"
+    words = subprocess.check_output([python, "-c", told, "torch", *packages], text=True).split()
+    numbers = (word.partition("+")[0] for word in words)
+    return dict(zip(("python", "torch", *packages), numbers, strict=True))
+
+
+def _loop(python: str, words: tuple[str, ...]) -> Callable[[Path, list[str]], tuple[int, str]]:
+    """Trains a loop of this repository on two ranks; the last word is its script."""
+    command = [python, *_LAUNCHER, "2", *words[:-1], str(ROOT / words[-1])]
+    return lambda folder, ours: said([*command, *ours], folder, (), {})
 
 
 _LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")

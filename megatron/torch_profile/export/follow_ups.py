@@ -8,7 +8,6 @@ said once.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import time
@@ -16,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from megatron.torch_profile.exits import at_exit, not_at_exit
 from megatron.torch_profile.export import messages
 from megatron.torch_profile.export.artifacts import KEY_AVERAGES, STACKS
 from megatron.torch_profile.export.compression import Written
@@ -66,7 +66,7 @@ class FollowUps:
         self._waiting: deque[_Task] = deque()
         self._running: tuple[_Task, Program, float] | None = None
         self._keeps_analyses = True
-        atexit.register(self.wait)
+        at_exit(self.wait)
 
     @property
     def running(self) -> bool:
@@ -106,7 +106,7 @@ class FollowUps:
 
     def wait(self) -> None:
         """At the end of the process: wait for what is under way, within the bound."""
-        atexit.unregister(self.wait)
+        not_at_exit(self.wait)
         if os.getpid() != self._pid:  # a fork of training that ends: this is not its child
             return
         deadline = time.monotonic() + self._exit_timeout

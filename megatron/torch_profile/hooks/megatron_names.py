@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
+from megatron.torch_profile.exits import end_now
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import following
@@ -139,6 +140,17 @@ def _finish_wandb(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
+def _leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    # It ends the process by os._exit, which calls nothing that waits for traces.
+    if followers.plan:
+        # Inside `train`, as above.
+        followers.steps.close()
+        if followers.results is not None:
+            followers.results.hurry()
+    _leaving(end_now)
+    return wrapped(*args, **kwargs)
+
+
 def _megatron_args() -> Any:
     return import_module(_TRAINING).get_args()
 
@@ -150,6 +162,7 @@ def _iteration() -> int:
 
 _steps = Guard(Slug.PROFILING_STOPPED, "profiling stops, training goes on")
 _windows = Guard(Slug.SUMMARY_FAILED, "training goes on without summaries of windows")
+_leaving = Guard(Slug.EXPORT_FAILED, "the process ends without waiting for its traces")
 _watch = Guard(Slug.MONITOR_FAILED, "training goes on without lines of the monitor")
 """A fork may keep its iterations elsewhere."""
 _TRAINING = "megatron.training.training"
@@ -174,6 +187,7 @@ PATCHES = (
     Patch(_TIMERS, "Timers.write", _metrics("write_timers"), OLDEST_CORE),
     Patch(_TIMERS, "Timers._get_elapsed_time_all_ranks", _metrics("gather_timers"), OLDEST_CORE),
     Patch("wandb", "finish", _finish_wandb, OLDEST_CORE),
+    Patch("megatron.rl.rl_utils", "rl_inference_interface_shutdown", _leave, (0, 16)),
 )
 """Inside `train` the profile is outermost and metrics innermost."""
 

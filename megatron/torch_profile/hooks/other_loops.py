@@ -12,7 +12,6 @@ what runs between two of them (evaluation, a checkpoint) belongs to none.
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -21,6 +20,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from megatron.torch_profile.config import argument_of
+from megatron.torch_profile.exits import at_exit, not_at_exit
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import cuda_graphs, following, loop_config, loop_facts
@@ -177,7 +177,7 @@ def attach(
     chunks = [chunk for chunk in chunks if chunk is not None]
     following.record(stack, args, chunks or None, optimizer, lambda: flops_per_iteration, facts)
     _current = attached
-    atexit.register(attached.end_of_process)  # after the recorder's, so called before it
+    at_exit(attached.end_of_process)  # after the recorder's, so called before it
     return attached
 
 
@@ -212,7 +212,7 @@ def _forget(attached: Attached) -> None:
     global _current
     if _current is attached:
         _current, followers.attached = None, False
-        atexit.unregister(attached.end_of_process)
+        not_at_exit(attached.end_of_process)
 
 
 _current: Attached | None = None

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import threading
@@ -11,6 +10,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from megatron.torch_profile.exits import at_exit
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug, warn
@@ -53,7 +53,7 @@ class Watch:
 
     def start(self) -> None:
         """From now on requests are taken."""
-        atexit.register(self.at_exit)  # after the recorder's, so called before it
+        at_exit(self.at_exit)  # after the recorder's, so called before it
         if self._by_signal and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGUSR2, self._handle)
         self._thread.start()

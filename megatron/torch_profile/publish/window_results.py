@@ -10,7 +10,6 @@ is written before the all-gathers, after which rank 0 writes its line: so no two
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_profile.exits import at_exit, not_at_exit
 from megatron.torch_profile.export.writers import Program
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
@@ -102,7 +102,7 @@ class WindowResults:
 
     def finish(self) -> None:
         """Training has ended well, or its W&B run is about to: wait for what is under way."""
-        atexit.unregister(self.finish)
+        not_at_exit(self.finish)
         if os.getpid() != self._pid:  # a fork of training that ends: what runs is not its child
             return
         # Training has ended within a window.
@@ -122,7 +122,7 @@ class WindowResults:
         """Training has ended otherwise: nobody waits for ranks that may be gone."""
         if followers.results is self:
             followers.results = None
-        atexit.unregister(self.finish)
+        not_at_exit(self.finish)
         self._guard.failed = True
         if self._running is not None and os.getpid() == self._pid:
             self._running[1].kill()
@@ -241,7 +241,7 @@ def training(capture: CapturePlan, args: Any) -> Iterator[None]:
     if results is None:
         yield
         return
-    atexit.register(results.finish)
+    at_exit(results.finish)
     try:
         yield
     except SystemExit:  # how Megatron ends at an exit interval, and after a signal

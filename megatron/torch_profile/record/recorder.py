@@ -17,13 +17,13 @@ iteration are not recorded.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from megatron.torch_profile.exits import at_exit
 from megatron.torch_profile.export.background import Exporter
 from megatron.torch_profile.export.limits import short_of_address_space
 from megatron.torch_profile.guard import Guard
@@ -74,7 +74,7 @@ class Recorder:
         self._ends = WindowEnds(plan, self.exporter, self._others)
         self._times = IterationTimes(plan, self._others, self.exporter)
         self.signals.install()
-        atexit.register(self.wait_at_exit)  # what is registered last is called first
+        at_exit(self.wait_at_exit)  # what is registered last is called first
 
     def begin_step(self, iteration: int) -> None:
         """Close what ended with the last iteration, and open what begins with this one."""

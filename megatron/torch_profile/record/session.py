@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import getpass
+import importlib
 import json
 import os
 import platform
@@ -256,7 +257,14 @@ def _version(package: str) -> str | None:
 def _megatron_version() -> str | None:
     # A checkout's version, which no installed package tells; whoever trains has it imported.
     core = sys.modules.get("megatron.core")
-    return str(core.__version__) if core else _version("megatron-core")
+    if core is None:
+        return _version("megatron-core")
+    try:
+        # The package tells it itself from core 0.8 on.
+        told = getattr(core, "__version__", None)
+        return str(told or importlib.import_module("megatron.core.package_info").__version__)
+    except (ImportError, AttributeError):
+        return None
 
 
 def _nccl_version() -> str | None:

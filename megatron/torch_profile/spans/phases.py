@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spans named by phase: Megatron's timers, micro-batches, logging, evaluation and checkpoints.
 
-    forward micro-batch 3 (steady)                the schedule's forward_step, counted from 0
+    forward micro-batch 3 (steady)                a forward_step with gradients, counted from 0
     backward micro-batch 0 chunk 1 (cooldown)     chunk: virtual pipeline stage, if it has several
     optimizer-inner-step, all-grads-sync, ...     Megatron's timers by name
 
@@ -22,10 +22,12 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
+import torch
+
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
-from megatron.torch_profile.spans.pipeline_schedule import Schedule, schedule_of
+from megatron.torch_profile.spans.pipeline_schedule import Schedule, microbatch_name, schedule_of
 from megatron.torch_profile.spans.ranges import Range, begin, end
 
 _TRAINING = "megatron.training.training"
@@ -95,13 +97,13 @@ class Phases:
         chunk = self.schedule.chunk_of(model) if self.schedule else None
         number = self._forwards.get(chunk, 0) if given is None else given
         self._forwards[chunk] = number + 1
-        name = _microbatch_name("forward", number, chunk, self._phase("forward"))
+        name = microbatch_name("forward", number, chunk, self._phase("forward"))
         return name, partial(self._remember, number, chunk)
 
     def backward_name(self, output: Any) -> str:
         """The name of the backward of what a forward has returned."""
         number, chunk = self._microbatches.pop(id(_first(output)), (None, None))
-        return _microbatch_name("backward", number, chunk, self._phase("backward"))
+        return microbatch_name("backward", number, chunk, self._phase("backward"))
 
     def _remember(self, number: int, chunk: int | None, output: Any) -> None:
         self._microbatches[id(_first(output))] = (number, chunk)
@@ -145,17 +147,6 @@ def phase_spans() -> Iterator[Phases]:
         _current = None
 
 
-def _microbatch_name(
-    direction: str, number: int | None, chunk: int | None, phase: str | None
-) -> str:
-    name = f"{direction} micro-batch"
-    if number is not None:
-        name += f" {number}"
-    if chunk is not None:
-        name += f" chunk {chunk}"
-    return f"{name} ({phase})" if phase else name
-
-
 def _first(value: Any) -> Any:
     while isinstance(value, (list, tuple, dict)) and value:
         value = next(iter(value.values())) if isinstance(value, dict) else value[0]
@@ -169,7 +160,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def _forward_step(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     phases = _current
-    if phases is None:
+    # What has no backward is no micro-batch: train_rl.py computes log-probabilities in a step, too.
+    if phases is None or not torch.is_grad_enabled():
         return wrapped(*args, **kwargs)
     span, remember = phases.guard(_begin_forward, phases, wrapped, args, kwargs) or _NO_SPAN
     with span:

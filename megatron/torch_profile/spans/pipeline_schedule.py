@@ -84,6 +84,25 @@ def schedule_of(microbatches: int, config: Any) -> Schedule | None:
     )
 
 
+def microbatch_name(
+    direction: str, number: int | None, chunk: int | None, phase: str | None
+) -> str:
+    """What the span of a pass is called; None is left out.
+
+    Args:
+        direction: forward or backward.
+        number: of the micro-batch, from 0.
+        chunk: virtual stage.
+        phase: place in 1F1B.
+    """
+    name = f"{direction} micro-batch"
+    if number is not None:
+        name += f" {number}"
+    if chunk is not None:
+        name += f" chunk {chunk}"
+    return f"{name} ({phase})" if phase else name
+
+
 @lru_cache(maxsize=32)
 def _megatrons_warmup(microbatches: int, chunks: int, group: int, overlaps: bool) -> int | None:
     """What the schedule itself asks; None before core 0.13, which has no function for it."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,3 +158,35 @@ def test_a_model_without_any_span_is_a_warning(
     with training(args, chunks, lambda: None):
         pass
     assert warned == [f"rank 0: no module gets a span: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("of_the_package", "of_its_file", "told"),
+    [
+        ({"__version__": "0.19.2"}, None, "0.19.2"),
+        ({}, {"__version__": "0.7.0"}, "0.7.0"),  # as core 0.6 and 0.7 are
+        ({}, {}, None),
+        ({}, None, None),
+    ],
+)
+def test_a_megatron_whose_package_tells_no_version_is_recorded_all_the_same(
+    of_the_package: dict[str, str],
+    of_its_file: dict[str, str] | None,
+    told: str | None,
+    args: Any,
+    warned: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = ModuleType("megatron.core")
+    vars(core).update(of_the_package)
+    monkeypatch.setitem(sys.modules, "megatron.core", core)
+    numbers = None if of_its_file is None else ModuleType("megatron.core.package_info")
+    if numbers is not None:
+        vars(numbers).update(of_its_file or {})
+    monkeypatch.setitem(sys.modules, "megatron.core.package_info", numbers)
+    with training(args, [], lambda: 7):
+        assert not isinstance(followers.steps, Idle)
+    assert warned == []
+    (run_file,) = tmp_path.rglob("run.json")
+    assert json.loads(run_file.read_text())["versions"]["megatron-core"] == told

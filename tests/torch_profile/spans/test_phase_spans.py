@@ -152,6 +152,23 @@ def test_a_forward_step_of_another_kind_costs_its_span_only(warned: list[str]) -
     assert warned == ["training goes on without spans of phases: KeyError: 'num_microbatches'"]
 
 
+def test_a_forward_without_gradients_is_no_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """train_rl.py computes log-probabilities with the same function, between two steps."""
+    monkeypatch.setattr(phase_spans, "schedule_of", lambda *given: None)
+
+    def forward_step(model: Any, num_microbatches: int) -> torch.Tensor:
+        return torch.ones(1)
+
+    with recorded(tmp_path / "trace.json") as found, phase_spans.phase_spans() as phases:
+        phases.begin_step()
+        for gradients in (True, False, True):
+            with torch.set_grad_enabled(gradients):
+                phase_spans._forward_step(forward_step, None, (None, 2), {})
+    assert [name for name, _ in found] == ["forward micro-batch 0", "forward micro-batch 1"]
+
+
 def test_a_schedule_without_megatrons_process_groups_costs_its_spans_only(
     warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
