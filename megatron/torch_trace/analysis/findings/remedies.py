@@ -33,6 +33,7 @@ _REMEDIES: Mapping[str, Callable[[Finding], _Changes]] = {
     "launch_bound": lambda _: LaunchScaled(0.0),
     "synchronisation": lambda _: WithoutSynchronisation(),
     "memory_copies": lambda _: CopiesScaled("all", 0.0),
+    "pageable_copies": lambda _: CopiesScaled("pageable", 0.0),
     "uneven_stages": lambda _: StagesBalanced(),
     "layer_imbalance": lambda _: StagesBalanced(),
     "data_loader": lambda _: DataLoaderScaled(0.0),

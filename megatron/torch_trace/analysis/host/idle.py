@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.kernels import NO_OPERATOR
+from megatron.torch_trace.analysis.host.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.host.data_loader import (
     DataLoading,
     LoaderSupply,
@@ -80,6 +81,8 @@ class Host:
         not_started: more about `idle.gpu_ns`; None if that is nothing.
         loop_paths: what the loop's thread did, by path; empty if nothing tells the thread.
         syncs: synchronisations by caller, by time.
+        pageable_copies: calls that copy pageable memory and wait for the GPU, in the same way; they
+            are no part of `syncs`, nor of what it makes idle.
         data_loading: by step; empty when no data loader is in the trace.
         loader_supply: how fast batches are made; None if the trace does not show it.
         loop_thread: None for a trace without ProfilerStep.
@@ -101,6 +104,7 @@ class Host:
     long_gaps: LongGaps | None = None
     not_started: NotStarted | None = None
     loop_paths: tuple[LoopPath, ...] = ()
+    pageable_copies: tuple[SyncRow, ...] = ()
 
 
 def look_at_host(timeline: Timeline) -> Host:
@@ -128,6 +132,7 @@ def look_at_host(timeline: Timeline) -> Host:
         tiny_kernels_ns=int(timeline.clipped[short].sum()),
         overhead_ns=overhead.clip(window.start, window.end).total,
         loop_paths=loop_paths(timeline),
+        pageable_copies=_syncs(timeline, _within_steps(timeline, blocking_copies(timeline)[0])),
     )
 
 
@@ -148,11 +153,15 @@ def sync_rows_of(timeline: Timeline) -> Ints:
 
     The device synchronisation with which the profiler ends its window is behind the last step.
     """
-    calls, window = timeline.activity.calls, timeline.window
+    mine = timeline.activity.named(timeline.activity.calls, _synchronises)
+    return _within_steps(timeline, np.flatnonzero(mine))
+
+
+def _within_steps(timeline: Timeline, rows: Ints) -> Ints:
+    """Those of these calls that begin within the steps."""
+    window, start = timeline.window, timeline.activity.calls.start[rows]
     end = max((step.cpu_end for step in window.steps), default=window.end)
-    mine = timeline.activity.named(calls, _synchronises)
-    mine &= (calls.start >= window.start) & (calls.start < end)
-    return np.flatnonzero(mine)
+    return rows[(start >= window.start) & (start < end)]
 
 
 def _synchronises(name: str) -> bool:

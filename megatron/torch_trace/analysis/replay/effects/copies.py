@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from megatron.torch_trace.analysis.host.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.replay.change import ALL, CopiesScaled
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.effects.gpu_changes import rows_named, scale_work
-from megatron.torch_trace.analysis.replay.kernels.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.replay.kernels.graph import WAIT
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph

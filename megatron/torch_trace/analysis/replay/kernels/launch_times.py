@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.kernels.blocking_copies import blocking_copies
+from megatron.torch_trace.analysis.host.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.replay.kernels.graph import Bools
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
