@@ -4,30 +4,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from busy_rank import MS, busy, found, one_rank
 from trace_builder import GEMM, NCCL, TraceBuilder, collective_args
 
-from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
+from megatron.torch_trace.analysis.results.analysis import Finding
 from megatron.torch_trace.analysis.run.analyse import analyze
-
-MS = 1_000_000
-
-
-def found(analysis: Analysis) -> dict[str, Finding]:
-    return {finding.code: finding for finding in analysis.findings}
-
-
-def one_rank(folder: Path, trace: TraceBuilder, **more: Any) -> dict[str, Finding]:
-    return found(analyze(trace.write(folder / "rank-0.json"), **more))
-
-
-def busy(**more: Any) -> TraceBuilder:
-    """A step of 1 ms that computes nearly all the time, in kernels that are long."""
-    trace = TraceBuilder(**more).step(1, 0, MS)
-    for start in range(0, 980_000, 20_000):
-        trace.gpu(GEMM, start + 10, start + 20_000, launch=max(0, start - 30_000))
-    return trace
 
 
 def test_a_good_trace_has_no_finding(tmp_path: Path) -> None:
@@ -141,42 +123,6 @@ def test_barriers_of_timers_are_reported_with_the_level_that_makes_them(tmp_path
     )
     assert "--timing-log-level 2" in finding.title
     assert "--no-barrier-with-level-1-timing" in finding.advice
-
-
-def waiting_copy(memory: str) -> TraceBuilder:
-    """In a second step a call copies for 0.15 ms, and returns when the GPU has."""
-    trace = busy().step(2, MS, 2 * MS).op("aten::to", MS, MS + 151_000)
-    name = f"Memcpy HtoD ({memory} -> Device)"
-    trace.gpu(name, MS + 50_000, MS + 150_000, launch=None, cat="gpu_memcpy")
-    number = {"correlation": trace.correlation}
-    trace.call("cudaMemcpyAsync", MS + 1_000, MS + 149_000, args=number)
-    return trace.gpu(GEMM, MS + 160_000, 2 * MS, launch=MS + 155_000)
-
-
-def test_copies_of_pageable_memory_that_the_cpu_waits_for(tmp_path: Path) -> None:
-    finding = one_rank(tmp_path, waiting_copy("Pageable"))["pageable_copies"]
-    assert finding.title == (
-        "For 7.4 % of the window the CPU waits for the GPU in copies of pageable memory (rank 0), "
-        "most of that time in aten::to: 0.5 times and 0.074 ms in each iteration."
-    )
-    assert finding.evidence == {
-        "share": 0.074, "caller": "aten::to", "calls": 1, "time_ns": 148_000,
-    }  # fmt: skip
-
-
-def test_a_copy_of_pinned_memory_is_not_waited_for(tmp_path: Path) -> None:
-    assert "pageable_copies" not in one_rank(tmp_path, waiting_copy("Pinned"))
-
-
-def test_copies_that_nothing_hides(tmp_path: Path) -> None:
-    trace = busy().step(2, MS, 2 * MS)
-    trace.gpu(
-        "Memcpy HtoD (Pageable -> Device)", MS, MS + 200_000, launch=MS - 50, cat="gpu_memcpy"
-    )
-    trace.gpu(GEMM, MS + 200_000, 2 * MS, launch=MS - 40)
-    finding = one_rank(tmp_path, trace)["memory_copies"]
-    assert "exposed for 10 % of the window" in finding.title
-    assert finding.evidence["name"] == "Memcpy HtoD (Pageable -> Device)"
 
 
 def test_conversions(tmp_path: Path) -> None:
