@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -203,8 +205,21 @@ def test_rows_that_were_made_without_collecting_are_not_looked_at_afterwards() -
         gc.freeze()
 
 
+def test_what_python_has_frozen_itself_is_no_reason_to_look_at_rows() -> None:
+    code = (
+        "import gc\n"
+        "from megatron.torch_trace.analysis.run.recorded import without_collecting\n"
+        "with without_collecting():\n"
+        "    row = [object()]\n"
+        "assert any(one is row for one in gc.get_objects(generation=2))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_what_a_program_has_frozen_stays_frozen() -> None:
+    rows = [[number] for number in range(2000)]
     gc.freeze()
+    assert rows
     frozen = gc.get_freeze_count()
     with without_collecting():
         pass

@@ -21,6 +21,9 @@ from megatron.torch_trace.files.selection import listed, of_ranks, one_window
 from megatron.torch_trace.files.sources import find_traces, rank_in_name
 from megatron.torch_trace.wording import path_text
 
+_FROZEN_ON_PURPOSE = 1000
+"""Objects. Python 3.12 begins with some hundred; a program that has frozen its own has more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -111,7 +114,7 @@ def without_collecting() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():
+            if gc.get_freeze_count() < _FROZEN_ON_PURPOSE:
                 # What is there now counts as old, as if all of it had been looked at.
                 gc.freeze()
                 gc.unfreeze()

@@ -11,7 +11,6 @@ import dataclasses
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cache
-from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -47,11 +46,15 @@ class SharedValues:
         texts, nested = _fields(kind)
         share = self._texts.setdefault
         for name in texts:
-            for row, value in zip(rows, map(attrgetter(name), rows), strict=True):
-                # Frozen against those who read it, who come later.
-                _set(row, name, share(value, value))
+            for row in rows:
+                value = getattr(row, name)
+                known = share(value, value)
+                if known is not value:
+                    # Frozen against those who read it, who come later.
+                    _set(row, name, known)
         for name in nested:
-            for value in map(attrgetter(name), rows):
+            for row in rows:
+                value = getattr(row, name)
                 if value and isinstance(value, tuple) and dataclasses.is_dataclass(value[0]):
                     self._share_texts(value)
                 elif dataclasses.is_dataclass(value):
