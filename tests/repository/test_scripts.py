@@ -73,7 +73,7 @@ LONGEST = [
     f"tests/{name}"
     for name in (
         *("functional", "toy_trainings", "analysis", "torch_profile/record", "torch_profile"),
-        *("slurm", "torch_trace", "report"),
+        *("slurm", "repository", "torch_trace", "report"),
     )
 ]
 LEFT_OUT = {f"tests/{name}" for name in ("functional", "toy_trainings", "slurm", "hostile")}

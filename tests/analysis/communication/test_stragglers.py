@@ -148,6 +148,19 @@ def test_a_bad_clock_hides_nobody_in_other_groups(tmp_path: Path) -> None:
     assert {one.rank: one.last_arrivals for one in waits.stragglers} == {0: 0, 1: 7, 2: 0, 3: 0}
 
 
+def test_where_one_clock_of_a_call_is_bad_nobody_in_it_is_called_late(tmp_path: Path) -> None:
+    found = {}
+    for rank, late, jitter in ((0, 0, 0), (1, LATE, 0), (2, 0, 900)):
+        trace = TraceBuilder(rank, 3).step(1, 0, 100_000 * US)
+        for number in range(1, 8):
+            at, off = number * 10_000 * US, jitter * US * (number % 3)
+            trace.collective(at - 2 * LATE + late + off, at + off, size=3)
+        found[rank] = calls(trace, tmp_path / str(rank))
+    waits = find_stragglers(match(found))
+    assert [clock.error_ns for clock in waits.clocks] == [0, 0, 900 * US]
+    assert [one.last_arrivals for one in waits.stragglers] == [0, 0, 0]
+
+
 def test_missing_ranks_are_no_reason_to_stop(tmp_path: Path) -> None:
     found = ranks(tmp_path, late=[2, 2, 0])
     del found[1]
