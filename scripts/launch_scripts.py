@@ -16,6 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import tiny_text
+
 WORD = "-m megatron.torch_profile"
 RANKS = 2
 _FILES_OF_OTHERS = (
@@ -81,6 +83,7 @@ class Launch:
         more: sizes beside `SIZES`, which win over them; how two ranks are shared out.
         setting: variables that its readers are told to set.
         files: how many paths it takes as its own arguments.
+        text: whether it trains on a text, of tiny_text.py; else on Megatron's mock data.
     """
 
     repository: str
@@ -89,6 +92,7 @@ class Launch:
     branch: str = "main"
     setting: tuple[tuple[str, str], ...] = ()
     files: int = 5
+    text: bool = False
 
     @property
     def name(self) -> str:
@@ -113,8 +117,9 @@ LAUNCHES = (
     Launch(
         MEGATRON,
         "examples/bert/train_bert_340m_distributed.sh",
-        f"{_TP2} --spec local --attention-backend local",
+        f"{_TP2} --spec local --attention-backend local --vocab-extra-ids 10",
         "core_r0.15.0",
+        text=True,
     ),
     Launch(_AWS, f"{_ON_AWS}/gpt3/2.distributed-training.sbatch", _PP2, setting=_SLURM),
     Launch(_AWS, f"{_ON_AWS}/llama2/pretrain-llama2.sbatch", _TP2, setting=_SLURM),
@@ -143,7 +148,7 @@ def reduced(arguments: list[str], more: list[str]) -> list[str]:
             kept.append(word)
     sizes = SIZES | {flag: size for flag, size in ONLY_REDUCED.items() if flag in kept}
     after = [word for pair in sizes.items() for word in pair]
-    return [*kept, *after, "--mock-data", *more]
+    return [*kept, *after, *more]
 
 
 @dataclass(frozen=True)
@@ -172,10 +177,11 @@ def prepared(launch: Launch, text: str, checkout: Path, folder: Path, ours: list
             (folder / entry.name).symlink_to(entry)
     # What its readers are told to give: checkpoints, vocabulary, data. None is there.
     files = [str(folder / f"given-{number}") for number in range(launch.files)]
+    data = tiny_text.flags(folder, legacy=True) if launch.text else ["--mock-data"]
     environment = dict(launch.setting) | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "LAUNCH_CHECKOUT": str(checkout),
-        "LAUNCH_MORE": shlex.join([*launch.more.split(), *ours]),
+        "LAUNCH_MORE": shlex.join([*data, *launch.more.split(), *ours]),
     }
     return Prepared(["bash", str(script), *files], environment)
 

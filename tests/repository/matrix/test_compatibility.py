@@ -190,8 +190,20 @@ def test_a_launch_script_keeps_its_flags_but_those_of_gpus_and_files() -> None:
     given = ["--swiglu", "--data-path", "0.5", "one", "--num-experts", "64", "--bf16", "--lr", "1"]
     found = launch_scripts.reduced(given, ["--global-batch-size", "4"])
     assert found[:5] == ["--swiglu", "--num-experts", "64", "--lr", "1"]
-    assert found[-5:] == ["--num-experts", "4", "--mock-data", "--global-batch-size", "4"]
+    assert found[-4:] == ["--num-experts", "4", "--global-batch-size", "4"]
     assert "--kv-channels" not in found
+
+
+def test_a_launch_script_trains_on_mock_data_or_where_it_masks_words_on_a_text(
+    tmp_path: Path,
+) -> None:
+    script = "torchrun pretrain_bert.py $ARGS\n"
+    for launch in launch_scripts.LAUNCHES:
+        made = launch_scripts.prepared(launch, script, tmp_path, tmp_path, ["--torch-profile"])
+        words = made.environment["LAUNCH_MORE"].split()
+        assert ("--mock-data" in words) is ("bert" not in launch.name)
+        assert ("--data-path" in words) is ("bert" in launch.name)
+        assert words[-1] == "--torch-profile"
 
 
 def test_a_training_that_fails_without_our_flags_is_not_judged(tmp_path: Path) -> None:
