@@ -71,14 +71,15 @@ def test_a_question_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
 def test_a_query_that_takes_too_much_is_ended_in_a_sentence(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("megatron.torch_trace.query.child._LEAST_MEMORY", 1 << 29)
-    monkeypatch.setattr("megatron.torch_trace.query.child._MOST_MEMORY", 1 << 29)
-    done = run("sql", tables, "select * from ranks")
+    monkeypatch.setattr("megatron.torch_trace.query.child._LEAST_MEMORY", 1 << 30)
+    monkeypatch.setattr("megatron.torch_trace.query.child._MOST_MEMORY", 1 << 30)
+    long = "lpad(name, 900000000, 'x')"
+    done = run("sql", tables, f"select {long} as a, {long} as b from kernels")
     assert done.returncode == 1
     assert last_line(done.stderr) == (
-        "torch-trace: the query was ended, since it takes more than the 537 MB of memory that it "
-        "may take; ask for less: filter by rank and step, and join on a call, or on a rank and a "
-        "step."
+        "torch-trace: the query was ended, since it takes more than the 1.07 GB of memory that "
+        "it may take; ask for less: filter by rank and step, and join on a call, or on a rank and "
+        "a step."
     )
 
 

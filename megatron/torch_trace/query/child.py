@@ -78,6 +78,8 @@ def run(
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             "OPENBLAS_NUM_THREADS": "1",
+            # Of polars' allocator, which else waits for ever for a thread that gets no memory.
+            "_RJEM_MALLOC_CONF": "background_thread:false",
         },
     )
     leftovers.note_process(process.pid)

@@ -70,6 +70,11 @@ def test_clocks_that_differ_change_nothing_and_are_stated(tmp_path: Path) -> Non
     )
 
 
+def test_two_calls_in_common_tell_nothing_of_the_clocks(tmp_path: Path) -> None:
+    waits = find_stragglers(match(ranks(tmp_path, [2, 0], clocks=(0, 7_000, 0))))
+    assert [clock.offset_ns for clock in waits.clocks] == [None] * 3
+
+
 def test_ranks_that_share_no_group_with_the_lowest_have_a_clock_of_their_own(
     tmp_path: Path,
 ) -> None:
