@@ -48,7 +48,8 @@ def main() -> None:
                 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
             if dist.get_rank() == 0:
-                said = f"loss: {loss.item().hex()} | grad norm: {norm.item().hex()}"
+                # It ends as Megatron's do: what another rank says may stand right behind it.
+                said = f"loss: {loss.item().hex()} | grad norm: {norm.item().hex()} |"
                 print(f"iteration {iteration}/{ITERATIONS} | {said}", flush=True)
     dist.destroy_process_group()
 

@@ -125,3 +125,13 @@ def test_one_sequence_alone_is_not_packed(ends: list[int], passed: str | None) -
         lambda **given: given["packed_seq_params"], None, (), {"packed_seq_params": packed}
     )
     assert got is (packed if passed else None)
+
+
+def test_losses_are_the_same_where_another_rank_writes_into_the_line() -> None:
+    """Python writes the end of a line by itself where it buffers nothing, as under torchrun."""
+    loop = (ROOT / "scripts" / "attached_loop.py").read_text()
+    assert 'grad norm: {norm.item().hex()} |"' in loop
+    alone = "iteration 1/4 | loss: 0x1.8p+1 | grad norm: 0x1.2p+0 |\n"
+    mixed = alone.replace("\n", "[torch-profile plan] ranks: 0-1\n\n")
+    assert megatron_trainings._losses(mixed) == megatron_trainings._losses(alone)
+    assert megatron_trainings._losses(alone) == [("1", "0x1.8p+1", "0x1.2p+0")]
