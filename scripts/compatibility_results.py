@@ -107,7 +107,8 @@ page from `docs/compatibility.json`; what is in no table has no result. A traini
 ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
 iterations, and leaves on every rank a trace with modules and with the forward and the backward of
 each micro-batch of the recorded iteration, through each model chunk exactly once. Modules are those
-of the rank that has the fewest. It is
+of the rank that has the fewest; the row of torch 2.3.1, which was not run since, says how many
+rank 0 has. It is
 *not judged* if it ends badly without `--torch-profile`, too, or if `--cpu` takes back what it is
 about. Trainings run on a CPU (`--cpu`) with
 two layers for four iterations unless the row says something else. A checkout trains on two ranks,
