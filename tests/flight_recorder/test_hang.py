@@ -154,13 +154,15 @@ def test_json_compressed_and_older_records_say_the_same(tmp_path: Path) -> None:
     assert hang(tmp_path).verdict == expected
 
 
-@pytest.mark.parametrize("fault", ["cut", "odd"])
+@pytest.mark.parametrize("fault", ["cut", "odd", "endless"])
 def test_a_rank_whose_record_is_not_whole_is_not_blamed_for_what_it_may_lack(
     tmp_path: Path, fault: str
 ) -> None:
     built = RecordBuilder(tp0=[0, 1]).call([0, 1], "tp0", 3)
     if fault == "odd":
         built.entries[1][0]["record_id"] = "x"
+    if fault == "endless":
+        built.entries[1][0]["time_created_ns"] = float("inf")
     built.write(tmp_path)
     record = tmp_path / "comm_lib_trace_rank_1"
     if fault == "cut":

@@ -168,6 +168,13 @@ def test_all_arguments_come_back_with_their_types(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_whole_numbers_that_no_float_holds_beside_others_are_texts(tmp_path: Path) -> None:
+    many = [op("a", n * 10_000, n * 10_000 + 5, args={"size": 0.5}) for n in range(3)]
+    huge = op("b", 90_000, 90_005, args={"size": 10**400})
+    timeline = converted(write_rank(tmp_path / "rank-0.json", *many, huge), args="all")
+    assert [one.args for one in timeline.slices] == [{"size": "0.5"}] * 3 + [{"size": str(10**400)}]
+
+
 def test_without_asking_one_gets_the_arguments_that_tell_something(tmp_path: Path) -> None:
     args = {"External id": 4, "Record function id": 0}
     comms = op("record_param_comms", 20_000, 21_000, args=args | GROUP)

@@ -126,3 +126,8 @@ def test_steps_of_torch_1_8_are_found_by_all() -> None:
     assert [number for number, *_ in survey(path).steps] == [3, 4]
     assert [one.number for one in find_steps(path)] == [3, 4]
     assert [one["step"] for one in analysis_of(path)["steps"]] == [3, 4]
+
+
+def test_times_at_both_ends_of_what_64_bits_hold_are_judged_without_a_warning() -> None:
+    ends = np.array([-(2**62), 2**62] * 200)
+    assert Reach.of(ends).holds(ends, np.zeros_like(ends)).all()

@@ -104,7 +104,7 @@ def read_record(path: Path) -> FlightRecord:
     for number, entry in enumerate(data["entries"]):
         try:
             calls.append(_call(entry, number, groups))
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError, OverflowError):
             damaged = True
     calls.sort(key=lambda one: one.order)
     version = str(data.get("version", ""))

@@ -187,11 +187,11 @@ def _kind(types: set[type]) -> str | None:
 def _array(
     column: tuple[Any, ...], kind: str, strings: Codes
 ) -> tuple[str, NDArray[np.int64] | NDArray[np.float64]]:
-    if kind == REAL:
-        return kind, np.array(column, dtype=np.float64)
     if kind == TEXT:
         return kind, strings.of([v if type(v) is str else _text(v) for v in column])
     try:
+        if kind == REAL:
+            return kind, np.array(column, dtype=np.float64)
         return kind, np.array(column, dtype=np.int64)
     except OverflowError:
         return TEXT, strings.of(list(map(str, column)))

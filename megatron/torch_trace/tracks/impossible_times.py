@@ -39,7 +39,8 @@ class Reach(NamedTuple):
             # At least one on either side is among the outermost.
             low = np.quantile(starts, 0.01, method="higher")
             high = np.quantile(starts, 0.99, method="lower")
-        return cls(middle, _FAR * max(high - low, _LEAST_WIDTH_NS))
+        # Whole numbers of a damaged trace may be further apart than fits into 64 bits.
+        return cls(middle, _FAR * max(float(high) - float(low), _LEAST_WIDTH_NS))
 
     def holds(self, ts: Ints, dur: Ints) -> NDArray[np.bool_]:
         """Which events are of this trace; a negative duration, which means none, is."""

@@ -237,3 +237,10 @@ def test_the_name_of_a_copied_file_does_not_matter(samples: Path, tmp_path: Path
     source = samples / "tp2pp2" / "rank-2.pt.trace.json.gz"
     shutil.copy(source, tmp_path / "whatever")
     assert analyze(tmp_path / "whatever").ranks[0].rank == 2
+
+
+def test_a_host_whose_name_is_no_text_has_none(tmp_path: Path) -> None:
+    for host, name in (("node7", "node7"), ({"name": "node7"}, None), (7, None)):
+        trace = TraceBuilder(own={"host": host}).step(1, 0, 1000).gpu(GEMM, 10, 20, launch=5)
+        (rank,) = analyze(trace.write(tmp_path / "rank-0.json")).ranks
+        assert rank.host_name == name

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.replay.change import (
     LaunchScaled,
     RankAsMedian,
 )
+from megatron.torch_trace.analysis.replay.kernels.longest_path import CyclicGraphError
 from megatron.torch_trace.analysis.results.analysis import Finding
 from megatron.torch_trace.analysis.run.candidates import candidate_of
 from megatron.torch_trace.analysis.run.graphs import Graphs
@@ -229,3 +230,19 @@ def test_an_analysis_is_there_though_the_graph_fails(
     assert [one.code for one in analysis.findings][:1] == ["straggler"]
     assert analysis.findings[0].gain_ns is None
     assert "gains are unknown, since the graph failed (IndexError" in caplog.text
+
+
+def test_times_that_contradict_each_other_are_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error in (CyclicGraphError(), OverflowError("int too large")):
+
+        def fails(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(Graphs, "for_changes", fails)
+        caplog.clear()
+        assert torch_trace.analyze(SLEEPER, gains=True).findings[0].gain_ns is None
+        assert [record.getMessage() for record in caplog.records] == [
+            "torch-trace: gains are unknown, since times in these traces contradict each other."
+        ]

@@ -17,6 +17,7 @@ from megatron.torch_trace.analysis.replay.change import GpuAsMedian, RankAsMedia
 from megatron.torch_trace.analysis.replay.path.piece_names import TRAINING_LOOP
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.path_part import PathPart
+from megatron.torch_trace.analysis.replay.kernels.longest_path import CyclicGraphError
 from megatron.torch_trace.analysis.run.candidates import (
     MOST_ERROR,
     Candidate,
@@ -63,6 +64,11 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
         findings = [_with_gain(one, graphs) for one in analysis.findings]
         findings += _hidden_stragglers(findings, graphs)
         path = _path(graphs)
+    except (CyclicGraphError, OverflowError):
+        logger.warning(
+            "torch-trace: gains are unknown, since times in these traces contradict each other."
+        )
+        return analysis
     except Exception as error:
         # Whatever is in the traces, the analysis is the same without gains.
         logger.warning(

@@ -167,7 +167,7 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
         coordinates=metadata.coordinates,
         world_size=metadata.world_size,
         device=device,
-        host_name=metadata.own.get("host"),
+        host_name=host if isinstance(host := metadata.own.get("host"), str) else None,
         other_devices=timeline.devices.others,
         window_ns=window.length,
         communication_ns=None if unknown else communication,
