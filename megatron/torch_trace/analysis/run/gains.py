@@ -14,10 +14,10 @@ from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.replay.change import GpuAsMedian, RankAsMedian
+from megatron.torch_trace.analysis.replay.kernels.longest_path import CyclicGraphError
 from megatron.torch_trace.analysis.replay.path.piece_names import TRAINING_LOOP
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.path_part import PathPart
-from megatron.torch_trace.analysis.replay.kernels.longest_path import CyclicGraphError
 from megatron.torch_trace.analysis.run.candidates import (
     MOST_ERROR,
     Candidate,
