@@ -20,11 +20,15 @@ _EARLY_NS = 50_000
 """The memory is read so long before the copy ends, or less."""
 
 
-def blocking_copies(timeline: Timeline) -> tuple[Ints, Ints]:
-    """The calls, and when the first copy of each began on the GPU, ns."""
+def blocking_copies(timeline: Timeline, *, from_host: bool = False) -> tuple[Ints, Ints]:
+    """The calls, and when the first copy of each began on the GPU, ns.
+
+    Args:
+        from_host: leave out copies to the host, whose result the CPU asks for: it has to wait.
+    """
     activity, launches = timeline.activity, timeline.launches
     calls, gpu = activity.calls, activity.gpu
-    pageable = activity.named(gpu, lambda name: "pageable" in name.lower())
+    pageable = activity.named(gpu, _from_host if from_host else _is_pageable)
     rows = np.flatnonzero(pageable & (launches.call != NONE))
     call = launches.call[rows]
     end = calls.end[call]
@@ -33,3 +37,11 @@ def blocking_copies(timeline: Timeline) -> tuple[Ints, Ints]:
     order = np.argsort(gpu.start[rows], kind="stable")
     found, first = np.unique(call[order], return_index=True)
     return ints(found), ints(gpu.start[rows][order][first])
+
+
+def _is_pageable(name: str) -> bool:
+    return "pageable" in name.lower()
+
+
+def _from_host(name: str) -> bool:
+    return _is_pageable(name) and not name.lower().startswith(("memcpy dtoh", "copydevicetohost"))

@@ -81,8 +81,8 @@ class Host:
         not_started: more about `idle.gpu_ns`; None if that is nothing.
         loop_paths: what the loop's thread did, by path; empty if nothing tells the thread.
         syncs: synchronisations by caller, by time.
-        pageable_copies: calls that copy pageable memory and wait for the GPU, in the same way; they
-            are no part of `syncs`, nor of what it makes idle.
+        pageable_copies: calls that copy pageable memory to the GPU and wait for it, in the same
+            way; they are no part of `syncs`, nor of what it makes idle.
         data_loading: by step; empty when no data loader is in the trace.
         loader_supply: how fast batches are made; None if the trace does not show it.
         loop_thread: None for a trace without ProfilerStep.
@@ -118,6 +118,7 @@ def look_at_host(timeline: Timeline) -> Host:
     short = timeline.is_compute & timeline.in_window
     short &= (activity.gpu.end - activity.gpu.start) < TINY_NS
     idle = idle_of(timeline, gaps, loader, syncing)
+    copying, _ = blocking_copies(timeline, from_host=True)
     return Host(
         idle=idle.causes,
         idle_holders=idle.holders,
@@ -132,7 +133,7 @@ def look_at_host(timeline: Timeline) -> Host:
         tiny_kernels_ns=int(timeline.clipped[short].sum()),
         overhead_ns=overhead.clip(window.start, window.end).total,
         loop_paths=loop_paths(timeline),
-        pageable_copies=_syncs(timeline, _within_steps(timeline, blocking_copies(timeline)[0])),
+        pageable_copies=_syncs(timeline, _within_steps(timeline, copying)),
     )
 
 

@@ -43,7 +43,7 @@ def copies(found: KernelGraph, result: Adjustment, change: CopiesScaled) -> None
 def _let_go(rank: RankGraph, result: Adjustment) -> Ints:
     """Calls that wait until pageable memory is copied do not; the nodes where they went on."""
     points, calls = rank.points, rank.timeline.activity.calls
-    mine = np.isin(points.call, blocking_copies(rank.timeline)[0])
+    mine = np.isin(points.call, blocking_copies(rank.timeline, from_host=True)[0])
     waits, launches, returns = (
         np.flatnonzero(mine & (points.role == role)) for role in (WAITS, LAUNCH, RETURN)
     )
