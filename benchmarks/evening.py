@@ -126,8 +126,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for everything")
     options = parser.parse_args()
+    try:
+        asked = plan(options.plan)
+    except (OSError, TypeError, KeyError, ValueError) as error:
+        parser.error(f"--plan {options.plan}: no plan as benchmarks/evening.toml is ({error})")
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"{options.out}: is no folder; name one, which may be new")
     options.out.mkdir(parents=True, exist_ok=True)
-    asked = plan(options.plan)
     if unknown := {*(options.only or ())} - {one.name for one in asked}:
         parser.error(f"--only {min(unknown)}: {options.plan} has no benchmark of this name")
     file = options.out / "evening.json"

@@ -75,7 +75,7 @@ def test_megatrons_that_import_engines_whatever_the_model_have_stand_ins(
 
 
 def test_the_stand_ins_for_old_engines_compute_what_those_compute() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     import old_engines
 
     gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]

@@ -46,6 +46,11 @@ def by_iteration(ranks: Sequence[RankResult]) -> tuple[int, str]:
     return (steps, "each iteration") if steps else (1, "the window")
 
 
+def within(caller: str) -> str:
+    """`in aten::to`; what stands in brackets is no operator: `no operator`."""
+    return caller.strip("()") if caller.startswith("(") else f"in {caller}"
+
+
 def milliseconds(ns: float) -> str:
     """`12.3 ms`, in three digits."""
     return f"{number(ns / 1e6)} ms"

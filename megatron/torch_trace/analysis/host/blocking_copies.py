@@ -28,7 +28,7 @@ def blocking_copies(timeline: Timeline, *, from_host: bool = False) -> tuple[Int
     """
     activity, launches = timeline.activity, timeline.launches
     calls, gpu = activity.calls, activity.gpu
-    pageable = activity.named(gpu, _from_host if from_host else _is_pageable)
+    pageable = activity.named(gpu, _from_host if from_host else is_pageable)
     rows = np.flatnonzero(pageable & (launches.call != NONE))
     call = launches.call[rows]
     end = calls.end[call]
@@ -39,9 +39,10 @@ def blocking_copies(timeline: Timeline, *, from_host: bool = False) -> tuple[Int
     return ints(found), ints(gpu.start[rows][order][first])
 
 
-def _is_pageable(name: str) -> bool:
+def is_pageable(name: str) -> bool:
+    """Whether GPU work of this name copies from or to memory of the host that is not pinned."""
     return "pageable" in name.lower()
 
 
 def _from_host(name: str) -> bool:
-    return _is_pageable(name) and not name.lower().startswith(("memcpy dtoh", "copydevicetohost"))
+    return is_pageable(name) and not name.lower().startswith(("memcpy dtoh", "copydevicetohost"))

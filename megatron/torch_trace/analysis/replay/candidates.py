@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+from megatron.torch_trace.analysis.host.blocking_copies import is_pageable
 from megatron.torch_trace.analysis.replay.change import (
     LAYERS,
     Change,
@@ -101,7 +102,7 @@ def _dimensions(found: KernelGraph) -> list[str]:
 
 def _has_pageable(timeline: Timeline) -> bool:
     activity = timeline.activity
-    return bool(activity.named(activity.gpu, lambda name: "pageable" in name.lower()).any())
+    return bool(activity.named(activity.gpu, is_pageable).any())
 
 
 def _kernels(found: KernelGraph) -> list[str]:

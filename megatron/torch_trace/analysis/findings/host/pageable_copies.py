@@ -13,6 +13,7 @@ from megatron.torch_trace.analysis.findings.shares import (
     milliseconds,
     over,
     severity,
+    within,
 )
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.wording import number, percent
@@ -42,12 +43,11 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     steps, what = by_iteration(ranks)
     each = len(ranks) * steps
     caller, (calls, time) = max(callers.items(), key=lambda item: item[1][1])
-    by = caller.strip("()") if caller.startswith("(") else f"in {caller}"
     yield Finding(
         SLUG,
         severity(share),
         f"For {percent(share)} of the window the CPU waits for the GPU in copies of pageable "
-        f"memory ({over(ranks)}), most of that time {by}: {number(calls / each)} "
+        f"memory ({over(ranks)}), most of that time {within(caller)}: {number(calls / each)} "
         f"time{'s' * (calls != each)} and {milliseconds(time / each)} in {what}.",
         {"share": share, "caller": caller, "calls": calls, "time_ns": time},
         _ADVICE,

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.findings.shares import (
     milliseconds,
     over,
     severity,
+    within,
 )
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.wording import number, percent
@@ -43,13 +44,12 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
     steps, what = by_iteration(ranks)
     each = len(ranks) * steps
     (call, caller), (calls, time) = max(by_caller.items(), key=lambda item: item[1][1])
-    by = caller.strip("()") if caller.startswith("(") else f"in {caller}"
     yield Finding(
         SLUG,
         severity(share),
         f"The GPU is idle for {percent(share)} of the window because the CPU waits until the GPU "
-        f"has nothing left to run ({over(ranks)}). The CPU waits longest in {call} ({by}): "
-        f"{number(calls / each)} time{'s' * (calls != each)} and {milliseconds(time / each)} in "
+        f"has nothing left to run ({over(ranks)}). The CPU waits longest in {call} "
+        f"({within(caller)}): {number(calls / each)} time{'s' * (calls != each)} and {milliseconds(time / each)} in "
         f"{what}.",
         {
             "share": share,
