@@ -49,8 +49,8 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         severity(share),
         f"The GPU is idle for {percent(share)} of the window because the CPU waits until the GPU "
         f"has nothing left to run ({over(ranks)}). The CPU waits longest in {call} "
-        f"({within(caller)}): {number(calls / each)} time{'s' * (calls != each)} and {milliseconds(time / each)} in "
-        f"{what}.",
+        f"({within(caller)}): {number(calls / each)} time{'s' * (calls != each)} and "
+        f"{milliseconds(time / each)} in {what}.",
         {
             "share": share,
             "syncs": [
