@@ -86,6 +86,11 @@ def with_apex(flags: str, gpus: int = 2) -> Part:
 
 ANY_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"}
 CP2 = "--attention-dropout 0 --hidden-dropout 0 --context-parallel-size 2 --cp-comm-type"
+CP4 = "--attention-dropout 0 --hidden-dropout 0 --context-parallel-size 4"
+FULL_GRAPH = (
+    "--cuda-graph-impl full_iteration --te-rng-tracker --no-check-for-nan-in-loss-and-grad"
+)
+OFFLOADED = "--fine-grained-activation-offloading --offload-modules core_attn attn_proj"
 OVERLAPS = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PARTS = {
@@ -94,6 +99,8 @@ PARTS = {
     "graphs-from-eager": Part(
         "--cuda-graph-impl local --te-rng-tracker", 1, "1-3", needs_gpu=True
     ),
+    "full-graph": Part(FULL_GRAPH, 1, needs_gpu=True),
+    "full-graph-from-eager": Part(FULL_GRAPH, 1, "1-6", needs_gpu=True),
     "optimizer-graph": Part("--optimizer-cuda-graph", 1, needs_gpu=True),
     "moe": Part(EXPERTS),
     "moe-overlap": Part(
@@ -121,6 +128,13 @@ PARTS = {
     "te-cp2-p2p": with_engine(f"{CP2} p2p", **ANY_TWICE),
     "te-cp2-a2a": with_engine(f"{CP2} a2a", **ANY_TWICE),
     "te-cp2-all-gather": with_engine(f"{CP2} all_gather", **ANY_TWICE),
+    "te-cp4-hierarchical": with_engine(
+        f"{CP4} --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", 4, **ANY_TWICE
+    ),
+    "te-offload": with_engine(
+        f"{OFFLOADED} --min-offloaded-tensor-size 1024", 1, NVTE_CPU_OFFLOAD_V1="1"
+    ),
+    "te-full-graph": with_engine(FULL_GRAPH, 1),
     "te-moe-grouped": with_engine(f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear"),
     "te-moe-delayed": with_engine(
         f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear --overlap-moe-expert-parallel-comm "
