@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,11 @@ def with_apex(flags: str, gpus: int = 2) -> Part:
 ANY_TWICE = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"}
 CP2 = "--attention-dropout 0 --hidden-dropout 0 --context-parallel-size 2 --cp-comm-type"
 CP4 = "--attention-dropout 0 --hidden-dropout 0 --context-parallel-size 4"
-FULL_GRAPH = (
-    "--cuda-graph-impl full_iteration --te-rng-tracker --no-check-for-nan-in-loss-and-grad"
+NAN = "--no-check-for-nan-in-loss-and-grad"
+FULL_GRAPH = f"--cuda-graph-impl full_iteration --te-rng-tracker {NAN}"
+OFFLOADED = (
+    f"{NAN} --fine-grained-activation-offloading --min-offloaded-tensor-size 1024 --offload-modules"
 )
-OFFLOADED = "--fine-grained-activation-offloading --offload-modules core_attn attn_proj"
 OVERLAPS = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PARTS = {
@@ -128,13 +129,16 @@ PARTS = {
     "te-cp2-p2p": with_engine(f"{CP2} p2p", **ANY_TWICE),
     "te-cp2-a2a": with_engine(f"{CP2} a2a", **ANY_TWICE),
     "te-cp2-all-gather": with_engine(f"{CP2} all_gather", **ANY_TWICE),
+    "te-cp2-all-gather-same": with_engine(f"{CP2} all_gather"),
     "te-cp4-hierarchical": with_engine(
         f"{CP4} --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", 4, **ANY_TWICE
     ),
-    "te-offload": with_engine(
-        f"{OFFLOADED} --min-offloaded-tensor-size 1024", 1, NVTE_CPU_OFFLOAD_V1="1"
+    "te-offload": with_engine(f"{OFFLOADED} qkv_linear", 1, NVTE_CPU_OFFLOAD_V1="1"),
+    "te-offload-attention": with_engine(
+        f"{OFFLOADED} core_attn attn_proj", 1, NVTE_CPU_OFFLOAD_V1="1"
     ),
     "te-full-graph": with_engine(FULL_GRAPH, 1),
+    "te-full-graph-from-eager": replace(with_engine(FULL_GRAPH, 1), window="1-6"),
     "te-moe-grouped": with_engine(f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear"),
     "te-moe-delayed": with_engine(
         f"{EXPERTS} --moe-grouped-gemm --disable-bias-linear --overlap-moe-expert-parallel-comm "

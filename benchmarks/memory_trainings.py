@@ -5,7 +5,7 @@ A process imports torch and Megatron, waits until it may begin (`Training.begin`
 `pretrain_gpt.py`, and leaves what torch's allocator itself counted, after every iteration:
 
     FOLDER/rank-0.log          what it printed
-    FOLDER/rank-0.facts.json   losses, most in use and most reserved of each iteration
+    FOLDER/rank-0.facts.json   losses, gradient norms, most in use and reserved of each iteration
 
 Processes of one benchmark share GPUs, so times of iterations say nothing. How much of a GPU torch
 may have is a limit (`torch.cuda.set_per_process_memory_fraction`): beyond it torch raises its own
@@ -14,6 +14,7 @@ out-of-memory error, by the same way as on a full GPU.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import runpy
@@ -241,7 +242,10 @@ def train() -> None:
     def training_log(loss_dict: Any, *args: Any, **kwargs: Any) -> Any:
         losses = [float(one).hex() for one in loss_dict.values()]
         if iterations:
+            told = inspect.signature(log).bind_partial(loss_dict, *args, **kwargs).arguments
+            norm = told.get("grad_norm")
             iterations[-1]["losses"] = losses
+            iterations[-1]["gradient_norm"] = None if norm is None else float(norm).hex()
         return log(loss_dict, *args, **kwargs)
 
     training.train_step, training.training_log = train_step, training_log

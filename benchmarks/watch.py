@@ -2,6 +2,7 @@
 """What the monitor costs, whether it names ranks that sleep, and windows that are asked for.
 
     python benchmarks/watch.py OUT                           2 GPUs, below 100 s
+    python benchmarks/watch.py OUT --gpu-bound --seconds 200 a larger model
     python benchmarks/watch.py OUT --cpu --quick --ranks 4   a small model, over gloo
 
 One launch of `pretrain_gpt.py`. A rank sleeps in three iterations one after the other, 20 times:
@@ -16,22 +17,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
+from watch_cost import cost
 from watched_rank import (
-    BLOCK,
     EPISODE,
     EPISODES,
-    FIRST_BLOCK,
     LATEST,
     OUT,
     RANKS,
@@ -39,13 +37,18 @@ from watched_rank import (
     SETTLE,
     SLOW_AT,
     SLOW_LONG,
-    SWITCH,
     TIMES,
-    is_on,
     sleep_of,
 )
 
 TRAINING = Path(__file__).with_name("watched_rank.py")
+
+SIZES = {
+    "quick": (2, 32, 4, 32, 1),
+    "launch-bound": (2, 1024, 16, 1024, 1),
+    "gpu-bound": (2, 4096, 32, 2048, 4),
+}
+"""Layers, hidden size, heads, sequence, micro-batch."""
 
 
 class Launch:
@@ -54,18 +57,18 @@ class Launch:
     def __init__(self, options: argparse.Namespace) -> None:
         self.folder, self.ranks = options.out, options.ranks
         self.folder.mkdir(parents=True)
-        layers, hidden, heads, sequence = (2, 32, 4, 32) if options.quick else (2, 1024, 16, 1024)
+        layers, hidden, heads, sequence, batch = SIZES[options.model]
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
             "--nproc-per-node", str(options.ranks), str(TRAINING),
             "--num-layers", str(layers), "--hidden-size", str(hidden),
             "--num-attention-heads", str(heads), "--seq-length", str(sequence),
-            "--max-position-embeddings", str(sequence), "--micro-batch-size", "1",
-            "--global-batch-size", str(max(2, options.ranks)),
+            "--max-position-embeddings", str(sequence), "--micro-batch-size", str(batch),
+            "--global-batch-size", str(batch * max(2, options.ranks)),
             "--tensor-model-parallel-size", str(min(2, options.ranks)),
             "--train-iters", str(LATEST), "--lr", "1e-4", "--bf16", "--mock-data",
             "--tokenizer-type", "NullTokenizer", "--log-interval", "50",
-            "--vocab-size", "256" if options.quick else "8000",
+            "--vocab-size", "256" if options.model == "quick" else "8000",
             "--eval-interval", str(LATEST), "--eval-iters", "0", "--transformer-impl", "local",
             "--distributed-timeout-minutes", "10", "--use-distributed-optimizer",
             "--overlap-grad-reduce", "--overlap-param-gather",
@@ -104,9 +107,16 @@ class Launch:
 
     def begins(self) -> dict[int, float]:
         """When iterations began on rank 0."""
+        return {at: when for at, (when, _) in self._lines().items()}
+
+    def in_parts(self) -> set[int]:
+        """Iterations that rank 0 measured in their parts."""
+        return {at for at, (_, parts) in self._lines().items() if parts}
+
+    def _lines(self) -> dict[int, tuple[float, bool]]:
         file = self.folder / "begins.txt"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return {int(at): float(when) for at, when in map(str.split, lines)}
+        words = map(str.split, file.read_text().splitlines() if file.exists() else [])
+        return {int(at): (float(when), parts == "1") for at, when, parts in words}
 
     def until(self, seen: Callable[[], Any], end: float) -> bool:
         """Wait for something; False where it does not come in time."""
@@ -158,54 +168,22 @@ def named(log: str, ranks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def blocks(begins: dict[int, float]) -> Iterator[tuple[int, bool, float]]:
-    """First iteration, whether the monitor was on, and seconds of whole blocks, without their
-    first iterations."""
-    first = FIRST_BLOCK
-    while first + BLOCK in begins:
-        yield first, is_on(first), begins[first + BLOCK] - begins[first + SWITCH]
-        first += BLOCK
-
-
-def cost(begins: dict[int, float], windows: list[tuple[int, int]]) -> dict[str, Any] | None:
-    """Pairs of neighbouring blocks; those in which a window was recorded do not count."""
-    whole = [*blocks(begins)]
-    pairs = []
-    for (a_first, a_on, a), (_, _, b) in zip(whole[::2], whole[1::2], strict=False):
-        if not any(
-            first - 4 < a_first + 2 * BLOCK and a_first <= last + 8 for first, last in windows
-        ):
-            pairs.append(100.0 * ((a / b if a_on else b / a) - 1.0))
-    if len(pairs) < 2:
-        return None
-    draw = random.Random(0)
-    drawn = sorted(median(draw.choices(pairs, k=len(pairs))) for _ in range(2000))
-    in_parts, plain = [], []
-    for first, on, _ in whole:
-        for at in range(first + SWITCH, first + BLOCK):
-            if on and at + 1 in begins:
-                (plain if at % 32 else in_parts).append(begins[at + 1] - begins[at])
-    off = [s / (BLOCK - SWITCH) for _, on, s in whole if not on]
-    return {
-        "pairs": len(pairs),
-        "iteration_ms_without": round(1e3 * median(off), 3),
-        "cost_pct_median": round(median(pairs), 3),
-        "cost_pct_95": [round(drawn[50], 3), round(drawn[-51], 3)],
-        "cost_pct_mean": round(fmean(pairs), 3),
-        "in_parts_longer_pct": round(100.0 * (median(in_parts) / median(plain) - 1.0), 2),
-        "pairs_pct": [round(one, 2) for one in pairs],
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--quick", action="store_true", help="a small model")
+    parser.add_argument(
+        "--quick", dest="model", action="store_const", const="quick", help="a small model"
+    )
+    parser.add_argument(
+        "--gpu-bound", dest="model", action="store_const", const="gpu-bound",
+        help="a model whose iterations vary less than those of the usual one, bound by launches",
+    )  # fmt: skip
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
     parser.add_argument("--ranks", type=int, default=2, help="1, 2 or 4 [default: %(default)s]")
     parser.add_argument("--times", type=float, default=1.0, help="longer sleeps, on a busy CPU")
     parser.add_argument("--seconds", type=float, default=98)
     options = parser.parse_args()
+    options.model = options.model or "launch-bound"
     if options.out.exists():
         parser.error(f"{options.out}: exists; name a folder that does not")
     began = time.monotonic()
@@ -219,7 +197,9 @@ def main() -> None:
 
     def see_cost() -> None:
         asked = [one for one in launch.answers() if "first" in one]
-        seen = cost(launch.begins(), [(one["first"], one["last"]) for one in asked])
+        seen = cost(
+            launch.begins(), launch.in_parts(), [(one["first"], one["last"]) for one in asked]
+        )
         if seen is not None:
             tell("cost", seen)
 

@@ -51,7 +51,7 @@ class FaultyRank:
         self.seams: Any = None
         self.clock: Any = None
         self.on = True
-        self.usual = 0.0
+        self.usual = self.begin_s = 0.0
         self.lines: list[str] = []
 
     def at(self, part: str) -> None:
@@ -69,6 +69,8 @@ class FaultyRank:
         self.iteration = iteration
         if self.clock is None:
             self.clock = heartbeat.clock
+        if iteration == FIRST_BLOCK:  # as in a long run, whose budget for slow iterations is spent
+            heartbeat._sampling._left = 0
         if is_on(iteration) != self.on:
             self.on = not self.on
             self.clock._now = None
@@ -82,7 +84,13 @@ class FaultyRank:
             self.usual = (
                 median(b - a for a, b in pairwise(self.begins[-20:])) if iteration > 5 else 0
             )
-        self.lines.append(f"{iteration} {now:.7f}\n")
+        self.begin_s = now
+
+    def begun_step(self, heartbeat: Any, iteration: int) -> None:
+        """Note when it began, and whether it is measured in parts."""
+        current = heartbeat.clock._now if heartbeat.clock is not None else None
+        in_parts = current is not None and current.in_parts
+        self.lines.append(f"{iteration} {self.begin_s:.7f} {int(in_parts)}\n")
         if self.rank == 0 and iteration % 8 == 0:
             with Path(os.environ[OUT], "begins.txt").open("a") as file:
                 file.writelines(self.lines)
@@ -108,6 +116,7 @@ class FaultyRank:
         def begin(heartbeat: Heartbeat, iteration: int) -> None:
             faults.begins_step(heartbeat, iteration)
             begin_step(heartbeat, iteration)
+            faults.begun_step(heartbeat, iteration)
 
         def watched(seams: Seams, on: bool) -> None:
             faults.seams = seams

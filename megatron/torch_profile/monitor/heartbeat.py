@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
-from megatron.torch_profile.monitor.iterations.measured import PAUSE
 from megatron.torch_profile.monitor.iterations.monitor import Monitor
+from megatron.torch_profile.monitor.iterations.parts import PAUSE
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 from megatron.torch_profile.monitor.iterations.sampling import Sampling
 

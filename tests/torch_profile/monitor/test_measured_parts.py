@@ -10,8 +10,9 @@ from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.iterations import monitor as monitor_module
 from megatron.torch_profile.monitor.iterations.interval_line import Intervals
 from megatron.torch_profile.monitor.iterations.judgement import Judge
-from megatron.torch_profile.monitor.iterations.measured import PAUSE, Measured
+from megatron.torch_profile.monitor.iterations.measured import Measured
 from megatron.torch_profile.monitor.iterations.monitor import Monitor
+from megatron.torch_profile.monitor.iterations.parts import PAUSE
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 
 

@@ -17,8 +17,10 @@ from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.monitor.iterations import measured
 from megatron.torch_profile.monitor.iterations import monitor as monitor_module
+from megatron.torch_profile.monitor.iterations.host_side import HostSide
 from megatron.torch_profile.monitor.iterations.measured import Measured
 from megatron.torch_profile.monitor.iterations.monitor import Monitor
+from megatron.torch_profile.monitor.iterations.parts import PARTS
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_profile.plan.topology import CPU, Member, Topology
@@ -43,6 +45,9 @@ class Marks:
 
     def between(self, begin: list[float], end: list[float]) -> float:
         return end[0] - begin[0]
+
+    def made_ms(self, mark: list[float]) -> float | None:
+        return None
 
     def give_back(self, marks: Any) -> None:
         self.back += marks
@@ -146,11 +151,19 @@ def test_a_thread_that_does_not_read_costs_measurements_and_no_memory() -> None:
     assert len(clock.read()) == 64
 
 
-def test_49_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
-    rows = [Measured(87, True, 12.5, forward=3.25, waiting=1.5), Measured(88, False, 8.0)]
+def test_13_to_118_bytes_go_to_rank_0_and_come_out_as_they_were() -> None:
+    thread = {part: float(at) for at, part in enumerate(PARTS)}
+    covered = {part: at / 2 for at, part in enumerate(PARTS)}
+    rows = [
+        Measured(87, True, 12.5, forward=3.25, waiting=1.5, resident=512.0),
+        Measured(88, False, 8.0, other=8.0, in_parts=False),
+        Measured(89, False, 8.0, backward=7.5, host=HostSide(thread, covered, 1.5, "data")),
+        Measured(90, False, 8.25),
+    ]
     packed = [row.packed() for row in rows]
-    assert [len(one) for one in packed] == [49, 49]
+    assert [len(one) for one in packed] == [49, 13, 118, 49]
     assert measured.parse(measured.as_text(packed).encode()) == rows
+    assert measured.parse(measured.as_text(packed).encode(), after=88) == rows[2:]
 
 
 def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_nobody(

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from megatron.torch_profile.monitor.iterations.judgement import PARTS, Judged
+from megatron.torch_profile.monitor.iterations.judgement import Judged
+from megatron.torch_profile.monitor.iterations.parts import PARTS
 
 
 class Intervals:

@@ -2,8 +2,9 @@
 """Which rank is slow: all ranks' measurements of an iteration beside each other, on rank 0.
 
 A rank that is slow makes others wait, so whole iterations are equally long on all ranks. What tells
-is a rank's *own* time, in which it waited for nobody. It is compared with that of its peers: the
-other ranks of its pipeline stage, which have the same work; where it has none, with its own past.
+is a rank's *own* time (`own_time`), in which it waited for nobody. It is compared with that of its
+peers: the other ranks of its pipeline stage, which have the same work; where it has none, with its
+own past.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from megatron.torch_profile.monitor.iterations.measured import OTHER, PHASES, Measured
+from megatron.torch_profile.monitor.iterations.measured import Measured
+from megatron.torch_profile.monitor.iterations.own_time import own_times
+from megatron.torch_profile.monitor.iterations.parts import PARTS
 from megatron.torch_profile.monitor.iterations.sampling import SLOW, UNSETTLED
 
-PARTS = (*PHASES, OTHER)
 _PAST = 100
+_THREADS_PAST = 16
+"""Iterations measured in parts, of which the thread's usual time is the median."""
 _SHARE = 0.05
 """Of an iteration, that a rank must be slower than its peers to be called slow."""
 _FAR_SHARE = 0.5
@@ -134,6 +138,7 @@ class Judge:
         self._steps: deque[float] = deque(maxlen=_REMEMBERED * len(peers))
         self._before: dict[int, float] = {}
         self._past: dict[int, deque[dict[str, float]]] = {}
+        self._threads: dict[int, deque[dict[str, float]]] = {}
         self._lengthened_since: int | None = None
         self._slow: dict[int, _Run] = {}
         self._unlearned: list[Judged] = []
@@ -171,6 +176,9 @@ class Judge:
             for rank, row in rows.items():
                 past = self._past.setdefault(rank, deque(maxlen=_PAST))
                 past.append({part: getattr(row, part) for part in PARTS})
+                if row.host is not None:
+                    threads = self._threads.setdefault(rank, deque(maxlen=_THREADS_PAST))
+                    threads.append(row.host.thread)
         return judged
 
     def slow_ranks(self, judged: Judged) -> list[SlowRank]:
@@ -226,13 +234,21 @@ class Judge:
             if len(there) == 1:
                 excess[there[0]] = self._beyond_past(there[0], rows[there[0]])
                 continue
+            own = own_times([rows[rank] for rank in there], [*map(self._usual, there)])
             for rank in there:
                 excess[rank] = dict.fromkeys(PARTS, 0.0)
             for part in PARTS:
-                values = [getattr(rows[rank], part) for rank in there]
+                values = [times[part] for times in own]
                 for rank, value, usual in zip(there, values, _others(values), strict=True):
                     excess[rank][part] = value - usual
         return {rank: excess[rank] for rank in rows}
+
+    def _usual(self, rank: int) -> dict[str, float] | None:
+        """What a rank's thread takes for a part, where that is known."""
+        past = self._threads.get(rank, ())
+        if len(past) < _KNOWN:
+            return None
+        return {part: median(one[part] for one in past) for part in PARTS}
 
     def _beyond_past(self, rank: int, row: Measured) -> dict[str, float]:
         past = self._past.get(rank, ())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moments of an iteration: by the clock of the host, or by events on the GPU's compute stream.
 
-An event is recorded, and asked much later whether it is done: nothing here waits for the GPU.
+An event is recorded, and asked much later whether it is done: nothing here waits for the GPU. When
+it was recorded is noted too: that tells how far the thread that trains is ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -26,6 +28,9 @@ class Marks(Protocol):
 
     def between(self, begin: Any, end: Any) -> float:
         """ms between two moments that have come."""
+
+    def made_ms(self, mark: Any) -> float | None:
+        """When training made it, by the host's clock; None where this is the moment itself."""
 
     def give_back(self, marks: Iterable[Any]) -> None:
         """They are needed no more."""
@@ -49,8 +54,19 @@ class HostMarks:
         """ms."""
         return (end - begin) / 1e6
 
+    def made_ms(self, mark: int) -> None:
+        """The moment itself."""
+
     def give_back(self, marks: Iterable[int]) -> None:
         """Nothing to keep."""
+
+
+@dataclass(slots=True)
+class GpuMark:
+    """An event, and when it was recorded, by the host's clock."""
+
+    event: Any
+    made_ns: int = 0
 
 
 class GpuMarks:
@@ -65,20 +81,21 @@ class GpuMarks:
         self._raw: Any = torch._C._cuda_getCurrentRawStream
         self._here = self._raw(self._device)
         self._captures: Any = torch.cuda.is_current_stream_capturing
-        self._free: deque[Any] = deque()
+        self._free: deque[GpuMark] = deque()
         self.made = 0
 
-    def mark(self) -> Any:
+    def mark(self) -> GpuMark | None:
         """An event on the stream; None on another stream, or into a CUDA graph."""
         if self._raw(self._device) != self._here or self._captures():
             return None
         try:
-            event = self._free.pop()
+            mark = self._free.pop()
         except IndexError:
-            event = self._new()
+            mark = GpuMark(self._new())
             self.made += 1
-        event.record(self._stream)
-        return event
+        mark.event.record(self._stream)
+        mark.made_ns = time.perf_counter_ns()
+        return mark
 
     def adopt(self) -> None:
         """A new thread begins on the first GPU, and would make a context of its own there."""
@@ -86,14 +103,18 @@ class GpuMarks:
 
         torch.cuda.set_device(self._device)
 
-    def done(self, mark: Any) -> bool:
+    def done(self, mark: GpuMark) -> bool:
         """Whether the GPU has come there."""
-        return bool(mark.query())
+        return bool(mark.event.query())
 
-    def between(self, begin: Any, end: Any) -> float:
+    def between(self, begin: GpuMark, end: GpuMark) -> float:
         """ms of the GPU's clock."""
-        return float(begin.elapsed_time(end))
+        return float(begin.event.elapsed_time(end.event))
 
-    def give_back(self, marks: Iterable[Any]) -> None:
+    def made_ms(self, mark: GpuMark) -> float:
+        """ms of the host's clock."""
+        return mark.made_ns / 1e6
+
+    def give_back(self, marks: Iterable[GpuMark]) -> None:
         """For the next iterations."""
         self._free.extend(marks)

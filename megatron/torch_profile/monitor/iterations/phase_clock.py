@@ -14,14 +14,10 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
+from megatron.torch_profile.monitor.iterations.host_side import HostSide, Moment, host_side
 from megatron.torch_profile.monitor.iterations.marks import Marks
-from megatron.torch_profile.monitor.iterations.measured import (
-    OTHER,
-    PAUSE,
-    PHASES,
-    WAITING,
-    Measured,
-)
+from megatron.torch_profile.monitor.iterations.measured import Measured
+from megatron.torch_profile.monitor.iterations.parts import OTHER, PARTS, PAUSE, WAITING
 
 _MOST_PARTS = 8192
 """Of an iteration; the rest of one with more is not measured."""
@@ -146,17 +142,54 @@ class PhaseClock:
 
     def _measured(self, iteration: _Iteration, end: Any) -> Measured:
         """What is still open at the end of its iteration ends with it."""
-        parts, between = iteration.parts, self._marks.between
-        whole = [between(part.begin, end if part.end is None else part.end) for part in parts]
+        parts = iteration.parts
+        # The last mark belongs to the iteration that follows, too: parts do not get it for good.
+        edges = [(part.begin, end if part.end is None else part.end) for part in parts]
+        marks = {id(mark): mark for edge in edges for mark in edge}
+        between, begin = self._marks.between, parts[0].begin
+        moments = {key: between(begin, mark) for key, mark in marks.items()}
+        whole = [moments[id(last)] - moments[id(first)] for first, last in edges]
         own = list(whole)
         for index, part in enumerate(parts[1:], start=1):
             own[part.parent] -= whole[index]
             if parts[part.parent].kind == PAUSE:  # evaluation has forwards too
                 part.kind = PAUSE
-        sums = dict.fromkeys((*PHASES, OTHER, WAITING, PAUSE), 0.0)
+        sums = dict.fromkeys((*PARTS, WAITING, PAUSE), 0.0)
         for part, ms in zip(parts, own, strict=True):
             sums[part.kind] += ms
         total = whole[0] - sums.pop(PAUSE)
+        host = self._host_side(parts, edges, moments) if iteration.in_parts else None
         return Measured(
-            iteration.number, iteration.disturbed, total, **sums, in_parts=iteration.in_parts
+            iteration.number,
+            iteration.disturbed,
+            total,
+            **sums,
+            in_parts=iteration.in_parts,
+            host=host,
         )
+
+    def _host_side(
+        self, parts: list[_Part], edges: list[tuple[Any, Any]], moments: dict[int, float]
+    ) -> HostSide | None:
+        """What the thread did, where the marks are those of a GPU."""
+        made = {id(mark): self._marks.made_ms(mark) for edge in edges for mark in edge}
+        known = {key: ms for key, ms in made.items() if ms is not None}
+        if not known:
+            return None
+        # Of parts that end with one mark the inner one ends first.
+        begins = [(known[id(edge[0])], index, edge[0]) for index, edge in enumerate(edges)]
+        ends = [(known[id(edge[1])], -index, edge[1]) for index, edge in enumerate(edges)]
+        found: list[Moment] = []
+        inside: list[int] = []
+        for when, index, mark, begun in sorted(
+            [*((*one, True) for one in begins), *((*one, False) for one in ends)],
+            key=lambda edge: (edge[0], edge[3], edge[1]),
+        ):
+            kinds = [parts[at].kind for at in inside if parts[at].kind != WAITING]
+            part = kinds[-1] if kinds and PAUSE not in kinds else None
+            found.append(Moment(part, when, moments[id(mark)]))
+            if begun:
+                inside.append(index)
+            else:
+                inside.remove(-index)
+        return host_side(found)

@@ -17,7 +17,7 @@ import torch
 
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
-from megatron.torch_profile.monitor.iterations.measured import WAITING
+from megatron.torch_profile.monitor.iterations.parts import WAITING
 from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
 

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's own time on a GPU: launches that only look like waiting, and sleeps of real ranks."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from megatron.torch_profile.monitor.iterations import measured
+from megatron.torch_profile.monitor.iterations.host_side import HostSide, Moment, host_side
+from megatron.torch_profile.monitor.iterations.judgement import Judge, SlowRank
+from megatron.torch_profile.monitor.iterations.measured import Measured
+from megatron.torch_profile.monitor.iterations.own_time import own_times
+from megatron.torch_profile.monitor.iterations.parts import PARTS
+
+RECORDED = Path(__file__).parents[2] / "data" / "monitor"
+
+
+def side(
+    forward: float, covered: float = 0.0, lead: float = 0.0, lead_part: str = "forward"
+) -> HostSide:
+    nothing = dict.fromkeys(PARTS, 0.0)
+    return HostSide(nothing | {"forward": forward}, nothing | {"forward": covered}, lead, lead_part)
+
+
+def forwards(*ranks: tuple[float, HostSide | None], usual: float | None = None) -> list[float]:
+    """Own time in forward of ranks, each with its GPU's own time and its thread."""
+    rows = [Measured(1, False, 50.0, forward=gpu, host=host) for gpu, host in ranks]
+    known = None if usual is None else dict.fromkeys(PARTS, 0.0) | {"forward": usual}
+    return [one["forward"] for one in own_times(rows, [known] * len(rows))]
+
+
+def test_a_gpu_that_waits_while_its_own_thread_launches_is_no_faster_for_it() -> None:
+    slower, faster = (50.0, side(50)), (15.0, side(49.5, covered=35, lead=2))
+    assert forwards(slower, faster) == [50, 47.5], "the lead is what the slower one costs at most"
+
+
+def test_a_thread_that_waits_for_its_gpu_in_another_part_than_the_one_that_sleeps() -> None:
+    sleeps, waits = (28.0, side(28)), (8.0, side(13, covered=3, lead=16, lead_part="backward"))
+    assert forwards(sleeps, waits) == [28, 13]
+
+
+def test_a_thread_that_waits_for_its_gpu_in_the_part_in_which_the_other_one_sleeps() -> None:
+    sleeps, waits = (33.0, side(33)), (8.0, side(33, covered=20, lead=17))
+    assert forwards(sleeps, waits) == [33, 16], "from the first iteration on"
+    assert forwards(sleeps, waits, usual=15) == [33, 15], "it takes 15 ms where nobody sleeps"
+
+
+def test_a_run_that_is_bound_by_the_gpu_is_judged_by_the_gpu() -> None:
+    slow, fast = (100.0, side(100, covered=96, lead=40)), (80.0, side(100, covered=95, lead=60))
+    assert forwards(slow, fast) == [100, 80]
+
+
+def test_without_marks_of_a_gpu_own_time_is_what_was_measured() -> None:
+    assert forwards((100.0, None), (80.0, side(100))) == [100, 80]
+
+
+def test_the_thread_can_have_waited_as_long_as_its_lead() -> None:
+    clocks = [(None, 0.0, 7.0), ("forward", 2.0, 9.0), ("forward", 3.0, 19.0)]
+    clocks += [("backward", 4.0, 20.0), (None, 90.0, 97.0), ("backward", 91.0, 98.0)]
+    found = host_side(Moment(*one) for one in clocks)
+    nothing = dict.fromkeys(PARTS, 0.0)
+    assert found == HostSide(
+        nothing | {"forward": 3.0, "backward": 2.0}, nothing | {"backward": 1.0}, 1.0, "backward"
+    ), "the clocks begin 7 ms apart, and the pause of 86 ms does not count"
+
+
+SIZES = (0.3, 0.5, 0.75, 1.0)
+"""Of an iteration: so long a rank sleeps, three iterations running, every twelfth iteration."""
+
+
+def sleeps() -> dict[int, tuple[int, str, float]]:
+    """First iteration of each sleep: rank, part and size."""
+    parts = ("forward", "backward", "optimizer")
+    return {
+        41 + 12 * at: (at * 3 % 2, parts[at % 3], SIZES[at // 3 % len(SIZES)]) for at in range(20)
+    }
+
+
+def named(recording: str) -> list[SlowRank]:
+    """Who is called slow in a recording of two ranks."""
+    lines = gzip.decompress((RECORDED / f"{recording}.rows.gz").read_bytes()).splitlines()
+    ranks = [measured.parse(line) for line in lines]
+    judge = Judge([[0, 1], [0, 1]], in_a_row=2)
+    return [
+        slow
+        for rows in zip(*ranks, strict=True)
+        for slow in judge.slow_ranks(judge.judge(rows[0].iteration, dict(enumerate(rows))))
+    ]
+
+
+def test_sleeps_on_two_gpus_are_named_20_of_20_and_nothing_else() -> None:
+    found = [(one.since, one.rank, one.part) for one in named("gpu_bound")]
+    assert found == [(begin, rank, part) for begin, (rank, part, _) in sleeps().items()]
+
+
+def test_in_a_run_that_is_bound_by_launches_no_other_rank_and_part_is_named() -> None:
+    planned = sleeps()
+    found = {
+        41 + (one.since - 41) // 12 * 12: (one.rank, one.part) for one in named("launch_bound")
+    }
+    assert len(found) == 10, "most of the sleeps of 30 % vanish among launches"
+    assert found == {begin: planned[begin][:2] for begin in found}
