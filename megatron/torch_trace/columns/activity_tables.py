@@ -154,11 +154,13 @@ class _Ops(_Plain):
     def columns(self, rows: Rows) -> dict[str, Ints]:
         events, view = rows.events, rows.view
         collective = np.full(len(events), NONE, dtype=np.int64)
-        comms = [row for row, event in enumerate(events) if event.name == _COMMS]
+        found = rows.common()
+        named = view.codes_of("name").get(_COMMS)
+        comms = [] if named is None else np.flatnonzero(found["name"] == named).tolist()
         if comms:
             args = arguments([events[row] for row in comms], GpuArgs)
             collective[comms] = _collectives(args, view.codes_of("collective"))
-        found = rows.common() | {
+        found |= {
             "annotation": rows.of_kinds([k.category == "user_annotation" for k in view.kinds]),
             "collective": collective,
         }

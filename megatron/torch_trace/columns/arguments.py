@@ -77,9 +77,17 @@ def arguments(events: Sequence[SlimEventWithArgs], kind: type[Any]) -> list[Any]
     """Arguments of all events at once as `kind`; of the wrong type somewhere: one by one."""
     if kind not in _decoders:
         _decoders[kind] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    decoder = _decoders[kind]
+    try:
+        # In a fifth of the time of the texts one by one; an event without arguments has no text.
+        decoded: list[Any] = decoder.decode(b"[%b]" % b",".join([event.args for event in events]))
+        if len(decoded) == len(events):
+            return decoded
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
     texts = [bytes(event.args) or b"{}" for event in events]
     try:
-        decoded: list[Any] = _decoders[kind].decode(b"[%b]" % b",".join(texts))
+        decoded = decoder.decode(b"[%b]" % b",".join(texts))
         return decoded
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return [decode_loosely(text if text[:1] == b"{" else b"{}", kind) for text in texts]

@@ -14,17 +14,28 @@ from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Number, TimeText, decode_loosely, decode_strictly
 
 
-def block_times(block: EventBlock[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def block_times(
+    block: EventBlock[Any], events: Sequence[Any] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """`ts` and `dur` of a block's events in integer nanoseconds.
 
+    Args:
+        block: of events.
+        events: all of one type that it has; None for all.
+
     Returns:
-        Two int64 arrays of the length of `block.events`; NO_TIME where there is none. `ts` is
-        relative to the file's `baseTimeNanoseconds`, or absolute if it has none.
+        Two int64 arrays, a time for each event; NO_TIME where there is none. `ts` is relative to
+        the file's `baseTimeNanoseconds`, or absolute if it has none.
     """
-    starts = _from_numbers([event.ts for event in block.events])
-    durations = _from_numbers([event.dur for event in block.events])
+    events = block.events if events is None else events
+    starts = _from_numbers([event.ts for event in events])
+    durations = _from_numbers([event.dur for event in events])
     if starts is None or durations is None:
         texts = _time_texts(block)
+        if len(events) < len(texts):
+            kinds = set(map(type, events))
+            pairs = zip(texts, block.events, strict=True)
+            texts = [text for text, event in pairs if type(event) in kinds]
         if starts is None:
             starts = _from_texts([_raw_text(text.ts) for text in texts])
         if durations is None:

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.columns.block_times import block_times
-from megatron.torch_trace.columns.codes import Codes, TupleCodes, kinds_of
+from megatron.torch_trace.columns.codes import Codes, TupleCodes, chosen, coded, kinds_of
 from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.columns.slice_events import Slice, are_slices
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock
@@ -62,25 +63,22 @@ class BlockColumns:
 
 @dataclass(slots=True)
 class BlockView:
-    """A block and what is known of all its events.
+    """A block and what is known of its events.
 
     Args:
-        events: decoded, their arguments still text.
+        events: decoded, their arguments still text; only slices if only these were asked for.
         start, dur: ns; a missing `dur` is 0.
         kinds: that there are; `kind` is the index of each event's among them.
         codes: kind of value -> its codes in this block.
     """
 
     block: EventBlock[Any]
+    events: list[Any]
     start: Ints
     dur: Ints
     kinds: list[EventKind]
     kind: NDArray[np.intp]
     codes: dict[str, Codes] = field(default_factory=dict)
-
-    @property
-    def events(self) -> Sequence[Any]:
-        return self.block.events
 
     def codes_of(self, what: str) -> Codes:
         """The codes of one kind of value, made when first asked for."""
@@ -134,8 +132,7 @@ class Rows:
 
     def only(self, mask: NDArray[np.bool_]) -> Rows:
         """Some of them."""
-        chosen = np.flatnonzero(mask).tolist()
-        return Rows(self.view, self.index[mask], [self.events[row] for row in chosen])
+        return Rows(self.view, self.index[mask], chosen(self.events, mask))
 
 
 class Table(Protocol):
@@ -171,10 +168,10 @@ class ColumnBuilder:
         for table in self._tables:
             wanted = np.array([table.wants(kind) for kind in view.kinds], dtype=bool)
             mine = wanted[view.kind] if wanted.any() else np.zeros(len(timed), dtype=bool)
-            index = np.flatnonzero(mine & timed)
+            rows_with_time = mine & timed
+            index = np.flatnonzero(rows_with_time)
             found.without_start[table.name] += int(mine.sum()) - len(index)
-            events = view.events
-            rows = Rows(view, index, [events[at] for at in index.tolist()])
+            rows = Rows(view, index, chosen(view.events, rows_with_time))
             rows = table.choose(rows, found)
             if rows.events:
                 found.tables[table.name] = table.columns(rows)
@@ -187,8 +184,19 @@ class ColumnBuilder:
 
 
 def _view(block: EventBlock[Any]) -> BlockView:
+    if are_slices(block.events):
+        return _view_of_slices(block)
     start, dur = block_times(block)
     dur[dur == NO_TIME] = 0
     keys, kind = kinds_of(block.events)
     kinds = [EventKind(phase, written, category(written)) for phase, written in keys]
-    return BlockView(block, start, dur, kinds, kind)
+    return BlockView(block, block.events, start, dur, kinds, kind)
+
+
+def _view_of_slices(block: EventBlock[Any]) -> BlockView:
+    events = [event for event in block.events if type(event) is Slice]
+    start, dur = block_times(block, events)
+    dur[dur == NO_TIME] = 0
+    keys, kind = coded([event.cat for event in events])
+    kinds = [EventKind(Slice.ph, written, category(written)) for written in keys]
+    return BlockView(block, events, start, dur, kinds, kind)

@@ -84,10 +84,6 @@ def command(
     PATH is a trace, or the folder of a window with the traces of its ranks. A rank that cannot be
     read is reported, and the other ranks are analysed.
     """
-    from megatron.torch_trace.analysis.results.shown_ranks import MOST
-    from megatron.torch_trace.report.json_document import pieces
-    from megatron.torch_trace.report.text import render
-
     if without_tables and not as_json:
         raise UsageError("--no-tables: needs --json.")
     if shard and not partials:
@@ -123,6 +119,9 @@ def command(
         gains=gains,
     )
     if as_json:
+        from megatron.torch_trace.analysis.results.shown_ranks import MOST
+        from megatron.torch_trace.report.json_document import pieces
+
         if len(analysis.ranks) > MOST and not without_tables:
             say(
                 f"torch-trace: the JSON has the tables of {len(analysis.ranks):,} ranks; "
@@ -132,6 +131,8 @@ def command(
             click.echo(piece, nl=False)
         click.echo()
     else:
+        from megatron.torch_trace.report.text import render
+
         text = render(analysis, width=shutil.get_terminal_size((100, 24)).columns, top=top)
         click.echo(visible(text, lines=True), nl=False)
     raise_if_damaged(analysis)

@@ -131,6 +131,44 @@ EventT = TypeVar("EventT", bound=Struct)
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
+class _Variants:
+    """A block as the structs that a tag tells apart; for kinds with `variants`.
+
+    A block that holds anything else is refused. Where one after the other is, trying is not worth
+    its time, and most are not tried.
+
+    Args:
+        union: of the structs.
+    """
+
+    def __init__(self, union: Any) -> None:
+        self._decoder = msgspec.json.Decoder(list[union])
+        self._pause = self._left_out = 0
+
+    def decode(self, text: bytes) -> list[Any] | None:
+        if self._left_out < self._pause:
+            self._left_out += 1
+            return None
+        self._left_out = 0
+        try:
+            found: list[Any] = self._decoder.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._pause = min(2 * self._pause + 1, _LONGEST_PAUSE)
+            return None
+        self._pause = 0
+        return found
+
+
+_LONGEST_PAUSE = 31
+"""Blocks."""
+
+
+@cache
+def _variants_of(kind: type) -> _Variants | None:
+    union = getattr(kind, "variants", None)
+    return None if union is None else _Variants(union)
+
+
 def list_decoder(kind: type[EventT]) -> msgspec.json.Decoder[list[EventT]]:
     """The decoder of a JSON array of `kind`, made once."""
     if kind not in _DECODERS:
@@ -141,6 +179,9 @@ def list_decoder(kind: type[EventT]) -> msgspec.json.Decoder[list[EventT]]:
 def decode_strictly(text: bytes, kind: type[EventT]) -> list[EventT] | None:
     """Events of `text` (objects separated by commas), or None if it is not all strict and typed.
 
+    Of a kind with `variants`, a union of structs that a tag tells apart, all are of these structs,
+    or none is.
+
     msgspec is as strict as json.loads about everything but the encoding of what it skips.
     """
     if not text.isascii():
@@ -148,8 +189,13 @@ def decode_strictly(text: bytes, kind: type[EventT]) -> list[EventT] | None:
             text.decode()
         except UnicodeDecodeError:
             return None
+    array = b"[%b]" % text
+    variants = _variants_of(kind)
+    found = variants.decode(array) if variants else None
+    if found is not None:
+        return found
     try:
-        return list_decoder(kind).decode(b"[%b]" % text)
+        return list_decoder(kind).decode(array)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 

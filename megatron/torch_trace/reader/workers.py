@@ -82,7 +82,7 @@ def started_early(count: int, paths: Iterable[Path | str], imports: str) -> Iter
         paths: what will be read; if all are small none is started, because none will be needed.
         imports: a module that they will need and can import meanwhile.
     """
-    if any(map(_is_large, paths)):
+    if count > 0 and any(map(is_large, paths)):
         for _ in range(count):
             process = _start(f"import {imports}")
             _early.add(process.pid)
@@ -90,13 +90,19 @@ def started_early(count: int, paths: Iterable[Path | str], imports: str) -> Iter
     try:
         yield
     finally:
-        while _spare:
-            process = _spare.pop()
-            _early.discard(process.pid)
-            _end(process)
+        end_early()
 
 
-def _is_large(path: Path | str) -> bool:
+def end_early() -> None:
+    """End the processes of `started_early` that have no work, for the sake of their memory."""
+    while _spare:
+        process = _spare.pop()
+        _early.discard(process.pid)
+        _end(process)
+
+
+def is_large(path: Path | str) -> bool:
+    """Whether several processes read a file faster than one."""
     return _size(path) >= SMALL_BYTES
 
 

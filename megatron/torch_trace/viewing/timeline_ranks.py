@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from megatron.torch_trace.analysis.findings.remedies import late_ranks
+from megatron.torch_trace.analysis.findings.late_ranks import late_ranks
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.wording import ranks

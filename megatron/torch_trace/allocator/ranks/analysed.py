@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from megatron.torch_trace.allocator.answer import MemoryAnswer, answers_of
 from megatron.torch_trace.allocator.memory_files import snapshots_of_window
-from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all, rank_memories
-from megatron.torch_trace.allocator.ranks.stages import RankMemory
 from megatron.torch_trace.analysis.findings import SEVERITIES
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.run import analyse
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.reader import Trace
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.allocator.ranks.stages import RankMemory
 
 _MOST = 16
 """Snapshots that are read for it; of more ranks one of each stage, then as many as fit."""
@@ -113,8 +113,15 @@ def memory_beside(analysis: Analysis) -> tuple[RankMemory, ...]:
 
     What cannot be read is left out: `torch-trace memory` says why.
     """
+    sources = _sources(analysis)
+    if not sources:
+        return ()
+    # Imported here: most windows have neither.
+    from megatron.torch_trace.allocator.answer import MemoryAnswer, answers_of
+    from megatron.torch_trace.allocator.ranks.rank_findings import rank_memories
+
     answers: list[MemoryAnswer] = []
-    for path in _sources(analysis):
+    for path in sources:
         with suppress(TorchTraceError, OSError):
             # A process has one GPU; on others it holds next to nothing.
             answers += [one.without_history() for one in answers_of(path)[:1]]
@@ -149,6 +156,8 @@ def with_memory_findings(analysis: Analysis, ranks: Sequence[RankMemory]) -> Ana
     """The analysis with what `memory_beside` tells, by severity."""
     if not ranks:
         return analysis
+    from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
+
     own = (
         Finding(one.code, one.severity, one.sentence, one.evidence, one.advice)
         for one in findings_of_all(ranks)

@@ -30,7 +30,9 @@ Rule = Callable[[Analysis], Iterable[Finding]]
 @cache
 def modules() -> tuple[ModuleType, ...]:
     """Every module of a finding, by its path."""
-    found = sorted(one.name for one in pkgutil.walk_packages(__path__, f"{__name__}."))
+    walked = pkgutil.walk_packages(__path__, f"{__name__}.")
+    # What lies beside the folders serves them.
+    found = sorted(one.name for one in walked if one.name.rpartition(".")[0] != __name__)
     return tuple(one for one in map(import_module, found) if hasattr(one, "SLUG"))
 
 

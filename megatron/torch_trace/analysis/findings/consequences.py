@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from megatron.torch_trace.analysis.findings.communication.late_cause import DATA
-from megatron.torch_trace.analysis.findings.remedies import late_ranks
+from megatron.torch_trace.analysis.findings.late_ranks import late_ranks
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 _MOSTLY = 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from megatron.torch_trace.analysis.findings.late_ranks import late_ranks
 from megatron.torch_trace.analysis.replay.change import (
     LAYERS,
     Change,
@@ -86,11 +87,6 @@ def _of_bubble(finding: Finding) -> Iterator[Change]:
 def _as_median(finding: Finding) -> Callable[[int], Change]:
     """Of a late rank its GPU, where that works longer, else its CPU."""
     return GpuAsMedian if finding.evidence.get("cause") == "compute" else RankAsMedian
-
-
-def late_ranks(finding: Finding) -> list[int]:
-    """Of ranks that are late for the same reason all, since one alone would gain nothing."""
-    return [int(rank) for rank in finding.evidence.get("ranks") or [finding.evidence["rank"]]]
 
 
 def _dimension(finding: Finding) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.analysis.run.gains import are_cheap, with_gains
-from megatron.torch_trace.analysis.run.graphs import are_few
 from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.analysis.run.together import together
 
@@ -50,6 +48,8 @@ def analyze(
     analysis = together(known, model_flops)
     if step is not None or not (gains or known.timelines):
         return analysis
+    from megatron.torch_trace.analysis.run.gains import with_gains
+
     return with_gains(analysis, known)
 
 
@@ -57,4 +57,8 @@ def _keeps(gains: bool | None, step: int | None) -> Callable[[list[Path]], bool]
     """A graph is of the whole window: of one step alone there are none."""
     if gains is False or step is not None:
         return None
+    # Imported here, as above: what replays a graph takes a tenth of a second to import.
+    from megatron.torch_trace.analysis.run.gains import are_cheap
+    from megatron.torch_trace.analysis.run.graphs import are_few
+
     return are_few if gains else are_cheap

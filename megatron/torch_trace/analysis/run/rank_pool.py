@@ -10,7 +10,7 @@ from pathlib import Path
 from megatron.torch_trace.analysis.run.rank import RankOutcome, StepError, analyse_rank
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import ReaderDiedError, StrictError, TorchTraceError
-from megatron.torch_trace.reader.workers import Workers, are_small
+from megatron.torch_trace.reader.workers import Workers, are_small, end_early
 from megatron.torch_trace.system.cores import MOST_FOR_RANKS, available_cores
 from megatron.torch_trace.system.memory import host_memory
 
@@ -71,6 +71,7 @@ def analyse_ranks(
         if on_done:
             on_done(path)
         yield path, outcome
+    end_early()
 
 
 def _attempt(

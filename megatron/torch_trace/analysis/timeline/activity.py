@@ -40,10 +40,10 @@ from megatron.torch_trace.columns.activity_tables import (
     WAIT,
     activity_tables,
 )
-from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.builder import ColumnBuilder, Table
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
+from megatron.torch_trace.columns.slice_events import EventOrSlice
 from megatron.torch_trace.columns.true_times import as_intervals, mend, take_out_duplicates
 from megatron.torch_trace.format.long_names import analysed
 from megatron.torch_trace.format.step_names import step_number
@@ -187,7 +187,7 @@ def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -
     trace = Trace(path, strict=strict)
     joined = JoinedColumns(COLUMNS, CODES)
     look = ColumnBuilder(tables_of(trace))
-    for block in trace.map(look, SlimEventWithArgs, workers=workers, small_results=True):
+    for block in trace.map(look, EventOrSlice, workers=workers, small_results=True):
         joined.add(block)
     return activity_of(trace, joined)
 

@@ -211,9 +211,9 @@ def _around(ops: Ops, wanted: npt.NDArray[np.bool_], calls: Calls) -> npt.NDArra
     found = np.zeros(len(ops), dtype=bool)
     for track in present(calls.track):
         rows = np.flatnonzero(wanted & (ops.track == track))
-        begins = calls.start[calls.track == track]
-        before = np.searchsorted(begins, ops.start[rows], side="left")
-        found[rows] = np.searchsorted(begins, ops.end[rows], side="left") > before
+        begins = np.append(calls.start[calls.track == track], np.iinfo(np.int64).max)
+        first = begins[np.searchsorted(begins, ops.start[rows], side="left")]
+        found[rows] = first < ops.end[rows]
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.commands import terminal
+from megatron.torch_trace.commands.terminal.early_readers import readers_of
 from megatron.torch_trace.errors import DamagedTraceError
 
 if TYPE_CHECKING:
@@ -77,10 +78,11 @@ class Progress(ExitStack):
 
 def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis:
     """The analysis of traces alone, with a bar; `options` are those of `analyze`."""
-    from megatron.torch_trace.analysis.run.analyse import analyze
-
     options["ranks"] = options["ranks"] or None
-    with Progress(title) as progress:
+    with _readers(paths, options), Progress(title) as progress:
+        # Imported here: meanwhile the other processes start.
+        from megatron.torch_trace.analysis.run.analyse import analyze
+
         return analyze(
             paths,
             on_start=progress.start,
@@ -100,10 +102,11 @@ def analysed_with_memory(
         paths: traces and folders.
         options: of `torch_trace.analyze`.
     """
-    from megatron.torch_trace.allocator.ranks import analysed as with_memory
-
     options["ranks"] = options["ranks"] or None
-    with Progress(title) as progress:
+    with _readers(paths, options), Progress(title) as progress:
+        # Imported here: meanwhile the other processes start.
+        from megatron.torch_trace.allocator.ranks import analysed as with_memory
+
         return with_memory.analysed_with_memory(
             paths,
             on_start=progress.start,
@@ -111,6 +114,12 @@ def analysed_with_memory(
             on_kept=progress.kept,
             **options,
         )
+
+
+def _readers(
+    paths: str | Sequence[str], options: Mapping[str, Any]
+) -> AbstractContextManager[None]:
+    return readers_of(paths, options.get("jobs"), use_partials=options.get("use_partials", True))
 
 
 def raise_if_damaged(*analyses: Analysis) -> None:

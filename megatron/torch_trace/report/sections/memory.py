@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.allocator.purpose.categories import CATEGORIES
-from megatron.torch_trace.allocator.ranks.stages import RankMemory
+from typing import TYPE_CHECKING
+
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table
 from megatron.torch_trace.wording import NONE, UNKNOWN, size
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.allocator.ranks.stages import RankMemory
 
 _FIRST = ("rank", "coordinates", "peak", "reserved", "free between", "never used", "largest holder")
 
@@ -22,6 +25,9 @@ def section(subject: Subject) -> Section:
             title,
             "No allocator snapshot lies beside the traces, and no trace has memory events.",
         )
+    # Imported here: most windows have neither.
+    from megatron.torch_trace.allocator.purpose.categories import CATEGORIES
+
     shown = [one for one in CATEGORIES if any(r.answer.categories.get(one) for r in ranks)]
     names = (*_FIRST[:-1], *(one.words for one in shown), _FIRST[-1])
     words = {"rank", "coordinates", "largest holder"}

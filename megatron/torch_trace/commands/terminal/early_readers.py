@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that will read traces start while this process imports the analysis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from megatron.torch_trace.format.file_names import ARTIFACTS, found_analysis_of
+from megatron.torch_trace.reader.workers import is_large, started_early
+from megatron.torch_trace.system.cores import available_cores
+
+_IMPORTS = "megatron.torch_trace.columns.activity_tables, megatron.torch_trace.reader.stripes"
+
+
+def readers_of(
+    paths: str | Sequence[str], jobs: int | None, *, use_partials: bool = True
+) -> AbstractContextManager[None]:
+    """As many as help with one trace; none where the traces are small or need not be read.
+
+    This is a guess from one file for each path: whoever reads starts the processes that are
+    missing, and what was started in vain ends with the context.
+
+    Args:
+        paths: traces and folders, as a user names them; they may not be there.
+        jobs: as the user says.
+        use_partials: whether kept analyses stand in for traces.
+    """
+    found = filter(None, map(_large_file, map(Path, [paths] if isinstance(paths, str) else paths)))
+    to_read = (one for one in found if not (use_partials and found_analysis_of(one).is_file()))
+    return started_early((jobs or available_cores()) - 1, to_read, _IMPORTS)
+
+
+def _large_file(path: Path) -> Path | None:
+    """One large file at or below a path; of thousands the others need not be asked."""
+    return next(filter(is_large, _files(path)), None)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    yield path
+    for folder, inside, names in os.walk(path):
+        inside[:] = [name for name in inside if name != ARTIFACTS]
+        yield from (Path(folder, name) for name in names)
