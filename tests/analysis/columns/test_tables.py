@@ -3,11 +3,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from trace_builder import annotation, collective_args, event, kernel, launch, metadata, op, text
+from trace_builder import (
+    annotation,
+    arrow,
+    collective_args,
+    counter,
+    event,
+    instant,
+    kernel,
+    launch,
+    metadata,
+    op,
+    text,
+    write_rank,
+)
 from trace_builder import write as write_text
 
 from megatron.torch_trace.analysis.timeline.activity import read_activity
@@ -18,7 +33,7 @@ from megatron.torch_trace.columns.activity_tables import (
     OP,
     communication_tables,
 )
-from megatron.torch_trace.columns.arguments import SlimEventWithArgs, numbers
+from megatron.torch_trace.columns.arguments import CallArgs, SlimEventWithArgs, arguments, numbers
 from megatron.torch_trace.columns.builder import ColumnBuilder
 from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
@@ -83,6 +98,61 @@ def test_collectives_are_rows_of_their_own_and_what_is_none_has_none(tmp_path: P
             "dst_rank": None,
         }
     ]
+
+
+def test_what_is_no_slice_changes_nothing_whatever_it_looks_like(tmp_path: Path) -> None:
+    launches, work = launch(1000, 2000, 1), kernel("gemm", 2000, 3000, 1)
+    slices = [op("aten::mm", 500, 2500), launches, work]
+    alone = read_activity(write(tmp_path, *slices))
+    others = [
+        *arrow(1, launches, work),
+        instant("Record Window End", 9000),
+        counter("GPU 0 Utilization", 1000, value=5),
+        metadata("process_name", 42, 0, name="python"),
+    ]
+    odd = [
+        event("of no phase that is known", 1000, None, ph="?", cat="cpu_op"),
+        '{"ph": 7, "cat": "cpu_op", "name": "of a phase that is no text", "pid": 1, "ts": 1}',
+        '{"cat": "cpu_op", "name": "of no phase", "pid": 42, "tid": 42, "ts": 1, "dur": 1}',
+        '{"ph": "s", "id": {}, "ts": [], "cat": 5}',
+    ]
+    for more in ([], *([one] for one in odd), odd):
+        # In this order: a block begins with a slice, and with an arrow.
+        for events in ([*slices, *others, *more], [*others, *slices, *more]):
+            found = read_activity(write(tmp_path, *events))
+            assert (found.names, found.tracks) == (alone.names, alone.tracks)
+            assert found.damage == alone.damage
+            for table in ("gpu", "calls", "ops"):
+                columns, wanted = (asdict(getattr(one, table)) for one in (found, alone))
+                assert {name: column.tolist() for name, column in columns.items()} == {
+                    name: column.tolist() for name, column in wanted.items()
+                }
+
+
+def test_times_that_floats_cannot_hold_stay_with_their_slices(tmp_path: Path) -> None:
+    first, second = "1790857026000000.123", "1790857026000001.456"
+    begin, end = arrow(1, launch(1000, 2000, 1), kernel("gemm", 2000, 3000, 1))
+    events = (event("a", first, 5), begin, event("b", second, 5), end)
+    path = write_rank(tmp_path / "rank-0.json", *events)
+    ops = read_activity(path).ops
+    assert ops.start.tolist() == [1790857026000000123, 1790857026000001456]
+
+
+def test_an_event_without_arguments_is_one_whose_arguments_are_empty() -> None:
+    def slices(*args: str) -> list[SlimEventWithArgs]:
+        texts = (f"{{{one}}}" for one in args)
+        return msgspec.json.decode(f"[{','.join(texts)}]", type=list[SlimEventWithArgs])
+
+    with_one, without = '"args": {"correlation": 5}', '"ph": "X"'
+    for given, found in (
+        ((without,), [None]),
+        ((with_one,), [5]),
+        ((with_one, without), [5, None]),
+        ((without, without, with_one), [None, None, 5]),
+        (('"args": 3', with_one, '"args": {"correlation": "7"}'), [None, 5, 7]),
+    ):
+        read = arguments(slices(*given), CallArgs)
+        assert [one.correlation for one in read] == found
 
 
 def test_waits_say_who_waits_for_what(tmp_path: Path) -> None:

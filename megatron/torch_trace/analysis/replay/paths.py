@@ -17,10 +17,11 @@ import numpy as np
 
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
-from megatron.torch_trace.analysis.replay.path.critical_path import Stretch, critical_path
+from megatron.torch_trace.analysis.replay.path.critical_path import KINDS, Stretches, critical_path
 from megatron.torch_trace.analysis.replay.path.pieces import PathPiece, pieces_of
 from megatron.torch_trace.analysis.replay.simulated import Evaluated
-from megatron.torch_trace.columns.intervals import ints
+from megatron.torch_trace.columns.codes import Codes
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 
 class Paths:
@@ -57,26 +58,28 @@ class Paths:
             within: see above.
             evaluated: what gives the times of an adjusted graph.
         """
-        time: dict[tuple[int, str], int] = {}
         stretches = self._stretches()
-        for one in stretches:
-            time[one.rank, one.kind] = time.get((one.rank, one.kind), 0) + one.end - one.start
-        if not time:
+        if not len(stretches):
             return (), 0
-        most = max(time, key=lambda key: time[key])
-        held = ints([one.node for one in stretches if (one.rank, one.kind) == most])
+        holder, known = _holders(stretches), Codes()
+        of = known.of(holder.tolist())
+        time = np.zeros(len(known), dtype=np.int64)
+        np.add.at(time, of, stretches.length)
+        # Of several the one that comes first on the path.
+        most, longest = list(known)[int(time.argmax())], int(time.max())
+        held = stretches.node[holder == most]
         changed = self.result.changed
         duration = changed.duration.copy()
         duration[held] = 0
         without = Paths(self.found, evaluated(replace(changed, duration=duration)), self.step)
         shorter = self._finish(self.last) - without._finish(without.last)
         found = without._stretches()
-        same = sum(one.end - one.start for one in found if (one.rank, one.kind) == most)
-        if shorter > within or 2 * same > time[most]:
+        same = int(found.length[_holders(found) == most].sum())
+        if shorter > within or 2 * same > longest:
             return (), 0
         return pieces_of(self.found, found), shorter
 
-    def _stretches(self) -> list[Stretch]:
+    def _stretches(self) -> Stretches:
         return critical_path(
             self.found.graph,
             self.result.changed,
@@ -98,3 +101,8 @@ class Paths:
         """How long GPU work goes on after its node; a point's own time is the next step's."""
         is_last = any(node in one.last_work for one in self.found.ranks)
         return int(self.result.changed.duration[node]) if is_last else 0
+
+
+def _holders(stretches: Stretches) -> Ints:
+    """A number for the rank and kind of each stretch."""
+    return ints(stretches.rank * len(KINDS) + stretches.kind)

@@ -59,7 +59,7 @@ class Nesting:
 class _Track:
     def __init__(self, start: Ints, end: Ints, rows: Ints) -> None:
         self.start, self.end, self.rows = start, end, rows.astype(np.int32)
-        self.ends = np.sort(end)
+        self.ends = np.sort(end, kind="stable")
         depth = np.arange(1, len(start) + 1) - np.searchsorted(self.ends, start, side="right")
         self.origin = int(start[0])
         # One ascending key for (depth, start), so that a single search finds both.

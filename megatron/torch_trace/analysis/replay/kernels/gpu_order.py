@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import CONTENTION, STREAM_WAIT, Bools
-from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
+from megatron.torch_trace.analysis.replay.kernels.launch_times import LaunchTimes
 from megatron.torch_trace.analysis.replay.kernels.recorded_waits import RecordedWaits
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present
@@ -65,16 +65,17 @@ class GpuOrder:
     unexplained: Ints
 
 
-def gpu_order(timeline: Timeline, rows: Ints) -> GpuOrder:
+def gpu_order(timeline: Timeline, rows: Ints, times: LaunchTimes) -> GpuOrder:
     """Find them.
 
     Args:
         timeline: of the rank.
         rows: rows of `activity.gpu`, by start; those whose launch is unknown are NONE there.
+        times: when its calls launch.
     """
     gpu = timeline.activity.gpu
     start, end, stream = ints(gpu.start[rows]), ints(gpu.end[rows]), ints(gpu.stream[rows])
-    launch, took = _launches(timeline, rows)
+    launch, took = _launches(timeline, rows, times)
     before = _before(stream)
     behind = np.where(before == NONE, _never(start), end[before])
     recorded = RecordedWaits(timeline, rows)
@@ -119,13 +120,12 @@ def _never(like: Ints) -> Ints:
     return np.full(len(like), -(1 << 60), dtype=np.int64)
 
 
-def _launches(timeline: Timeline, rows: Ints) -> tuple[Ints, Ints]:
+def _launches(timeline: Timeline, rows: Ints, times: LaunchTimes) -> tuple[Ints, Ints]:
     """When each was launched, and how long that call took; a launch that is unknown was at once."""
     call, time = timeline.launches.call[rows], timeline.launches.time[rows]
     start = timeline.activity.gpu.start[rows]
     if not len(timeline.activity.calls):
         return np.where(time == NONE, start, time), np.zeros(len(rows), dtype=np.int64)
-    times = launch_times(timeline)
     took = np.where(call == NONE, 0, times.took[call])
     time = np.where(call == NONE, time, times.begin[call])
     return np.where(time == NONE, start, time), ints(took)

@@ -16,6 +16,7 @@ from megatron.torch_trace.analysis.host.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.replay.kernels.graph import Bools
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 _LONG_NS = 50_000
 """Shorter calls have not waited."""
@@ -46,15 +47,15 @@ def launch_times(timeline: Timeline) -> LaunchTimes:
     calls, gpu = activity.calls, activity.gpu
     waited = np.zeros(len(calls), dtype=bool)
     begin = ints(calls.start).copy()
-    launching = np.unique(launches.call[launches.call >= 0])
+    launching = distinct(launches.call[launches.call >= 0])
     took = (calls.end - calls.start)[launching]
     if not len(launching):
         return LaunchTimes(begin, ints(calls.end - begin), waited)
     # Most calls may have waited, the shortest have not.
     usual = min(int(np.sort(took)[len(took) // 10]), _USUAL_NS)
     long = launching[took > _LONG_NS]
-    launched = np.sort(launches.time[launches.time >= 0])
-    begun = np.sort(gpu.start[launches.time >= 0])
+    launched = np.sort(launches.time[launches.time >= 0], kind="stable")
+    begun = np.sort(gpu.start[launches.time >= 0], kind="stable")
     # Launched before the call began, less what had begun by its end.
     ahead = np.searchsorted(launched, calls.start[long])
     ahead -= np.searchsorted(begun, calls.end[long], side="right")

@@ -22,6 +22,7 @@ from megatron.torch_trace.analysis.replay.kernels.graph import (
     Bools,
     GraphBuilder,
 )
+from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
 from megatron.torch_trace.analysis.replay.kernels.thread_points import (
     ENTER,
     FIRST,
@@ -79,11 +80,12 @@ def add_rank(
         rank: its number; position: its index among the ranks.
         shift: what brings its times onto the clock of all.
     """
-    points = thread_points(timeline)
+    times = launch_times(timeline)
+    points = thread_points(timeline, times)
     window = timeline.window
     until = max((step.cpu_end for step in window.steps), default=window.end)
     rows, within = selected(timeline, until)
-    order = gpu_order(timeline, rows)
+    order = gpu_order(timeline, rows, times)
     waits = gpu_waits(timeline, points, rows)
     nodes = builder.nodes(
         points.time + shift,

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
+from megatron.torch_trace.analysis.replay.kernels.launch_times import LaunchTimes
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.autograd import runs_backward
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import awaits_work
+from megatron.torch_trace.format.integer_arrays import distinct
 
 RETURN, ENTER, FIRST, MARK, LAUNCH, WAIT, LAST, LEAVE = range(8)
 """Codes of `ThreadPoints.role`, in the order in which they stand at one time."""
@@ -76,17 +77,21 @@ def main_track(timeline: Timeline) -> int:
     return int(np.bincount(tracks).argmax()) if len(tracks) else NONE
 
 
-def thread_points(timeline: Timeline) -> ThreadPoints:
-    """All points within the steps of the window."""
+def thread_points(timeline: Timeline, times: LaunchTimes) -> ThreadPoints:
+    """All points within the steps of the window.
+
+    Args:
+        timeline: of the rank.
+        times: when its calls launch.
+    """
     activity, window = timeline.activity, timeline.window
     calls, main = activity.calls, main_track(timeline)
     until = max((step.cpu_end for step in window.steps), default=window.end)
     inside = (calls.start >= window.start) & (calls.start < until)
     waits = np.flatnonzero(activity.named(calls, awaits_work) & inside)
     waits = waits[calls.end[waits] <= until]
-    launching = np.unique(timeline.launches.call[timeline.launches.call != NONE])
+    launching = distinct(timeline.launches.call[timeline.launches.call != NONE])
     launching = launching[inside[launching]]
-    times = launch_times(timeline)
     full = launching[times.waited[launching]]
     marks = ints([*(step.start for step in window.steps), until] if window.steps else [])
     parts = [
@@ -164,7 +169,8 @@ def _notes(timeline: Timeline, track: int) -> Ints:
         mine = rows.track == track
         times += [rows.start[mine], rows.end[mine]]
     # numpy's own unique hashes, which takes many times as long.
-    found = np.sort(np.concatenate(times))
+    # A stable sort of what is sorted in parts takes a seventh of the time of the other one.
+    found = np.sort(np.concatenate(times), kind="stable")
     first = np.ones(len(found), dtype=bool)
     first[1:] = found[1:] != found[:-1]
     return ints(found[first])

@@ -18,34 +18,48 @@ from megatron.torch_trace.analysis.replay.kernels.graph import (
     STREAM,
     STREAM_WAIT,
     TRANSFER,
+    Bools,
     Graph,
 )
+from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
 
-CPU, COMPUTE, COMMUNICATION = "cpu", "compute", "communication"
-"""Kinds of pieces: the CPU works; the GPU computes or copies; data move between ranks."""
+CPU, COMPUTE, COMMUNICATION = range(3)
+"""Codes of `Stretches.kind`: the CPU works; the GPU computes or copies; data move between ranks."""
+
+KINDS = ("cpu", "compute", "communication")
+"""What these codes are called."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The path from one node to the next: [start, end) in ns on the clock of all, simulated.
+class Stretches:
+    """The path from one node to the next, a row each: [start, end) in ns on the clock of all.
 
     Args:
         node: what took the time; of communication the node at which it ends.
         rank: position of the rank.
         kind: CPU, COMPUTE or COMMUNICATION.
+        start, end: simulated.
     """
 
-    node: int
-    rank: int
-    kind: str
-    start: int
-    end: int
+    node: Ints
+    rank: Ints
+    kind: Ints
+    start: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @property
+    def length(self) -> Ints:
+        """ns."""
+        return self.end - self.start
 
 
 def critical_path(
     graph: Graph, changed: Adjustment, times: Ints, last: int, begin: int, runs: int = 0
-) -> list[Stretch]:
+) -> Stretches:
     """The path to a node, from its begin on.
 
     Args:
@@ -56,54 +70,72 @@ def critical_path(
         begin: the path is cut off before this time, ns.
         runs: how long that node goes on, of GPU work; ns.
     """
-    before = _reasons(graph, changed, times)
     nodes = graph.nodes
-    found: list[Stretch] = []
-    node, rank = last, int(nodes.rank[last])
+    before = _reasons(graph, changed, times)
+    before[times <= begin] = NONE
+    back = np.where(before == NONE, NONE, changed.source[before])
+    way, node = [last], last
+    while (node := back.item(node)) != NONE:
+        way.append(node)
+    target, source = ints(way[:-1]), ints(way[1:])
+    taken, kind = _who(graph, before[target], source, target)
+    own = int(nodes.rank[last])
+    columns = np.stack(
+        (
+            taken,
+            _ranks(nodes.rank[source], nodes.rank[target], own),
+            kind,
+            np.maximum(times[source], begin),
+            times[target],
+        )
+    )
+    # As long as nothing are those whose begin is cut off, and edges that hold up nobody.
+    columns = columns[:, columns[4] > columns[3]]
     if runs:
-        found.append(Stretch(last, rank, COMPUTE, int(times[last]), int(times[last]) + runs))
-    while True:
-        edge = int(before[node])
-        if edge < 0 or times[node] <= begin:
-            break
-        source = int(changed.source[edge])
-        rank = _rank_of(graph, source, node, rank)
-        taken, kind = _who(graph, edge, source, node)
-        start, end = max(int(times[source]), begin), int(times[node])
-        if end > start:
-            found.append(Stretch(taken, rank, kind, start, end))
-        node = source
-    return found[::-1]
+        reached = int(times[last])
+        whole = ints([[last], [own], [COMPUTE], [reached], [reached + runs]])
+        columns = np.concatenate((whole, columns), axis=1)
+    return Stretches(*columns[:, ::-1])
 
 
 def _reasons(graph: Graph, changed: Adjustment, times: Ints) -> Ints:
-    """For each node an edge that made it wait until its time; -1 for a root."""
+    """For each node an edge that made it wait until its time; NONE for a root."""
     target = graph.edges.target
     weight = changed.lag + np.where(changed.carries, changed.duration[changed.source], 0)
     binds = times[changed.source] + weight == times[target]
     if changed.keep is not None:
         binds &= changed.keep
-    found = np.full(len(times), -1, dtype=np.int64)
+    found = np.full(len(times), NONE, dtype=np.int64)
     rows = np.flatnonzero(binds)
     found[target[rows]] = rows
     return ints(found)
 
 
-def _rank_of(graph: Graph, source: int, target: int, otherwise: int) -> int:
-    for node in (target, source):
-        if graph.nodes.rank[node] >= 0:
-            return int(graph.nodes.rank[node])
-    return otherwise
+def _ranks(source: Ints, target: Ints, last: int) -> Ints:
+    """Of steps back from the last node: the target's rank, else the source's, else the one before.
+
+    Args:
+        source, target: ranks of the nodes, -1 of meetings.
+        last: rank of the last node.
+    """
+    rank = np.concatenate(([last], np.where(target >= 0, target, source)))
+    known = np.maximum.accumulate(np.where(rank >= 0, np.arange(len(rank)), 0))
+    return ints(rank[known][1:])
 
 
-def _who(graph: Graph, edge: int, source: int, target: int) -> tuple[int, str]:
-    """Which node took the time of an edge, and of which kind it was."""
-    nodes, edges = graph.nodes, graph.edges
-    kind = int(edges.kind[edge])
-    if kind in (TRANSFER, ALONE):
-        return target, COMMUNICATION
-    if int(nodes.kind[source]) in (MEETING, END):
-        return source, COMMUNICATION
-    if kind in (STREAM, STREAM_WAIT, CONTENTION) or int(nodes.kind[source]) == KERNEL:
-        return source, COMPUTE
-    return (source if int(nodes.kind[source]) == POINT else target), CPU
+def _who(graph: Graph, edge: Ints, source: Ints, target: Ints) -> tuple[Ints, Ints]:
+    """Which node took the time of each edge, and of which kind it was."""
+    by, begins = graph.edges.kind[edge], graph.nodes.kind[source]
+    moves = _is_one_of(by, TRANSFER, ALONE)
+    met = _is_one_of(begins, MEETING, END)
+    works = _is_one_of(by, STREAM, STREAM_WAIT, CONTENTION) | (begins == KERNEL)
+    kind = np.where(moves | met, COMMUNICATION, np.where(works, COMPUTE, CPU))
+    is_source = ~moves & (met | works | (begins == POINT))
+    return np.where(is_source, source, target), ints(kind)
+
+
+def _is_one_of(codes: Ints, *wanted: int) -> Bools:
+    found = codes == wanted[0]
+    for one in wanted[1:]:
+        found |= codes == one
+    return found

@@ -8,6 +8,7 @@ Python function in which most of the time was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -26,7 +27,8 @@ from megatron.torch_trace.format.communication_names import is_range
 from megatron.torch_trace.format.step_names import step_number
 
 TRAINING_LOOP = "training loop"
-"""Of its thread, where nothing tells more."""
+BACKWARD_PASS = "backward pass"
+"""Of its thread and of others, where nothing tells more."""
 _BUILT_IN = "<built-in"
 _COMPILED = "## Call CompiledFxGraph"
 
@@ -61,15 +63,12 @@ class PieceNames:
         """Of what the CPU did at these times, ns since the base of the trace, on these tracks."""
         phase = self._phase_at(time)
         around = self._annotations.innermost(track, time)
-        names, ops = self.activity.names, self.activity.ops
-        found = []
-        for row, span, one in zip(phase.tolist(), around.tolist(), track.tolist(), strict=True):
-            chosen = row if row != NONE else span
-            if chosen != NONE:
-                found.append(names[int(ops.name[chosen])])
-            else:
-                found.append(self._thread(one))
-        return found
+        ops, main = self.activity.ops, self.rank.timeline.window.track
+        chosen = np.where(phase != NONE, phase, around)
+        # Behind the names of the trace stand those of threads.
+        thread = np.where((track == main) | (main == NONE), 0, 1) + len(self.activity.names)
+        code = thread if not len(ops) else np.where(chosen != NONE, ops.name[chosen], thread)
+        return _words(code, [*self.activity.names, TRAINING_LOOP, BACKWARD_PASS].__getitem__)
 
     def function(self, time: int, track: int) -> str | None:
         """The Python function that ran then, where stacks are recorded: `file(line): name`."""
@@ -83,10 +82,11 @@ class PieceNames:
         time = self.rank.timeline.launches.time[rows]
         phases = self._phase_at(time)
         names, ops, gpu = self.activity.names, self.activity.ops, self.activity.gpu
-        return [
-            family_of(names[int(gpu.name[row])]) if phase == NONE else names[int(ops.name[phase])]
-            for row, phase in zip(rows.tolist(), phases.tolist(), strict=True)
-        ]
+        family = len(names) + gpu.name[rows]
+        code = family if not len(ops) else np.where(phases != NONE, ops.name[phases], family)
+        return _words(
+            code, lambda one: names[one] if one < len(names) else family_of(names[one - len(names)])
+        )
 
     def communication(self, row: int) -> str:
         """Of a row of `activity.gpu`: dimension and collective."""
@@ -95,10 +95,6 @@ class PieceNames:
             return "communication"
         kind = self.calls.kinds[int(self.calls.kind[at])]
         return f"{kind.dimension} {kind.collective}"
-
-    def _thread(self, track: int) -> str:
-        main = self.rank.timeline.window.track
-        return TRAINING_LOOP if main in (NONE, track) else "backward pass"
 
     def _phase_at(self, time: Ints) -> Ints:
         """Rows of `activity.ops`: the micro-batch at each time, else the innermost phase."""
@@ -129,6 +125,13 @@ class PieceNames:
     def _frames(self) -> Nesting:
         frames = self.activity.frames
         return _nesting(frames, self.activity.named(frames, _is_function))
+
+
+def _words(codes: Ints, word: Callable[[int], str]) -> list[str]:
+    """What each code is called; each code is asked for once."""
+    listed = codes.tolist()
+    words = {code: word(code) for code in set(listed)}
+    return [words[code] for code in listed]
 
 
 def _nesting(rows: Rows, mask: np.ndarray) -> Nesting:

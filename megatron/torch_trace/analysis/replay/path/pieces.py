@@ -17,10 +17,12 @@ from megatron.torch_trace.analysis.replay.path.critical_path import (
     COMMUNICATION,
     COMPUTE,
     CPU,
-    Stretch,
+    KINDS,
+    Stretches,
 )
 from megatron.torch_trace.analysis.replay.path.piece_names import PieceNames
 from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _FEW_PIECES, _MOST_PIECES = 4, 24
@@ -52,16 +54,24 @@ class PathPiece:
     longest: Moment | None = None
 
 
-def pieces_of(found: KernelGraph, stretches: Sequence[Stretch]) -> tuple[PathPiece, ...]:
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """One row of `Stretches`."""
+
+    node: int
+    rank: int
+    kind: int
+    start: int
+    end: int
+
+
+_Piece = tuple[PathPiece, _Stretch]
+
+
+def pieces_of(found: KernelGraph, stretches: Stretches) -> tuple[PathPiece, ...]:
     """The path in pieces."""
     names = [PieceNames(rank, calls) for rank, calls in zip(found.ranks, found.calls, strict=True)]
-    told = _names(found, stretches, names)
-    pieces: list[tuple[PathPiece, Stretch]] = []
-    for stretch, name in zip(stretches, told, strict=True):
-        rank = found.ranks[stretch.rank].rank
-        pieces.append((PathPiece(rank, stretch.kind, name, stretch.end - stretch.start), stretch))
-    pieces = _merged(pieces)
-    pieces = _readable(pieces)
+    pieces = _readable(_joined(found, stretches, _names(found, stretches, names)))
     ends = _ends_of_meetings(found)
     return tuple(
         replace(_with_function(found.graph, piece, one, names), longest=_moment(found, one, ends))
@@ -69,29 +79,52 @@ def pieces_of(found: KernelGraph, stretches: Sequence[Stretch]) -> tuple[PathPie
     )
 
 
-def _names(
-    found: KernelGraph, stretches: Sequence[Stretch], names: Sequence[PieceNames]
-) -> list[str]:
-    nodes = found.graph.nodes
-    told = [""] * len(stretches)
+def _joined(found: KernelGraph, stretches: Stretches, told: Sequence[str]) -> list[_Piece]:
+    """Neighbours of one rank, kind and name as one piece, with the first of its longest."""
+    if not len(stretches):
+        return []
+    known = Codes()
+    name = known.of(told)
+    first = np.ones(len(stretches), dtype=bool)
+    first[1:] = np.diff(name) != 0
+    for column in (stretches.rank, stretches.kind):
+        first[1:] |= np.diff(column) != 0
+    begins = np.flatnonzero(first)
+    length = stretches.length
+    times = np.add.reduceat(length, begins)
+    piece = np.cumsum(first) - 1
+    longest = np.flatnonzero(length == np.maximum.reduceat(length, begins)[piece])
+    longest = longest[np.flatnonzero(np.diff(piece[longest], prepend=-1))]
+    columns = (stretches.node, stretches.rank, stretches.kind, stretches.start, stretches.end)
+    rows = zip(*(column[longest].tolist() for column in columns), strict=True)
+    return [
+        (
+            PathPiece(found.ranks[one.rank].rank, KINDS[one.kind], told[at], time),
+            one,
+        )
+        for at, time, one in zip(
+            begins.tolist(), times.tolist(), (_Stretch(*row) for row in rows), strict=True
+        )
+    ]
+
+
+def _names(found: KernelGraph, stretches: Stretches, names: Sequence[PieceNames]) -> list[str]:
+    nodes, told = found.graph.nodes, [""] * len(stretches)
     for position, rank in enumerate(found.ranks):
-        mine = [n for n, one in enumerate(stretches) if one.rank == position and one.kind == CPU]
-        at = ints([stretches[n].node for n in mine])
+        mine = np.flatnonzero((stretches.rank == position) & (stretches.kind == CPU))
+        at = stretches.node[mine]
         middle = nodes.time[at] + nodes.duration[at] // 2 - rank.shift
         tracks = names[position].tracks(at, nodes.lane[at])
-        for n, name in zip(mine, names[position].cpu(middle, tracks), strict=True):
+        for n, name in zip(mine.tolist(), names[position].cpu(middle, tracks), strict=True):
             told[n] = name
-        work = [
-            n for n, one in enumerate(stretches) if one.rank == position and one.kind == COMPUTE
-        ]
-        rows = nodes.row[ints([stretches[n].node for n in work])]
-        for n, name in zip(work, names[position].compute(rows), strict=True):
+        work = np.flatnonzero((stretches.rank == position) & (stretches.kind == COMPUTE))
+        rows = nodes.row[stretches.node[work]]
+        for n, name in zip(work.tolist(), names[position].compute(rows), strict=True):
             told[n] = name
     ends = _ends_of_meetings(found)
-    for n, one in enumerate(stretches):
-        if one.kind == COMMUNICATION:
-            node = int(ends[one.node])
-            told[n] = names[int(nodes.rank[node])].communication(int(nodes.row[node]))
+    for n in np.flatnonzero(stretches.kind == COMMUNICATION).tolist():
+        node = int(ends[stretches.node[n]])
+        told[n] = names[int(nodes.rank[node])].communication(int(nodes.row[node]))
     return told
 
 
@@ -104,7 +137,7 @@ def _ends_of_meetings(found: KernelGraph) -> Ints:
     return ends
 
 
-def _moment(found: KernelGraph, one: Stretch, ends: Ints) -> Moment | None:
+def _moment(found: KernelGraph, one: _Stretch, ends: Ints) -> Moment | None:
     """Where a stretch is in the trace of its rank; None if it is of no work of that rank."""
     nodes, rank = found.graph.nodes, found.ranks[one.rank]
     length = one.end - one.start
@@ -120,9 +153,6 @@ def _moment(found: KernelGraph, one: Stretch, ends: Ints) -> Moment | None:
     work = rank.timeline.activity.gpu
     start = int(work.start[row])
     return Moment(start, int(work.end[row]) - start)
-
-
-_Piece = tuple[PathPiece, Stretch]
 
 
 def _merged(pieces: list[_Piece]) -> list[_Piece]:
@@ -184,9 +214,9 @@ def _summed(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _with_function(
-    graph: Graph, piece: PathPiece, longest: Stretch, names: Sequence[PieceNames]
+    graph: Graph, piece: PathPiece, longest: _Stretch, names: Sequence[PieceNames]
 ) -> PathPiece:
-    if piece.kind != CPU:
+    if longest.kind != CPU:
         return piece
     nodes, node = graph.nodes, longest.node
     own = names[longest.rank]
