@@ -34,7 +34,7 @@ class Slice(_ByPhase, tag="X", gc=False):
     args: msgspec.Raw = msgspec.Raw()
 
 
-def _no_slice(phase: str) -> type[_ByPhase]:
+def _no_slice(phase: str) -> type[msgspec.Struct]:
     return msgspec.defstruct(f"_Phase{ord(phase)}", [], bases=(_ByPhase,), tag=phase, gc=False)
 
 

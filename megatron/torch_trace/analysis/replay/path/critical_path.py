@@ -135,7 +135,7 @@ def _who(graph: Graph, edge: Ints, source: Ints, target: Ints) -> tuple[Ints, In
 
 
 def _is_one_of(codes: Ints, *wanted: int) -> Bools:
-    found = codes == wanted[0]
+    found: Bools = codes == wanted[0]
     for one in wanted[1:]:
         found |= codes == one
     return found
