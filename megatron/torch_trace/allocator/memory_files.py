@@ -7,13 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.sources import (
-    absence,
-    by_folder_and_rank,
-    find_traces,
-    is_file,
-    is_folder,
-)
+from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
+from megatron.torch_trace.files.sources import by_folder_and_rank, find_traces
 from megatron.torch_trace.format.file_names import ARTIFACTS
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader.bytestream import ByteStream

@@ -11,8 +11,7 @@ from megatron.torch_trace import wording
 from megatron.torch_trace.commands import options, terminal
 from megatron.torch_trace.commands.options import output_names
 from megatron.torch_trace.errors import DamagedTraceError, UsageError
-from megatron.torch_trace.files.sources import is_file
-from megatron.torch_trace.format.other_formats import not_a_trace
+from megatron.torch_trace.files.path_kinds import is_file
 from megatron.torch_trace.reader import ByteStream, available_cores
 from megatron.torch_trace.rewrite.decompression import (
     BEGINS_BLANK,
@@ -105,6 +104,8 @@ def _refuse_a_stranger(path: Path) -> None:
     for piece in stream:
         if piece.strip(BLANKS):
             if piece.lstrip(BLANKS)[:1] not in (b"{", b"["):
+                from megatron.torch_trace.format.other_formats import not_a_trace
+
                 raise UsageError(f"{path}: no trace: {not_a_trace(piece)}.")
             return
         if stream.produced > MOST_BLANKS:

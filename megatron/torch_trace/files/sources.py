@@ -3,25 +3,24 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
 from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.format.file_names import (
     ARTIFACTS,
     METRICS_FILE,
-    MOST_RANKS,
     RUN_FILE,
     TraceName,
     is_kept_analysis,
 )
+from megatron.torch_trace.format.rank_ranges import MOST_RANKS
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
 from megatron.torch_trace.reader.block import EventBlock
@@ -85,47 +84,11 @@ def find_traces(
     return sources
 
 
-def is_file(path: Path) -> bool:
-    """As `Path.is_file`, which raises where a folder above may not be looked into."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def is_folder(path: Path) -> bool:
-    """As `Path.is_dir`, likewise."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
 def skipped_lines(skipped: Sequence[tuple[Path, str]]) -> list[str]:
     """A sentence for each of the first files that are no traces, and how many more there are."""
     lines = [f"Skipped {path}: {reason}." for path, reason in skipped[:_MOST_SKIPPED]]
     more = len(skipped) - len(lines)
     return [*lines, f"Skipped {counted(more, 'more file', 'more files')}."] if more else lines
-
-
-def absence(path: Path) -> str:
-    """Why what a user named is neither a file nor a folder, in words."""
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        if path.is_symlink():
-            loops = error.errno == errno.ELOOP
-            return (
-                "is a link that leads back to itself"
-                if loops
-                else "is a link to a file that does not exist"
-            )
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return "no such file or folder"
-        return f"cannot be read ({error.strerror})"
-    if stat.S_ISFIFO(mode):
-        return "is a pipe, which can be read only once; name - and pass the trace as standard input"
-    return f"is {'a socket' if stat.S_ISSOCK(mode) else 'a device'}, and no trace"
 
 
 def files_below(folder: Path, *, artifacts: bool = False) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.sources import is_file, is_folder
+from megatron.torch_trace.files.path_kinds import is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import FlightRecord
 from megatron.torch_trace.flight_recorder.record_file import read_record
 from megatron.torch_trace.format.hang_records import (

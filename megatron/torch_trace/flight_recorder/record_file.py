@@ -12,7 +12,7 @@ from typing import Any
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.json_object import read_object
-from megatron.torch_trace.files.sources import absence, is_file, is_folder
+from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
 from megatron.torch_trace.flight_recorder.record import COMPLETED, Call, FlightRecord, Group
 from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.hang_records import HangName

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from megatron.torch_trace.format.rank_ranges import MOST_RANKS
 from megatron.torch_trace.format.suffixes import (
     COMPRESSION_SUFFIXES,
     KEPT_ANALYSIS_SUFFIX,
@@ -50,10 +51,6 @@ PARTIAL = ".partial"
 OUT_OF_MEMORY = "out-of-memory"
 SUMMARY_FILE = "summary.json"
 DESTINATION_FILE = "destination.txt"
-
-MOST_RANKS = 1 << 20
-"""Ten times the largest jobs: a rank that is missing costs memory, so no number from outside may
-ask for more."""
 
 _RUN = re.compile(r"(?P<start>\d{8}-\d{6})(?:-j(?P<job>[\w.+-]+))?")
 _WINDOW = re.compile(r"iter-(?P<first>\d{7,})(?:-(?P<last>\d{7,}))?")

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import re
 
+MOST_RANKS = 1 << 20
+"""Ten times the largest jobs: a rank that is missing costs memory, so no number from outside may
+ask for more."""
+
 _RANKS = re.compile(r"(?P<first>[0-9]+)(?:-(?P<last>[0-9]+)(?::(?P<stride>[0-9]+))?)?")
 _MOST_DIGITS = 18
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.sources import absence, is_file, is_folder
+from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
 from megatron.torch_trace.parquet.schemas import SCHEMAS
 from megatron.torch_trace.query import child, words
 from megatron.torch_trace.query.execution import execute

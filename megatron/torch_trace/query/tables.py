@@ -13,7 +13,8 @@ from megatron.torch_trace.allocator.ranks.analysed import analyze
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.parquet import write_parquet
-from megatron.torch_trace.files.sources import is_file, is_folder, skipped_lines
+from megatron.torch_trace.files.path_kinds import is_file, is_folder
+from megatron.torch_trace.files.sources import skipped_lines
 from megatron.torch_trace.parquet.analysis_tables import finding_table, module_table, step_table
 from megatron.torch_trace.parquet.export import export
 from megatron.torch_trace.parquet.schemas import SCHEMAS

@@ -14,7 +14,7 @@ import msgspec
 import msgspec.structs
 from msgspec import UNSET, Struct, UnsetType, field
 
-from megatron.torch_trace.format.file_names import MOST_RANKS
+from megatron.torch_trace.format.rank_ranges import MOST_RANKS
 from megatron.torch_trace.format.tracks import Identity as Identity
 
 Number = int | float | str | None

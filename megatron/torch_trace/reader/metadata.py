@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from megatron.torch_trace.format.file_names import MOST_RANKS
 from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.format.other_formats import Maker
+from megatron.torch_trace.format.rank_ranges import MOST_RANKS
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import Allowance, first_from
 from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError

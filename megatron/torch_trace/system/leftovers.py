@@ -9,7 +9,6 @@ between making a file and the `finally`: therefore each is noted here before it 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +56,9 @@ def _remove(path: Path) -> None:
     # Its folder may be gone, or the disk no longer to be written: then there is nothing to do.
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            # Imported here: most have no folder, and it takes as long as unpacking 5 MB.
+            from shutil import rmtree
+
+            rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)

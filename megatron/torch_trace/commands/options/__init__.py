@@ -12,8 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.format.file_names import MOST_RANKS
-from megatron.torch_trace.format.rank_ranges import rank_range
+from megatron.torch_trace.format.rank_ranges import MOST_RANKS, rank_range
 from megatron.torch_trace.system.cores import MOST_FOR_ONE_FILE, MOST_FOR_RANKS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

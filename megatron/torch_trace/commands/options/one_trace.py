@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.files.sources import absence, is_file, is_folder
+from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
 
 
 def refuse_all_but_one_trace(path: str, command: str) -> None:
