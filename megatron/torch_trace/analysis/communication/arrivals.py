@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.clocks import Clock
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
-from megatron.torch_trace.analysis.timeline.code_columns import by_code
+from megatron.torch_trace.analysis.timeline.code_columns import add_by_code, extremes_by_code
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _NOISE_NS = 20_000
@@ -51,6 +51,7 @@ def arrivals_of(
     first: Ints,
     wait: Ints,
     alignment: tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]],
+    start: Ints,
 ) -> Arrivals:
     """When ranks arrived in the matched calls.
 
@@ -59,13 +60,12 @@ def arrivals_of(
         first: the first row of each call.
         wait: of each row, ns.
         alignment: what `clocks.align` tells.
+        start: an array of a number for each row, which becomes that of the answer.
 
     Source: docs/computed.md, "Stragglers".
     """
     clocks, offset, one_clock = alignment
-    # Of many ranks these are the largest arrays of all: in place, one at a time.
-    start = by_code(offset, matched.rank)
-    start += matched.start
+    add_by_code(matched.start, offset, matched.rank, start)
     if not one_clock.all():
         apart = np.flatnonzero(~one_clock[matched.call])
         start[apart] = matched.start[apart] - matched.end[apart]
@@ -73,7 +73,7 @@ def arrivals_of(
     latest = np.maximum.reduceat(start, first)
     # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
     errors = ints([clock.error_ns or 0 for clock in clocks])
-    error = np.maximum.reduceat(by_code(errors, matched.rank), first)
+    error = extremes_by_code(errors, matched.rank, first)[1]
     labels = [(dimension, collective) for dimension, _, collective in matched.labels]
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     return Arrivals(

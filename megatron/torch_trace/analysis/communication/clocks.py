@@ -21,7 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
-from megatron.torch_trace.analysis.timeline.code_columns import by_code, subtract_by_code
+from megatron.torch_trace.analysis.timeline.code_columns import (
+    add_by_code,
+    extremes_by_code,
+    subtract_by_code,
+)
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
 
@@ -56,7 +60,7 @@ def clocks_of(ranks: Mapping[int, RankCalls]) -> tuple[Clock, ...]:
     An offset is the median difference of the ends of the calls (docs/computed.md, "Stragglers").
     """
     matched = match(ranks)
-    return align(matched, matched.first_rows())[0] if len(matched) else unknown_clocks(matched)
+    return align(matched)[0] if len(matched) else unknown_clocks(matched)
 
 
 def unknown_clocks(matched: MatchedCalls) -> tuple[Clock, ...]:
@@ -65,46 +69,54 @@ def unknown_clocks(matched: MatchedCalls) -> tuple[Clock, ...]:
 
 
 def align(
-    matched: MatchedCalls, first: Ints
+    matched: MatchedCalls, scratch: Ints | None = None
 ) -> tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]]:
     """Clocks of all ranks.
 
     Args:
         matched: at least one call.
-        first: the first row of each call, shape (calls,).
+        scratch: an array of shape (rows,) to write to, for whoever has one to spare.
 
     Returns:
         (clocks by rank, offset of each rank in ns, 0 where it is unknown, shape (ranks,), calls
         whose ranks are all aligned with each other, shape (calls,)).
     """
-    use = matched.symmetric
+    use, first = matched.symmetric, matched.first
+    uses_all = bool(use.all())
     offset, reference = _offsets(matched, use, first)
     # In place: of thousands of ranks there are tens of millions of rows.
-    distance = by_code(offset, matched.rank)
-    distance += matched.end
+    distance = np.empty_like(matched.end) if scratch is None else scratch
+    add_by_code(matched.end, offset, matched.rank, distance)
     subtract_by_code(distance, _middles(distance, first), matched.call)
     np.abs(distance, out=distance)
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
-    of = by_code(reference.astype(np.int32), matched.rank)
-    one_clock = np.minimum.reduceat(of, first) == np.maximum.reduceat(of, first)
+    lowest, highest = extremes_by_code(reference, matched.rank, first)
+    one_clock = lowest == highest
+    is_one_clock = bool(one_clock.all())
     clocks = []
     for position, rank in enumerate(matched.ranks):
         mine = matched.rows_of[position]
-        mine = mine[use[mine]]
+        mine = mine if uses_all else mine[use[mine]]
         to = int(reference[position])
         known = to >= 0 and connected[to] > 1
         # Where a stranger takes part, the middle of the ends is nobody's.
-        told = mine[one_clock[matched.call[mine]]]
+        told = mine if is_one_clock else mine[one_clock[matched.call[mine]]]
         clocks.append(
             Clock(
                 rank=rank,
                 offset_ns=int(offset[position]) if known else None,
-                error_ns=int(np.median(distance[told])) if known and len(told) else None,
+                error_ns=_median(distance[told]) if known and len(told) else None,
                 calls=len(mine),
                 reference=matched.ranks[to] if known else rank,
             )
         )
     return tuple(clocks), offset, one_clock
+
+
+def _median(values: Ints) -> int:
+    """Of at least one value, none below 0; in whole ns."""
+    values.sort()
+    return int(values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
 
 
 def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> tuple[Ints, Ints]:
@@ -148,8 +160,13 @@ def _middles(values: Ints, first: Ints) -> Ints:
     for size in distinct(sizes).tolist():
         same = np.flatnonzero(sizes == size)
         for calls in np.array_split(same, -(-len(same) * size // _MOST_SORTED)):
-            rows = values[first[calls][:, None] + np.arange(size)]
-            rows.sort(axis=1)
+            begin, end = int(first[calls[0]]), int(first[calls[-1]]) + size
+            if end - begin == len(calls) * size:
+                # One behind the other, as the calls of a group lie.
+                rows = np.sort(values[begin:end].reshape(len(calls), size), axis=1)
+            else:
+                rows = values[first[calls][:, None] + np.arange(size)]
+                rows.sort(axis=1)
             low, high = rows[:, (size - 1) // 2], rows[:, size // 2]
             found[calls] = low + (high - low) // 2
     return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.communication.call_order import by_number
+from megatron.torch_trace.analysis.communication.call_order import are_alike, by_number, shifted
 from megatron.torch_trace.analysis.communication.collectives import (
     SYMMETRIC,
     CollectiveCalls,
@@ -26,11 +26,10 @@ from megatron.torch_trace.analysis.communication.collectives import (
     starts_and_ends,
 )
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
-from megatron.torch_trace.analysis.timeline.code_columns import by_code, rows_with
+from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 
-_MOST_SHIFT = 16
 _UNMATCHED = frozenset({"send", "recv", "send_recv", "unknown"})
 
 
@@ -67,6 +66,7 @@ class MatchedCalls:
         rank: position of the rank in the sorted list of ranks.
         row: row of that rank's RankCalls.
         start, end: absolute ns, not aligned.
+        first: the first row of each call.
         symmetric: all ranks leave the call together.
         labels: the (dimension, group, collective) that there are.
         label: code of each call into `labels`.
@@ -79,6 +79,7 @@ class MatchedCalls:
     row: npt.NDArray[np.int32]
     start: Ints
     end: Ints
+    first: Ints
     symmetric: npt.NDArray[np.bool_]
     labels: tuple[tuple[str, str, str], ...]
     label: Ints
@@ -86,10 +87,6 @@ class MatchedCalls:
 
     def __len__(self) -> int:
         return len(self.call)
-
-    def first_rows(self) -> Ints:
-        """The first row of each call."""
-        return np.flatnonzero(np.diff(self.call, prepend=-1))
 
 
 def calls_in(activity: Activity, *, workers: int = 1) -> RankCalls | None:
@@ -137,38 +134,49 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
     """Match calls over ranks; `messages` matches sends and receives, which two ranks have."""
     order = tuple(sorted(ranks))
     groups = [one for one in _members([ranks[rank] for rank in order]).values() if len(one) > 1]
-    found = _Found(sum(len(one.rows) for members in groups for one in members))
+    found = _Found(sum(len(one.rows) for members in groups for one in members), len(order))
     for members in groups:
         found.add(members)
-    rank, call, label = found.rank[: found.rows], found.call[: found.rows], ints(found.label)
+    label, first = (
+        np.concatenate((ints([]), *found.label)),
+        np.concatenate((ints([]), *found.first)),
+    )
     symmetric = np.array([collective in SYMMETRIC for _, _, collective in found.labels], dtype=bool)
-    # Numbers of 16 bits are sorted without comparing them.
-    by_rank = np.argsort(rank.astype(np.uint16) if len(order) < 1 << 16 else rank, kind="stable")
-    bounds = np.cumsum(np.bincount(rank, minlength=len(order)))[:-1]
+    sizes = np.diff(np.append(first, found.rows))
     return MatchedCalls(
         ranks=order,
-        call=call,
-        rank=rank,
+        call=found.call[: found.rows],
+        rank=found.rank[: found.rows],
         row=found.row[: found.rows],
         start=found.start[: found.rows],
         end=found.end[: found.rows],
-        symmetric=by_code(symmetric[label], call) if len(call) else np.zeros(0, dtype=bool),
+        first=first,
+        symmetric=np.repeat(symmetric[label], sizes) if found.rows else np.zeros(0, dtype=bool),
         labels=tuple(found.labels),
         label=label,
-        rows_of=tuple(np.split(by_rank.astype(np.int32), bounds)),
+        rows_of=tuple(
+            np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+            for pieces in found.rows_of
+        ),
     )
 
 
 def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
     """By group the ranks that have calls in it, ascending."""
     found: dict[str, list[_Member]] = {}
+    # Of thousands of ranks most share their column of kinds, and so they share the rows, too.
+    rows_of: dict[tuple[int, tuple[int, ...], int], Ints] = {}
     for position, one in enumerate(calls):
         keys: dict[str, list[int]] = {}
         for code, kind in enumerate(one.kinds):
             if kind.collective not in _UNMATCHED and (kind.group_size or 2) > 1:
                 keys.setdefault(kind.key, []).append(code)
         for key, codes in keys.items():
-            rows = np.flatnonzero(rows_with(one.kind, codes, len(one.kinds)))
+            same = id(one.kind), tuple(codes), len(one.kinds)
+            rows = rows_of.get(same)
+            if rows is None:
+                rows = np.flatnonzero(rows_with(one.kind, codes, len(one.kinds)))
+                rows_of[same] = rows
             if len(rows):
                 found.setdefault(key, []).append(_Member(position, rows, one))
     return found
@@ -179,62 +187,102 @@ class _Found:
 
     Args:
         most: rows that there can be.
+        ranks: how many there are.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, ranks: int) -> None:
         self.rows = 0
+        self.calls = 0
         self.labels: dict[tuple[str, str, str], int] = {}
-        self.label: list[int] = []
+        self._named: dict[int, Ints] = {}
+        self.label: list[Ints] = []
+        self.first: list[Ints] = []
+        self.rows_of: list[list[npt.NDArray[np.int32]]] = [[] for _ in range(ranks)]
         # Numbers of ranks and rows are small, and there are many.
         self.call, self.rank, self.row = (np.empty(most, dtype=np.int32) for _ in range(3))
         self.start, self.end = (np.empty(most, dtype=np.int64) for _ in range(2))
 
     def add(self, members: list[_Member]) -> None:
         """Match the calls of one group."""
-        order, first = by_number(_numbers(members))
+        for one in members:
+            self._name(one.calls.kinds)
+        numbers = _numbers(members)
+        if are_alike(numbers):
+            self._add_alike(members)
+        else:
+            self._add_by_number(members, numbers)
+
+    def _add_alike(self, members: list[_Member]) -> None:
+        """Of ranks that call the same in the same order: one column for each, side by side."""
+        calls, ranks = len(members[0].rows), len(members)
+        here = self._next(calls, calls * ranks)
+        shape = calls, ranks
+        self.call[here].reshape(shape)[:] = np.arange(self.calls - calls, self.calls)[:, None]
+        self.rank[here].reshape(shape)[:] = ints([one.position for one in members])
+        row, start, end = (
+            column[here].reshape(shape) for column in (self.row, self.start, self.end)
+        )
+        first = np.arange(here.start, here.stop, ranks, dtype=np.int32)
+        for place, one in enumerate(members):
+            row[:, place] = one.rows
+            start[:, place] = one.calls.start[one.rows]
+            end[:, place] = one.calls.end[one.rows]
+            self.rows_of[one.position].append(first + np.int32(place))
+        self.first.append(ints(first))
+        self.label += self._labels(members[:1])
+
+    def _add_by_number(self, members: list[_Member], numbers: list[Ints]) -> None:
+        order, first = by_number(numbers)
         sizes = np.diff(np.append(first, len(order)))
         several = sizes > 1
-        kept = order[np.repeat(several, sizes)]
-        here = slice(self.rows, self.rows + len(kept))
-        self.rows = here.stop
-        numbered = np.arange(len(self.label), len(self.label) + int(several.sum()))
-        self.call[here] = np.repeat(numbered, sizes[several])
-        self.label += _labels(members, self.labels)[order[first[several]]].tolist()
+        kept, sizes = order[np.repeat(several, sizes)], sizes[several]
+        here = self._next(len(sizes), len(kept))
+        self.call[here] = np.repeat(np.arange(self.calls - len(sizes), self.calls), sizes)
+        self.first.append(here.start + np.cumsum(sizes) - sizes)
+        self.label.append(np.concatenate(self._labels(members))[order[first[several]]])
         lengths = [len(one.rows) for one in members]
-        self.rank[here] = np.repeat(ints([one.position for one in members]), lengths)[kept]
+        place = np.repeat(np.arange(len(members)), lengths)[kept]
+        self.rank[here] = ints([one.position for one in members])[place]
         self.row[here] = np.concatenate([one.rows for one in members])[kept]
         self.start[here] = np.concatenate([one.calls.start[one.rows] for one in members])[kept]
         self.end[here] = np.concatenate([one.calls.end[one.rows] for one in members])[kept]
+        by_place = (here.start + np.argsort(place, kind="stable")).astype(np.int32)
+        bounds = np.cumsum(np.bincount(place, minlength=len(members)))[:-1]
+        for one, mine in zip(members, np.split(by_place, bounds), strict=True):
+            self.rows_of[one.position].append(mine)
 
+    def _name(self, kinds: tuple[CollectiveKind, ...]) -> None:
+        """Give the labels of a rank their codes, unless they have some."""
+        if id(kinds) not in self._named:
+            codes = [
+                self.labels.setdefault((one.dimension, one.group, one.collective), len(self.labels))
+                for one in kinds
+            ]
+            self._named[id(kinds)] = ints(codes)
 
-def _labels(members: list[_Member], labels: dict[tuple[str, str, str], int]) -> Ints:
-    """Code of each row's label."""
-    found = []
-    for one in members:
-        of_kind = [
-            labels.setdefault((kind.dimension, kind.group, kind.collective), len(labels))
-            for kind in one.calls.kinds
-        ]
-        found.append(ints(of_kind)[one.calls.kind[one.rows]])
-    return np.concatenate(found)
+    def _labels(self, members: list[_Member]) -> list[Ints]:
+        """Code of each row's label."""
+        return [self._named[id(one.calls.kinds)][one.calls.kind[one.rows]] for one in members]
+
+    def _next(self, calls: int, rows: int) -> slice:
+        """Where the rows of a group lie, which has so many calls."""
+        here = slice(self.rows, self.rows + rows)
+        self.rows, self.calls = here.stop, self.calls + calls
+        return here
 
 
 def _numbers(members: list[_Member]) -> list[Ints]:
     """Each call's number in its group: torch's own, where every call has one."""
-    own = [one.calls.seq[one.rows] for one in members]
-    if not any((seq == NONE).any() for seq in own):
+    known: dict[tuple[int, int], Ints] = {}
+    own = []
+    for one in members:
+        same = id(one.calls.seq), id(one.rows)
+        if same not in known:
+            known[same] = one.calls.seq[one.rows]
+        own.append(known[same])
+    if not any((seq == NONE).any() for seq in known.values()):
         return own
-    signatures = _signatures(members)
-    reference = max(signatures, key=len)
-    shifts: dict[bytes, int] = {}
-    found = []
-    for one in signatures:
-        shift = shifts.get(one.tobytes())
-        if shift is None:
-            # Most ranks of a group do the same.
-            shift = shifts[one.tobytes()] = _shift(reference, one)
-        found.append(np.arange(shift, shift + len(one)))
-    return found
+    return shifted(_signatures(members))
 
 
 def _signatures(members: list[_Member]) -> list[Ints]:
@@ -250,19 +298,3 @@ def _signatures(members: list[_Member]) -> list[Ints]:
         columns.append(np.stack((collective, elements)))
     code = np.unique(np.concatenate(columns, axis=1), axis=1, return_inverse=True)[1].ravel()
     return np.split(code, np.cumsum([column.shape[1] for column in columns])[:-1])
-
-
-def _shift(reference: Ints, other: Ints) -> int:
-    """How far `other` begins behind `reference`: the shift with the most messages that agree."""
-    if np.array_equal(reference, other):
-        return 0
-    best, most = 0, -1
-    longest = max(len(reference) - len(other), 0) + _MOST_SHIFT
-    for shift in sorted(range(-_MOST_SHIFT, longest + 1), key=abs):
-        begin, end = max(0, -shift), min(len(other), len(reference) - shift)
-        if end - begin <= most:
-            continue
-        agree = int((other[begin:end] == reference[begin + shift : end + shift]).sum())
-        if agree > most:
-            best, most = shift, agree
-    return best

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.arrivals import (
     Arrivals,
@@ -120,13 +119,17 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
     """
     if not len(matched):
         return Waits(unknown_clocks(matched), (), 0, ints([]), ints([]))
-    first = matched.first_rows()
+    first = matched.first
     wait = matched.end - matched.start
     shortest = np.minimum.reduceat(wait, first)
     subtract_by_code(wait, shortest, matched.call)
-    wait[~matched.symmetric] = 0
-    clocks, offset, one_clock = align(matched, first)
-    stragglers, worst = _stragglers(matched, first, wait, (clocks, offset, one_clock), bases or {})
+    if not matched.symmetric.all():
+        wait[~matched.symmetric] = 0
+    # Of many ranks these arrays are the largest of all: one is written to twice.
+    rows = np.empty_like(wait)
+    clocks, offset, one_clock = align(matched, rows)
+    calls = arrivals_of(matched, first, wait, (clocks, offset, one_clock), rows)
+    stragglers, worst = _stragglers(calls, bases or {})
     return Waits(
         clocks=clocks,
         stragglers=stragglers,
@@ -138,13 +141,9 @@ def find_stragglers(matched: MatchedCalls, bases: Mapping[int, int] | None = Non
 
 
 def _stragglers(
-    matched: MatchedCalls,
-    first: Ints,
-    wait: Ints,
-    alignment: tuple[tuple[Clock, ...], Ints, npt.NDArray[np.bool_]],
-    bases: Mapping[int, int],
+    calls: Arrivals, bases: Mapping[int, int]
 ) -> tuple[tuple[Straggler, ...], WorstCall | None]:
-    calls = arrivals_of(matched, first, wait, alignment)
+    matched = calls.matched
     found = []
     for position, rank in enumerate(matched.ranks):
         one = _straggler(
@@ -154,7 +153,7 @@ def _stragglers(
             found.append(one)
     stragglers = tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
     total = np.where(calls.counts, calls.total, 0)
-    return stragglers, worst_call(matched, first, total, wait, calls.start, bases)
+    return stragglers, worst_call(matched, calls.first, total, calls.wait, calls.start, bases)
 
 
 def _straggler(calls: Arrivals, own: RankArrivals, rank: int, base: int | None) -> Straggler | None:

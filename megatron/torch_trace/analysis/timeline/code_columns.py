@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.columns.intervals import Ints, ints
 
-_AT_ONCE = 1 << 20
-"""Rows; numpy makes 64 bits of every code before it looks it up."""
+_AT_ONCE = 1 << 16
+"""Rows; numpy makes 64 bits of every code before it looks it up, which then stay in the cache."""
 
 
 def present(column: Ints) -> list[int]:
@@ -35,18 +34,41 @@ def codes_of(names: list[str], wanted: Callable[[str], bool]) -> list[int]:
     return [code for code, name in enumerate(names) if wanted(name)]
 
 
-def by_code(values: npt.NDArray[Any], column: npt.NDArray[np.int32] | Ints) -> npt.NDArray[Any]:
-    """`values[column]` of millions of rows, in no more memory than the answer takes."""
-    found = np.empty(len(column), dtype=values.dtype)
+def add_by_code(
+    rows: Ints, values: Ints, column: npt.NDArray[np.int32] | Ints, found: Ints
+) -> None:
+    """`found[:] = rows + values[column]` of millions of rows, in no more memory."""
     for part in _parts(len(column)):
-        found[part] = values[column[part]]
-    return found
+        np.add(rows[part], values[column[part]], out=found[part])
 
 
 def subtract_by_code(rows: Ints, values: Ints, column: npt.NDArray[np.int32] | Ints) -> None:
     """`rows -= values[column]`, in place and in no more memory."""
     for part in _parts(len(column)):
         rows[part] -= values[column[part]]
+
+
+def extremes_by_code(
+    values: Ints, column: npt.NDArray[np.int32] | Ints, first: Ints
+) -> tuple[Ints, Ints]:
+    """The least and the largest of `values[column]` in each run of rows, in little memory.
+
+    Args:
+        values: what the codes stand for.
+        column: codes, at least one.
+        first: the first row of each run, ascending from 0.
+    """
+    least, largest = np.empty_like(first), np.empty_like(first)
+    at = 0
+    while at < len(first):
+        # As many runs as fit, and at least one.
+        end = int(np.searchsorted(first, first[at] + _AT_ONCE))
+        to = int(first[end]) if end < len(first) else len(column)
+        part, begins = values[column[first[at] : to]], first[at:end] - first[at]
+        least[at:end] = np.minimum.reduceat(part, begins)
+        largest[at:end] = np.maximum.reduceat(part, begins)
+        at = end
+    return least, largest
 
 
 def _parts(count: int) -> Iterator[slice]:

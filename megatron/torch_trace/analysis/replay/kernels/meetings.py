@@ -67,7 +67,7 @@ def common_calls(
     matched = match({rank: rank_calls(timelines[rank], calls[rank]) for rank in timelines})
     offset = np.zeros(len(matched.ranks), dtype=np.int64)
     if len(matched):
-        offset = align(matched, matched.first_rows())[1]
+        offset = align(matched)[1]
     rows, sizes = [], []
     shift: list[int] = []
     for rank in matched.ranks:
