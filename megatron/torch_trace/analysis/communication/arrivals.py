@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.clocks import Clock
+from megatron.torch_trace.analysis.communication.collectives import SYMMETRIC
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
-from megatron.torch_trace.analysis.timeline.code_columns import add_by_code, extremes_by_code
+from megatron.torch_trace.analysis.timeline.code_columns import add_by_code, reduce_by_code
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _NOISE_NS = 20_000
@@ -28,7 +27,6 @@ class Arrivals:
         earliest, latest: of each call.
         counts: for each call, whether its arrivals are further apart than the clocks' error.
         total: of each call, the sum of the waits, ns.
-        others: of each call, its ranks but one.
         label: of each call, code into `names`.
         names: (dimension, collective).
     """
@@ -41,8 +39,7 @@ class Arrivals:
     latest: Ints
     counts: npt.NDArray[np.bool_]
     total: Ints
-    others: Ints
-    label: Ints
+    label: npt.NDArray[np.int32]
     names: tuple[tuple[str, str], ...]
 
 
@@ -73,7 +70,8 @@ def arrivals_of(
     latest = np.maximum.reduceat(start, first)
     # Of the ranks in the call: one bad clock among a thousand must not hide who is late elsewhere.
     errors = ints([clock.error_ns or 0 for clock in clocks])
-    error = extremes_by_code(errors, matched.rank, first)[1]
+    error = reduce_by_code(np.maximum, errors, matched.rank, first)
+    error *= 3
     labels = [(dimension, collective) for dimension, _, collective in matched.labels]
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     return Arrivals(
@@ -83,56 +81,76 @@ def arrivals_of(
         start=start,
         earliest=earliest,
         latest=latest,
-        counts=matched.symmetric[first] & (latest - earliest > np.maximum(_NOISE_NS, 3 * error)),
+        counts=matched.symmetric[first]
+        & (latest - earliest > np.maximum(error, _NOISE_NS, out=error)),
         total=np.add.reduceat(wait, first),
-        others=np.diff(np.append(first, len(wait))) - 1,
-        label=ints([codes[one] for one in labels])[matched.label],
+        label=np.array([codes[one] for one in labels], dtype=np.int32)[matched.label],
         names=tuple(codes),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class RankArrivals:
-    """One rank's rows of the matched calls, or some of them.
+class LabelArrivals:
+    """One rank's calls with one label.
 
     Args:
-        rows, call, label: which they are.
-        counted, last: whether arrivals differ in the call, and whether this rank came last in it.
-        imposed, delay: ns that the others waited for it, in sum and each.
-        wait: its own, ns.
+        label: code into `Arrivals.names`.
+        rows: which they are of `RankArrivals`.
+        calls, last_arrivals: how many count, and in how many of them this rank came last.
+        imposed_ns, wait_ns: sums of what the others waited for it, and of what it waited.
+    """
+
+    label: int
+    rows: slice
+    calls: int
+    last_arrivals: int
+    imposed_ns: int
+    wait_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankArrivals:
+    """One rank's rows of calls that all ranks leave together, by label, then as in `matched`.
+
+    Args:
+        rows, call: which they are.
+        counted: whether arrivals differ in the call.
+        imposed: ns that the others waited for this rank, in sum.
+        delay_ns: the same for each of the others, summed over the calls.
+        by_label: each label that there is, ascending.
     """
 
     rows: Ints
     call: Ints
-    label: Ints
     counted: npt.NDArray[np.bool_]
-    last: npt.NDArray[np.bool_]
     imposed: Ints
-    delay: Ints
-    wait: Ints
-
-    def where(self, these: npt.NDArray[np.bool_]) -> RankArrivals:
-        """Only these of them."""
-        return self if these.all() else self._of(these)
-
-    def by_label(self) -> Iterator[tuple[int, RankArrivals]]:
-        """Label and rows of each label that there is, ascending."""
-        # Labels are few, and numbers of 16 bits are sorted without comparing them.
-        there = self._of(np.argsort(self.label.astype(np.int16), kind="stable"))
-        bounds = np.append(0, np.cumsum(np.bincount(there.label))).tolist()
-        for label, (begin, end) in enumerate(pairwise(bounds)):
-            if begin < end:
-                yield label, there._of(slice(begin, end))
-
-    def _of(self, these: npt.NDArray[np.bool_] | Ints | slice) -> RankArrivals:
-        return RankArrivals(*(getattr(self, name)[these] for name in self.__slots__))
+    delay_ns: int
+    by_label: tuple[LabelArrivals, ...]
 
 
 def arrivals_of_rank(calls: Arrivals, rows: npt.NDArray[np.int32]) -> RankArrivals:
     """What one rank's rows of the matched calls tell; `rows` are those of `matched`."""
-    call = ints(calls.matched.call[rows])
+    call = calls.matched.call[rows]
+    # Labels are few, and numbers of 16 bits are sorted without comparing them.
+    label = calls.label[call].astype(np.int16)
+    order = np.argsort(label, kind="stable")
+    rows, call = ints(rows[order]), ints(call[order])
+    sizes = np.bincount(label)
+    labels = np.flatnonzero(sizes)
+    begins = (np.cumsum(sizes) - sizes)[labels]
     counted, wait = calls.counts[call], calls.wait[rows]
     last = (calls.start[rows] == calls.latest[call]) & counted
     imposed = np.where(last, calls.total[call] - wait, 0)
-    delay = imposed // np.maximum(calls.others[call], 1)
-    return RankArrivals(ints(rows), call, calls.label[call], counted, last, imposed, delay, wait)
+    columns = np.stack((counted, last, imposed, wait))
+    sums = np.add.reduceat(columns, begins, axis=1).T if len(rows) else columns.T
+    there = np.flatnonzero(last)
+    delay = imposed[there] // (calls.matched.size[call[there]] - 1)
+    parts = zip(
+        labels.tolist(), begins.tolist(), sizes[labels].tolist(), sums.tolist(), strict=True
+    )
+    found = tuple(
+        LabelArrivals(label, slice(begin, begin + size), *of_label)
+        for label, begin, size, of_label in parts
+        if calls.names[label][1] in SYMMETRIC
+    )
+    return RankArrivals(rows, call, counted, imposed, int(delay.sum()), found)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
 from megatron.torch_trace.analysis.timeline.code_columns import (
     add_by_code,
-    extremes_by_code,
+    reduce_by_code,
     subtract_by_code,
 )
 from megatron.torch_trace.columns.intervals import Ints, ints
@@ -87,11 +87,10 @@ def align(
     # In place: of thousands of ranks there are tens of millions of rows.
     distance = np.empty_like(matched.end) if scratch is None else scratch
     add_by_code(matched.end, offset, matched.rank, distance)
-    subtract_by_code(distance, _middles(distance, first), matched.call)
+    subtract_by_code(distance, _middles(distance, matched), matched.call)
     np.abs(distance, out=distance)
     connected = np.bincount(reference[reference >= 0], minlength=len(reference))
-    lowest, highest = extremes_by_code(reference, matched.rank, first)
-    one_clock = lowest == highest
+    one_clock = _have_one_clock(matched, reference)
     is_one_clock = bool(one_clock.all())
     clocks = []
     for position, rank in enumerate(matched.ranks):
@@ -113,6 +112,17 @@ def align(
     return tuple(clocks), offset, one_clock
 
 
+def _have_one_clock(matched: MatchedCalls, reference: Ints) -> npt.NDArray[np.bool_]:
+    """For each call whether all of its ranks are aligned with the same rank."""
+    if (reference == reference[0]).all():
+        return np.ones(len(matched.first), dtype=bool)
+    of_calls = (
+        reduce_by_code(reduce, reference, matched.rank, matched.first)
+        for reduce in (np.minimum, np.maximum)
+    )
+    return np.equal(*of_calls)
+
+
 def _median(values: Ints) -> int:
     """Of at least one value, none below 0; in whole ns."""
     values.sort()
@@ -127,7 +137,6 @@ def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> 
     """
     count = len(matched.ranks)
     offset, reference = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-    sizes = np.diff(np.append(first, len(matched)))
     base = np.zeros(len(first), dtype=np.int64)
     for origin in range(count):
         if reference[origin] >= 0:
@@ -135,7 +144,7 @@ def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> 
         reference[origin] = origin
         reached = ints([origin])
         # Of several ranks reached the lowest tells when a call ended.
-        teller = np.full(len(first), count, dtype=np.int64)
+        teller = np.full(len(first), count, dtype=np.int32)
         # Once all are aligned, what the last ones would tell is of no use, and is most of all.
         while len(reached) and (reference < 0).any():
             rows = np.concatenate([matched.rows_of[position] for position in reached])
@@ -144,7 +153,7 @@ def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> 
             call, rank = matched.call[rows], matched.rank[rows]
             teller[call] = rank
             base[call] = matched.end[rows] + offset[rank]
-            rows = _rows_of_calls(np.flatnonzero(teller < count), first, sizes)
+            rows = _rows_of_calls(np.flatnonzero(teller < count), matched)
             rows = rows[reference[matched.rank[rows]] < 0]
             apart = base[matched.call[rows]] - matched.end[rows]
             reached = _extend(ints(matched.rank[rows]), apart, offset)
@@ -152,9 +161,9 @@ def _offsets(matched: MatchedCalls, use: npt.NDArray[np.bool_], first: Ints) -> 
     return offset, reference
 
 
-def _middles(values: Ints, first: Ints) -> Ints:
+def _middles(values: Ints, matched: MatchedCalls) -> Ints:
     """The middle of each call's values, of two the mean: as far from one as from the other."""
-    sizes = np.diff(np.append(first, len(values)))
+    first, sizes = matched.first, matched.size
     found = np.empty(len(first), dtype=np.int64)
     # Calls of as many ranks are a matrix, and sorting its rows is fast; in parts of bounded size.
     for size in distinct(sizes).tolist():
@@ -172,10 +181,10 @@ def _middles(values: Ints, first: Ints) -> Ints:
     return found
 
 
-def _rows_of_calls(calls: Ints, first: Ints, sizes: Ints) -> Ints:
+def _rows_of_calls(calls: Ints, matched: MatchedCalls) -> Ints:
     """All rows of these calls."""
-    counts = sizes[calls]
-    skipped = first[calls] - np.append(0, np.cumsum(counts)[:-1])
+    counts = ints(matched.size[calls])
+    skipped = matched.first[calls] - np.append(0, np.cumsum(counts)[:-1])
     return np.arange(int(counts.sum())) + np.repeat(skipped, counts) if len(calls) else calls
 
 

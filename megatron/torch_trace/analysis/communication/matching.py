@@ -67,6 +67,7 @@ class MatchedCalls:
         row: row of that rank's RankCalls.
         start, end: absolute ns, not aligned.
         first: the first row of each call.
+        size: how many rows each call has, of 32 bits.
         symmetric: all ranks leave the call together.
         labels: the (dimension, group, collective) that there are.
         label: code of each call into `labels`.
@@ -80,6 +81,7 @@ class MatchedCalls:
     start: Ints
     end: Ints
     first: Ints
+    size: npt.NDArray[np.int32]
     symmetric: npt.NDArray[np.bool_]
     labels: tuple[tuple[str, str, str], ...]
     label: Ints
@@ -142,7 +144,7 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
         np.concatenate((ints([]), *found.first)),
     )
     symmetric = np.array([collective in SYMMETRIC for _, _, collective in found.labels], dtype=bool)
-    sizes = np.diff(np.append(first, found.rows))
+    size = np.diff(np.append(first, found.rows)).astype(np.int32)
     return MatchedCalls(
         ranks=order,
         call=found.call[: found.rows],
@@ -151,7 +153,8 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
         start=found.start[: found.rows],
         end=found.end[: found.rows],
         first=first,
-        symmetric=np.repeat(symmetric[label], sizes) if found.rows else np.zeros(0, dtype=bool),
+        size=size,
+        symmetric=np.repeat(symmetric[label], size) if found.rows else np.zeros(0, dtype=bool),
         labels=tuple(found.labels),
         label=label,
         rows_of=tuple(

@@ -19,6 +19,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.communication.arrivals import (
     Arrivals,
+    LabelArrivals,
     RankArrivals,
     arrivals_of,
     arrivals_of_rank,
@@ -152,65 +153,57 @@ def _stragglers(
         if one is not None:
             found.append(one)
     stragglers = tuple(sorted(found, key=lambda s: (-s.imposed_wait_ns, s.rank)))
-    total = np.where(calls.counts, calls.total, 0)
+    total = calls.total
+    total[~calls.counts] = 0
     return stragglers, worst_call(matched, calls.first, total, calls.wait, calls.start, bases)
 
 
 def _straggler(calls: Arrivals, own: RankArrivals, rank: int, base: int | None) -> Straggler | None:
     """None for a rank without symmetric calls."""
-    symmetric = own.where(calls.matched.symmetric[own.rows])
-    if not len(symmetric.rows):
+    if not own.by_label:
         return None
-    by_label = np.bincount(own.label, weights=own.imposed, minlength=len(calls.names))
-    worst = int(by_label.argmax())
-    there = own.counted & (own.label == worst)
-    calls_there = int(there.sum())
-    has_worst = bool(by_label[worst])
+    worst = max(own.by_label, key=lambda one: one.imposed_ns)
+    has_worst = bool(worst.imposed_ns)
+    dimension, collective = calls.names[worst.label] if has_worst else (None, None)
     return Straggler(
         rank=rank,
-        calls=int(own.counted.sum()),
-        last_arrivals=int(own.last.sum()),
-        imposed_wait_ns=int(own.imposed.sum()),
-        delay_ns=int(own.delay.sum()),
-        own_wait_ns=int(own.wait.sum()),
-        dimension=calls.names[worst][0] if has_worst else None,
-        collective=calls.names[worst][1] if has_worst else None,
-        calls_there=calls_there if has_worst else 0,
-        share_there=float(own.last[there].sum() / calls_there) if has_worst else None,
-        by_collective=tuple(
-            _lateness(calls, calls.names[code], rows, base) for code, rows in symmetric.by_label()
-        ),
-        peers=_peers(calls, own.call[there], rank) if has_worst else (),
+        calls=sum(one.calls for one in own.by_label),
+        last_arrivals=sum(one.last_arrivals for one in own.by_label),
+        imposed_wait_ns=sum(one.imposed_ns for one in own.by_label),
+        delay_ns=own.delay_ns,
+        own_wait_ns=sum(one.wait_ns for one in own.by_label),
+        dimension=dimension,
+        collective=collective,
+        calls_there=worst.calls if has_worst else 0,
+        share_there=worst.last_arrivals / worst.calls if has_worst else None,
+        by_collective=tuple(_lateness(calls, own, one, base) for one in own.by_label),
+        peers=_peers(calls, own, worst, rank) if has_worst else (),
     )
 
 
-def _peers(calls: Arrivals, of: Ints, rank: int) -> tuple[int, ...]:
-    """The other ranks in the first of these calls, of which all are of one group."""
-    matched, first = calls.matched, calls.first
-    if not len(of):
-        return ()
-    call = int(of[0])
-    end = first[call + 1] if call + 1 < len(first) else len(matched)
-    here = (matched.ranks[position] for position in matched.rank[first[call] : end])
-    return tuple(one for one in here if one != rank)
+def _peers(calls: Arrivals, own: RankArrivals, of: LabelArrivals, rank: int) -> tuple[int, ...]:
+    """The other ranks in the first of these calls that counts; all of them are of one group."""
+    matched = calls.matched
+    call = int(own.call[of.rows][own.counted[of.rows].argmax()])
+    begin = int(matched.first[call])
+    here = matched.rank[begin : begin + int(matched.size[call])].tolist()
+    return tuple(one for one in (matched.ranks[position] for position in here) if one != rank)
 
 
-def _lateness(
-    calls: Arrivals, name: tuple[str, str], own: RankArrivals, base: int | None
-) -> Lateness:
-    at = int(own.imposed.argmax())
+def _lateness(calls: Arrivals, own: RankArrivals, of: LabelArrivals, base: int | None) -> Lateness:
     worst = None
-    if base is not None and own.imposed[at]:
+    if base is not None and of.imposed_ns:
+        at = of.rows.start + int(own.imposed[of.rows].argmax())
         row, call = int(own.rows[at]), int(own.call[at])
         end = int(calls.matched.end[row])
         start = int(calls.matched.start[row] - (calls.start[row] - calls.earliest[call]))
         worst = Moment(start - base, end - start)
     return Lateness(
-        *name,
-        calls=int(own.counted.sum()),
-        last_arrivals=int(own.last.sum()),
-        imposed_wait_ns=int(own.imposed.sum()),
-        own_wait_ns=int(own.wait.sum()),
+        *calls.names[of.label],
+        calls=of.calls,
+        last_arrivals=of.last_arrivals,
+        imposed_wait_ns=of.imposed_ns,
+        own_wait_ns=of.wait_ns,
         worst=worst,
     )
 

@@ -288,6 +288,7 @@ def _is_whole(found: Mapping[str, str], columns: Mapping[str, Ints]) -> bool:
 
 def _narrowed(values: Ints) -> Ints:
     """In 32 bits where they fit: of a thousand ranks all lie in memory together."""
-    if len(values) and int(np.abs(values).max()) > np.iinfo(np.int32).max:
+    most = np.iinfo(np.int32).max
+    if len(values) and not -most <= int(values.min()) <= int(values.max()) <= most:
         return values
     return values.astype(np.int32)

@@ -30,12 +30,13 @@ class SharedValues:
     def __init__(self) -> None:
         self._texts: dict[Any, Any] = {None: None}
         self._columns: dict[tuple[int, int], Ints] = {}
+        self._last: dict[str, Ints] = {}
 
     def of(self, outcome: RankOutcome) -> RankOutcome:
         """The same outcome; nobody else may have it yet, since its rows are changed in place."""
         self._share_texts((outcome.result,))
         calls = outcome.calls
-        columns = {name: self._column(getattr(calls, name)) for name in _ALIKE}
+        columns = {name: self._column(name, getattr(calls, name)) for name in _ALIKE}
         kinds = self._texts.setdefault(calls.kinds, calls.kinds)
         calls = RankCalls(start=calls.start, end=calls.end, kinds=kinds, **columns)
         return dataclasses.replace(outcome, calls=calls)
@@ -60,10 +61,22 @@ class SharedValues:
                 elif dataclasses.is_dataclass(value):
                     self._share_texts((value,))
 
-    def _column(self, values: Ints) -> Ints:
+    def _column(self, name: str, values: Ints) -> Ints:
+        # Mostly it is that of the rank before.
+        last = self._last.get(name)
+        if last is not None and _is_equal(last, values):
+            return last
+        found = self._last[name] = self._known(values)
+        return found
+
+    def _known(self, values: Ints) -> Ints:
         key = len(values), zlib.crc32(np.ascontiguousarray(values))
         known = self._columns.setdefault(key, values)
-        return known if known.dtype == values.dtype and np.array_equal(known, values) else values
+        return known if _is_equal(known, values) else values
+
+
+def _is_equal(one: Ints, other: Ints) -> bool:
+    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 @cache

@@ -6,23 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from megatron.torch_trace.analysis.communication.matching import RankCalls, match
-from megatron.torch_trace.analysis.communication.stragglers import (
-    RankWaits,
-    find_stragglers,
-    waits_of,
-)
-from megatron.torch_trace.analysis.communication.totals import CommunicationRow, bus_bytes
+from megatron.torch_trace.analysis.communication.matching import match
+from megatron.torch_trace.analysis.communication.stragglers import find_stragglers, waits_of
 from megatron.torch_trace.analysis.findings import find as find_findings
 from megatron.torch_trace.analysis.gpu_work.mfu import compute_mfu
-from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult, SkippedFile
+from megatron.torch_trace.analysis.results.analysis import Analysis, SkippedFile
 from megatron.torch_trace.analysis.results.stage_work import stage_work
 from megatron.torch_trace.analysis.results.summary import summarise
 from megatron.torch_trace.analysis.run.rank import RankOutcome
+from megatron.torch_trace.analysis.run.rank_waits import WaitingRanks
 from megatron.torch_trace.analysis.run.recorded import Recorded, without_collecting
-from megatron.torch_trace.columns.intervals import Ints, ints
 
 
 def together(known: Recorded, model_flops: float | None = None) -> Analysis:
@@ -46,13 +39,13 @@ def _together(
     matched = match({rank: outcome.calls for rank, outcome in by_rank.items()})
     bases = {rank: outcome.result.base_ns for rank, outcome in by_rank.items()}
     waits = find_stragglers(matched, bases)
-    results = []
+    results, waiting = [], WaitingRanks()
     for position, outcome in enumerate(by_rank.values()):
         calls = outcome.calls
         result = outcome.result
         if waits.matched_calls:
             own = waits_of(matched, waits, position, calls.end - calls.start)
-            result = _with_waits(result, calls, own)
+            result = waiting.with_waits(result, calls, own)
         results.append(result)
     ranks = tuple(results)
     world_size = max((one.world_size or 0 for one in ranks), default=0) or None
@@ -84,38 +77,3 @@ def _together(
         stages=stage_work(ranks),
     )
     return replace(analysis, findings=find_findings(analysis))
-
-
-def _with_waits(result: RankResult, calls: RankCalls, waits: RankWaits) -> RankResult:
-    """The rank's communication, with what only the other ranks can tell."""
-    lines = {
-        (one.dimension, one.group, one.collective): n for n, one in enumerate(result.communication)
-    }
-    line_of = ints(
-        [lines.get((one.dimension, one.group, one.collective), -1) for one in calls.kinds]
-    )
-    of = line_of[calls.kind] if len(calls.kinds) else ints([])
-    communication = tuple(
-        _row_with_waits(line, calls, np.flatnonzero(of == number), waits)
-        for number, line in enumerate(result.communication)
-    )
-    return replace(result, communication=communication, wait_ns=int(waits.wait.sum()))
-
-
-def _row_with_waits(
-    line: CommunicationRow, calls: RankCalls, rows: Ints, waits: RankWaits
-) -> CommunicationRow:
-    if not waits.matched[rows].any():
-        return line
-    time = int(waits.shortest[rows].sum())
-    algbw = busbw = None
-    if line.bytes is not None and line.algbw_gbps is not None and time:
-        algbw = line.bytes / time
-        busbw = bus_bytes(calls.kinds, calls.kind[rows], calls.bytes[rows]) / time
-    return replace(
-        line,
-        wait_ns=int(waits.wait[rows].sum()),
-        algbw_gbps=algbw,
-        busbw_gbps=busbw,
-        bandwidth_time_ns=time,
-    )

@@ -48,27 +48,27 @@ def subtract_by_code(rows: Ints, values: Ints, column: npt.NDArray[np.int32] | I
         rows[part] -= values[column[part]]
 
 
-def extremes_by_code(
-    values: Ints, column: npt.NDArray[np.int32] | Ints, first: Ints
-) -> tuple[Ints, Ints]:
-    """The least and the largest of `values[column]` in each run of rows, in little memory.
+def reduce_by_code(
+    reduce: np.ufunc, values: Ints, column: npt.NDArray[np.int32] | Ints, first: Ints
+) -> Ints:
+    """`reduce.reduceat(values[column], first)` of millions of rows, in little memory.
 
     Args:
+        reduce: such as `np.maximum`.
         values: what the codes stand for.
         column: codes, at least one.
         first: the first row of each run, ascending from 0.
     """
-    least, largest = np.empty_like(first), np.empty_like(first)
+    found = np.empty(len(first), dtype=values.dtype)
     at = 0
     while at < len(first):
         # As many runs as fit, and at least one.
         end = int(np.searchsorted(first, first[at] + _AT_ONCE))
         to = int(first[end]) if end < len(first) else len(column)
-        part, begins = values[column[first[at] : to]], first[at:end] - first[at]
-        least[at:end] = np.minimum.reduceat(part, begins)
-        largest[at:end] = np.maximum.reduceat(part, begins)
+        part = values[column[first[at] : to]]
+        reduce.reduceat(part, first[at:end] - first[at], out=found[at:end])
         at = end
-    return least, largest
+    return found
 
 
 def _parts(count: int) -> Iterator[slice]:
