@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.read_side import TOOL
 from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
-from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.communication.totals import CommunicationRow
 from megatron.torch_trace.analysis.run import kept_analysis
 from megatron.torch_trace.analysis.run.rank import RankOutcome, analyse_rank

@@ -11,7 +11,7 @@ import polars as pl
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
 from megatron.torch_trace.analysis.communication.common_timebase import RankTimes
-from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, rank_calls
 from megatron.torch_trace.analysis.run.iterations_beside import with_iterations_beside
 from megatron.torch_trace.analysis.run.rank import RankOutcome, analyse_timeline
 from megatron.torch_trace.analysis.timeline.activity import Activity, activity_of, tables_of

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls
-from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.timeline.activity import KERNEL, MEMCPY, MEMSET, NONE
 from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.analysis.timeline.timeline import Timeline

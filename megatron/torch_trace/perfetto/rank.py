@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
-from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, rank_calls
 from megatron.torch_trace.analysis.timeline.activity import NONE, activity_of
 from megatron.torch_trace.analysis.timeline.steps import MergedTraceError
 from megatron.torch_trace.analysis.timeline.timeline import timeline_of

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from trace_builder import NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
-from megatron.torch_trace.analysis.communication.matching import RankCalls, match, rank_calls
+from megatron.torch_trace.analysis.communication.matching import match
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, rank_calls
 from megatron.torch_trace.analysis.communication.stragglers import Waits, find_stragglers, waits_of
 
 US = 1_000

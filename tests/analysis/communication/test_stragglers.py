@@ -8,12 +8,8 @@ from trace_builder import NCCL, TraceBuilder, collective_args
 
 from megatron.torch_trace.analysis.communication.clocks import Clock
 from megatron.torch_trace.analysis.communication.collectives import attribute
-from megatron.torch_trace.analysis.communication.matching import (
-    MatchedCalls,
-    RankCalls,
-    match,
-    rank_calls,
-)
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls, match
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, rank_calls
 from megatron.torch_trace.analysis.communication.stragglers import (
     Straggler,
     find_stragglers,

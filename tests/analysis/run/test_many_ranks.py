@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
-from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls, match
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.communication.stragglers import find_stragglers
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, SkippedFile
 from megatron.torch_trace.analysis.results.summary import summarise
@@ -85,6 +86,21 @@ def test_columns_match_the_calls_that_a_dictionary_matches() -> None:
     for position in range(len(ranks)):
         assert (matched.rank[matched.rows_of[position]] == position).all()
     assert sum(map(len, matched.rows_of)) == len(matched)
+
+
+def test_ranks_that_share_their_columns_match_as_those_with_columns_of_their_own() -> None:
+    rng = np.random.default_rng(5)
+    model = calls_of(0, {"tp 0": 12, "dp 0": 4}, rng, numbered=True)
+    shared = {
+        rank: replace(model, start=model.start + rank, end=model.end + rank) for rank in (0, 1, 3)
+    }
+    own = {
+        rank: replace(one, kind=one.kind.copy(), seq=one.seq.copy()) for rank, one in shared.items()
+    }
+    assert rows_by_call(match(shared)) == rows_by_call(match(own)) == by_hand(shared)
+    # A rank more that calls otherwise has columns of its own.
+    other = {**shared, 4: calls_of(4, {"dp 0": 3, "tp 0": 13}, rng, numbered=True)}
+    assert rows_by_call(match(other)) == by_hand(other)
 
 
 def test_narrow_columns_match_as_wide_ones_do() -> None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.communication.matching import MatchedCalls, RankCalls, match
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls, match
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.timeline.code_columns import (
     add_by_code,
     reduce_by_code,

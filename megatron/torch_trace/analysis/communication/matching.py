@@ -18,43 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.call_order import are_alike, by_number, shifted
-from megatron.torch_trace.analysis.communication.collectives import (
-    SYMMETRIC,
-    CollectiveCalls,
-    CollectiveKind,
-    attribute,
-    starts_and_ends,
-)
-from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
+from megatron.torch_trace.analysis.communication.collectives import SYMMETRIC, CollectiveKind
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
+from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
-from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _UNMATCHED = frozenset({"send", "recv", "send_recv", "unknown"})
-
-
-@dataclass(frozen=True, slots=True)
-class RankCalls:
-    """Collective calls of one rank, as other ranks need to see them, in the order of launch.
-
-    Args:
-        start, end: absolute, ns since the epoch where the trace tells it.
-        kind: codes into `kinds`.
-        kinds: what the codes mean.
-        step: number of the step that launched it, -1 if unknown.
-        bytes, elements, seq: see `collectives.Message`.
-
-    All but the times may be narrower integers.
-    """
-
-    start: Ints
-    end: Ints
-    kind: Ints
-    kinds: tuple[CollectiveKind, ...]
-    step: Ints
-    bytes: Ints
-    elements: Ints
-    seq: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +32,7 @@ class MatchedCalls:
     """Calls that at least two ranks have, one row for each rank of each call.
 
     Args:
-        call: number of the call, ascending; like `rank` and `row` of 32 bits.
+        call: number of the call, ascending, of 32 bits; `rank` and `row` have 16 if that is enough.
         rank: position of the rank in the sorted list of ranks.
         row: row of that rank's RankCalls.
         start, end: absolute ns, not aligned.
@@ -76,8 +46,8 @@ class MatchedCalls:
 
     ranks: tuple[int, ...]
     call: npt.NDArray[np.int32]
-    rank: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int32]
+    rank: npt.NDArray[np.int32 | np.uint16]
+    row: npt.NDArray[np.int32 | np.uint16]
     start: Ints
     end: Ints
     first: Ints
@@ -89,38 +59,6 @@ class MatchedCalls:
 
     def __len__(self) -> int:
         return len(self.call)
-
-
-def calls_in(activity: Activity, *, workers: int = 1) -> RankCalls | None:
-    """What `match` needs of one rank's trace; None if it holds neither steps nor GPU work."""
-    timeline = timeline_of(activity, workers=workers)
-    return None if timeline is None else rank_calls(timeline, attribute(timeline))
-
-
-def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
-    """What `match` needs of one rank, in the order of launch."""
-    start, end = starts_and_ends(timeline, calls)
-    base = timeline.activity.base_ns
-    order = launch_order(timeline, calls)
-    step = timeline.step_of[calls.rows]
-    numbers = ints([*(s.number for s in timeline.window.steps), -1])
-    return RankCalls(
-        start=start[order] + base,
-        end=end[order] + base,
-        kind=calls.kind[order],
-        kinds=calls.kinds,
-        step=numbers[step[order]],
-        bytes=calls.bytes[order],
-        elements=calls.elements[order],
-        seq=calls.seq[order],
-    )
-
-
-def launch_order(timeline: Timeline, calls: CollectiveCalls) -> Ints:
-    """Rows of `calls` in the order of launch, which is that of `rank_calls`."""
-    start = timeline.activity.gpu.start[calls.rows]
-    launched = timeline.launches.time[calls.rows]
-    return ints(np.lexsort((start, np.where(launched < 0, start, launched))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +74,11 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
     """Match calls over ranks; `messages` matches sends and receives, which two ranks have."""
     order = tuple(sorted(ranks))
     groups = [one for one in _members([ranks[rank] for rank in order]).values() if len(one) > 1]
-    found = _Found(sum(len(one.rows) for members in groups for one in members), len(order))
+    found = _Found(
+        sum(len(one.rows) for members in groups for one in members),
+        len(order),
+        max((len(one.start) for one in ranks.values()), default=0),
+    )
     for members in groups:
         found.add(members)
     label, first = (
@@ -191,9 +133,10 @@ class _Found:
     Args:
         most: rows that there can be.
         ranks: how many there are.
+        calls: most calls of a rank.
     """
 
-    def __init__(self, most: int, ranks: int) -> None:
+    def __init__(self, most: int, ranks: int, calls: int) -> None:
         self.rows = 0
         self.calls = 0
         self.labels: dict[tuple[str, str, str], int] = {}
@@ -202,7 +145,11 @@ class _Found:
         self.first: list[Ints] = []
         self.rows_of: list[list[npt.NDArray[np.int32]]] = [[] for _ in range(ranks)]
         # Numbers of ranks and rows are small, and there are many.
-        self.call, self.rank, self.row = (np.empty(most, dtype=np.int32) for _ in range(3))
+        self.call = np.empty(most, dtype=np.int32)
+        self.rank, self.row = (
+            np.empty(most, dtype=np.int32 if count > 1 << 16 else np.uint16)
+            for count in (ranks, calls)
+        )
         self.start, self.end = (np.empty(most, dtype=np.int64) for _ in range(2))
 
     def add(self, members: list[_Member]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -265,26 +266,35 @@ def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, .
 _Row = tuple[str, str, int, int, Moment | None]
 
 
+@dataclass(slots=True)
+class _Total:
+    """Of one line: sums over ranks, and the longest moment of all."""
+
+    pieces: int = 0
+    time_ns: int = 0
+    share: float = 0.0
+    longest_ns: int = -1
+    longest: Moment | None = None
+    whose: int | None = None
+
+
 def _work(
     ranks: Sequence[RankResult], rows_of: Callable[[RankResult], list[_Row]]
 ) -> tuple[WorkSummary, ...]:
-    totals: dict[tuple[str, str], list[float]] = {}
-    longest_of: dict[tuple[str, str], tuple[int, Moment]] = {}
+    totals: defaultdict[tuple[str, str], _Total] = defaultdict(_Total)
     for rank in ranks:
+        window = rank.window_ns
         for name, detail, pieces, time_ns, moment in rows_of(rank):
-            key = (name, detail)
-            entry = totals.setdefault(key, [0, 0, 0.0])
-            entry[0] += pieces
-            entry[1] += time_ns
-            entry[2] += time_ns / rank.window_ns
-            if moment is not None:
-                best = longest_of.get(key)
-                if best is None or moment.duration_ns > best[1].duration_ns:
-                    longest_of[key] = (rank.rank, moment)
+            total = totals[name, detail]
+            total.pieces += pieces
+            total.time_ns += time_ns
+            total.share += time_ns / window
+            if moment is not None and moment.duration_ns > total.longest_ns:
+                total.longest_ns, total.longest, total.whose = moment.duration_ns, moment, rank.rank
     count = len(ranks)
     found = []
-    for key, (calls, time, share) in sorted(totals.items(), key=lambda one: (-one[1][1], one[0])):
-        whose, longest = longest_of.get(key, (None, None))
+    for key, total in sorted(totals.items(), key=lambda one: (-one[1].time_ns, one[0])):
+        calls, time, share = total.pieces, total.time_ns, total.share
         means = (calls / count, time / count, share / count, time / calls)
-        found.append(WorkSummary(*key, *means, longest=longest, longest_rank=whose))
+        found.append(WorkSummary(*key, *means, longest=total.longest, longest_rank=total.whose))
     return tuple(found)

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.collectives import CollectiveKind
-from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.columns.intervals import Ints
@@ -47,6 +47,7 @@ _REVISION = 3
 _EDGE_BYTES = 1 << 14
 _TIMES, _SMALL, _NUMBERS = ("start", "end"), ("kind", "step"), ("bytes", "elements", "seq")
 _COLUMNS = (*_TIMES, *_SMALL, *_NUMBERS)
+_MOST = (1 << 31) - 1
 
 
 class UnusableError(TorchTraceError):
@@ -288,7 +289,6 @@ def _is_whole(found: Mapping[str, str], columns: Mapping[str, Ints]) -> bool:
 
 def _narrowed(values: Ints) -> Ints:
     """In 32 bits where they fit: of a thousand ranks all lie in memory together."""
-    most = np.iinfo(np.int32).max
-    if len(values) and not -most <= int(values.min()) <= int(values.max()) <= most:
+    if len(values) and not -_MOST <= int(values.min()) <= int(values.max()) <= _MOST:
         return values
     return values.astype(np.int32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
-from megatron.torch_trace.analysis.communication.matching import RankCalls, rank_calls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, rank_calls
 from megatron.torch_trace.analysis.communication.totals import communication_rows, dimension_totals
 from megatron.torch_trace.analysis.gpu_work.kernels import (
     casts,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.bandwidth import bus_factor
-from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.communication.stragglers import RankWaits
 from megatron.torch_trace.analysis.communication.totals import CommunicationRow, bus_bytes
 from megatron.torch_trace.analysis.results.analysis import RankResult

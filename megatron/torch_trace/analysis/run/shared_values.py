@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.run.rank import RankOutcome
 from megatron.torch_trace.columns.intervals import Ints
 

@@ -9,7 +9,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.analysis.communication.matching import RankCalls, calls_in
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, calls_in
 from megatron.torch_trace.analysis.timeline.activity import activity_of, tables_of
 from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs

@@ -20,13 +20,9 @@ import numpy as np
 
 from megatron.torch_trace.analysis.communication.clocks import align
 from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls
-from megatron.torch_trace.analysis.communication.matching import (
-    MatchedCalls,
-    launch_order,
-    match,
-    rank_calls,
-)
+from megatron.torch_trace.analysis.communication.matching import MatchedCalls, match
 from megatron.torch_trace.analysis.communication.messages import Delivery
+from megatron.torch_trace.analysis.communication.rank_calls import launch_order, rank_calls
 from megatron.torch_trace.analysis.replay.kernels.graph import (
     ALONE,
     MEET,

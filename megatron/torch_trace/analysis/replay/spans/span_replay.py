@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from megatron.torch_trace.analysis.communication.matching import RankCalls
+from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.replay.answers import (
     RankSlack,
     Slack,
