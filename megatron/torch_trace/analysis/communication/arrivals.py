@@ -130,19 +130,19 @@ class RankArrivals:
 
 def arrivals_of_rank(calls: Arrivals, rows: npt.NDArray[np.int32]) -> RankArrivals:
     """What one rank's rows of the matched calls tell; `rows` are those of `matched`."""
-    call = calls.matched.call[rows]
+    unsorted = calls.matched.call[rows]
     # Labels are few, and numbers of 16 bits are sorted without comparing them.
-    label = calls.label[call].astype(np.int16)
+    label = calls.label[unsorted].astype(np.int16)
     order = np.argsort(label, kind="stable")
-    rows, call = ints(rows[order]), ints(call[order])
+    mine, call = ints(rows[order]), ints(unsorted[order])
     sizes = np.bincount(label)
     labels = np.flatnonzero(sizes)
     begins = (np.cumsum(sizes) - sizes)[labels]
-    counted, wait = calls.counts[call], calls.wait[rows]
-    last = (calls.start[rows] == calls.latest[call]) & counted
+    counted, wait = calls.counts[call], calls.wait[mine]
+    last = (calls.start[mine] == calls.latest[call]) & counted
     imposed = np.where(last, calls.total[call] - wait, 0)
     columns = np.stack((counted, last, imposed, wait))
-    sums = np.add.reduceat(columns, begins, axis=1).T if len(rows) else columns.T
+    sums = np.add.reduceat(columns, begins, axis=1).T if len(mine) else columns.T
     there = np.flatnonzero(last)
     delay = imposed[there] // (calls.matched.size[call[there]] - 1)
     parts = zip(
@@ -153,4 +153,4 @@ def arrivals_of_rank(calls: Arrivals, rows: npt.NDArray[np.int32]) -> RankArriva
         for label, begin, size, of_label in parts
         if calls.names[label][1] in SYMMETRIC
     )
-    return RankArrivals(rows, call, counted, imposed, int(delay.sum()), found)
+    return RankArrivals(mine, call, counted, imposed, int(delay.sum()), found)

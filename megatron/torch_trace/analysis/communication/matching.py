@@ -146,10 +146,7 @@ class _Found:
         self.rows_of: list[list[npt.NDArray[np.int32]]] = [[] for _ in range(ranks)]
         # Numbers of ranks and rows are small, and there are many.
         self.call = np.empty(most, dtype=np.int32)
-        self.rank, self.row = (
-            np.empty(most, dtype=np.int32 if count > 1 << 16 else np.uint16)
-            for count in (ranks, calls)
-        )
+        self.rank, self.row = _numbers_below(ranks, most), _numbers_below(calls, most)
         self.start, self.end = (np.empty(most, dtype=np.int64) for _ in range(2))
 
     def add(self, members: list[_Member]) -> None:
@@ -219,6 +216,12 @@ class _Found:
         here = slice(self.rows, self.rows + rows)
         self.rows, self.calls = here.stop, self.calls + calls
         return here
+
+
+def _numbers_below(count: int, rows: int) -> npt.NDArray[np.int32 | np.uint16]:
+    """Room for numbers that are smaller than `count`."""
+    kind: type[np.int32 | np.uint16] = np.uint16 if count <= 1 << 16 else np.int32
+    return np.empty(rows, dtype=kind)
 
 
 def _numbers(members: list[_Member]) -> list[Ints]:

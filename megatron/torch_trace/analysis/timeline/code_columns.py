@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from megatron.torch_trace.columns.intervals import Ints, ints
 
+Codes = npt.NDArray[np.int32 | np.uint16] | npt.NDArray[np.int32] | Ints
 _AT_ONCE = 1 << 16
 """Rows; numpy makes 64 bits of every code before it looks it up, which then stay in the cache."""
 
@@ -34,23 +35,19 @@ def codes_of(names: list[str], wanted: Callable[[str], bool]) -> list[int]:
     return [code for code, name in enumerate(names) if wanted(name)]
 
 
-def add_by_code(
-    rows: Ints, values: Ints, column: npt.NDArray[np.int32] | Ints, found: Ints
-) -> None:
+def add_by_code(rows: Ints, values: Ints, column: Codes, found: Ints) -> None:
     """`found[:] = rows + values[column]` of millions of rows, in no more memory."""
     for part in _parts(len(column)):
         np.add(rows[part], values[column[part]], out=found[part])
 
 
-def subtract_by_code(rows: Ints, values: Ints, column: npt.NDArray[np.int32] | Ints) -> None:
+def subtract_by_code(rows: Ints, values: Ints, column: Codes) -> None:
     """`rows -= values[column]`, in place and in no more memory."""
     for part in _parts(len(column)):
         rows[part] -= values[column[part]]
 
 
-def reduce_by_code(
-    reduce: np.ufunc, values: Ints, column: npt.NDArray[np.int32] | Ints, first: Ints
-) -> Ints:
+def reduce_by_code(reduce: np.ufunc, values: Ints, column: Codes, first: Ints) -> Ints:
     """`reduce.reduceat(values[column], first)` of millions of rows, in little memory.
 
     Args:
