@@ -88,7 +88,7 @@ class Desk:
             self._file(*self._asked.popleft())
         for name, request in self._waiting if self._pace.known or closed else ():
             if closed:
-                self._answer(name, "refused", "training has ended.")
+                self._answer(name, "refused", requests.TRAINING_HAS_ENDED)
             else:
                 self._agree(name, request, progress)
         if self._pace.known or closed:

@@ -23,6 +23,8 @@ REQUESTS = "requests"
 """Folder of a run."""
 SUFFIX = ".json"
 ANSWER_SUFFIX = ".answer.json"
+TRAINING_HAS_ENDED = "training has ended."
+"""Why a request is refused that came too late."""
 MOST_BYTES = 65_536
 SPANS = ("phases", "modules", "sections")
 _FIELDS = ("schema", "iterations", "ranks", "spans", "with_stack")

@@ -25,6 +25,7 @@ from megatron.torch_trace.format.file_names import (
 from megatron.torch_trace.format.hang_records import HANGS, HangName
 from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.inspect.named_ranks import NamedRank, named_ranks
+from megatron.torch_trace.inspect.sign_of_life import SignOfLife, sign_of_life
 from megatron.torch_trace.wording import path_text
 
 _TAIL_BYTES = 1 << 18
@@ -73,6 +74,7 @@ class RunState:
         monitor: the last line of numbers of the monitor; empty without one.
         named: the last ranks that the monitor has named.
         hung: ranks that have left hang records, with the last iteration of each.
+        life: the last sign of life of the training; None if nothing is there that it writes.
     """
 
     plan: dict[str, Any] | None
@@ -81,6 +83,7 @@ class RunState:
     monitor: dict[str, float]
     named: tuple[NamedRank, ...]
     hung: dict[int, int]
+    life: SignOfLife | None
 
 
 def refuse_all_but_a_folder(run: Path) -> None:
@@ -108,13 +111,17 @@ def run_state(run: Path) -> RunState:
         raise UsageError(f"{path_text(run)}: is not the folder of a run, which holds {RUN_FILE}.")
     folder = run / requests.REQUESTS
     logged = _tail(run / METRICS_FILE)
+    plan = _object(run / RUN_FILE).get("plan")
+    requested = tuple((name, answer_of(folder, name)) for name in sorted(_names(folder)))
+    told = [answer.sentence for _, answer in requested if answer and answer.state == "refused"]
     return RunState(
-        _object(run / RUN_FILE).get("plan"),
+        plan,
         tuple(_window(folder) for _, folder in windows),
-        tuple((name, answer_of(folder, name)) for name in sorted(_names(folder))),
+        requested,
         _last_of_monitor(logged),
         tuple(named_ranks(logged))[-_MOST_NAMED:],
         _hung(run / HANGS),
+        sign_of_life(run, plan, logged, requests.TRAINING_HAS_ENDED in told),
     )
 
 

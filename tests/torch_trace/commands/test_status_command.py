@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from megatron.torch_trace.commands.running import status
+from megatron.torch_trace.format import requests
 
 MONITOR = {
     "iteration": 851,
@@ -90,6 +93,93 @@ def test_follow_prints_what_has_changed_and_nothing_twice(
     shown = CliRunner().invoke(status.command, [str(run), "--follow"]).output.splitlines()
     assert [line.partition(":")[0] for line in shown if line][:-1] == [
         "plan",
+        "training",
         "windows",
         "monitor, iteration 850",
     ]
+
+
+@pytest.mark.parametrize(
+    ("silent", "said"),
+    [
+        (3.0, "3 s ago"),
+        (-50.0, "0 s ago"),
+        (119.0, "119 s ago"),
+        (840.0, "14 min ago"),
+        (3 * 3600.0, "3 h ago"),
+        (49 * 3600.0, "2 days ago"),
+    ],
+)
+def test_of_a_training_that_may_run_the_last_sign_of_life_is_shown(
+    run: Path, monkeypatch: pytest.MonkeyPatch, silent: float, said: str
+) -> None:
+    monitored(run)
+    written = (run / "metrics.jsonl").stat().st_mtime
+    os.utime(run / "run.json", times=(0, written - 1e6))
+    monkeypatch.setattr(time, "time", lambda: written + silent)
+    # Whoever looks at a run leaves files in it, which are no sign of its life.
+    (run / "iter-0000003").mkdir()
+    (run / "iter-0000003" / "artifacts").mkdir()
+    assert shown(run)[1] == (
+        "training: unknown whether it has ended; last sign of life "
+        f"{said}: metrics.jsonl, iteration 852"
+    )
+    training = answered(run)["training"]
+    assert isinstance(training, dict)
+    assert {name: training[name] for name in ("has_ended", "iteration", "last_iteration")} == {
+        "has_ended": None,
+        "iteration": 852,
+        "last_iteration": None,
+    }
+
+
+@pytest.mark.parametrize(("last", "has_ended"), [(853, None), (852, True), (800, True)])
+def test_a_training_that_has_logged_its_last_iteration_has_ended(
+    run: Path, last: int, has_ended: bool | None
+) -> None:
+    monitored(run)
+    plan = {"ranks": [0], "windows": [], "last_iteration": last}
+    (run / "run.json").write_text(json.dumps({"plan": plan}))
+    said = "has ended" if has_ended else "unknown whether it has ended"
+    line = shown(run)[1]
+    assert line.startswith(f"training: {said}; last sign of life ")
+    assert line.endswith(f", iteration 852 of {last:,}")
+    training = answered(run)["training"]
+    assert isinstance(training, dict)
+    assert training["has_ended"] is has_ended
+
+
+def test_a_training_that_has_refused_a_request_because_it_had_ended_has_ended(run: Path) -> None:
+    (run / "requests").mkdir()
+    (run / "requests" / "a.json").write_text("{}")
+    told = {"state": "refused", "says": requests.TRAINING_HAS_ENDED}
+    (run / "requests" / "a.answer.json").write_text(json.dumps(told))
+    assert shown(run)[1].startswith("training: has ended; last sign of life ")
+
+
+def test_a_trace_that_was_written_last_is_a_sign_of_life(run: Path) -> None:
+    window = run / "iter-0000003"
+    window.mkdir()
+    (window / "rank-0.pt.trace.json.gz").touch()
+    at = (run / "run.json").stat().st_mtime + 10
+    os.utime(window / "rank-0.pt.trace.json.gz", times=(at, at))
+    assert shown(run)[1].endswith(": iter-0000003/rank-0.pt.trace.json.gz")
+
+
+def test_a_run_of_which_nothing_is_left_but_a_window_tells_nothing_of_its_end(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "iter-0000003").mkdir()
+    assert shown(tmp_path)[1] == "training: unknown whether it has ended"
+    assert answered(tmp_path)["training"] is None
+
+
+def shown(run: Path) -> list[str]:
+    return CliRunner().invoke(status.command, [str(run)]).output.splitlines()
+
+
+def answered(run: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(
+        CliRunner().invoke(status.command, [str(run), "--json"]).output
+    )
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.inspect.named_ranks import NamedRank
 from megatron.torch_trace.inspect.run_history import RunHistory, run_history
 from megatron.torch_trace.inspect.run_state import RunState, WindowState, run_state
+from megatron.torch_trace.inspect.sign_of_life import SignOfLife
 
 _FOLLOW_SECONDS = 2.0
 
@@ -25,19 +27,23 @@ _FOLLOW_SECONDS = 2.0
 @click.option("--follow", is_flag=True, help="Go on, and print what changes, until Ctrl-C.")
 @options.as_json
 def command(run: str, follow: bool, as_json: bool) -> None:
-    """Show the plan of a run, its windows, answers to its requests, and what the monitor sees.
+    """Show the plan of a run, whether it has ended, its windows, and what the monitor sees.
 
     \b
     torch-trace status traces/20261128-173012
     torch-trace status traces/20261128-173012 --follow
 
-    RUN is the folder of the run. Only names of files and small files are read, so this costs a
-    training nothing.
+    RUN is the folder of the run. Answers to its requests are shown, too. Only names of files and
+    small files are read, so this costs a training nothing.
     """
     shown: list[str] = []
     while True:
         state = run_state(Path(run))
-        lines = [text_of(_document(state, run_history(Path(run))))] if as_json else _lines(state)
+        lines = (
+            [text_of(_document(state, run_history(Path(run))))]
+            if as_json
+            else _lines(state, follow=follow)
+        )
         for line in lines:
             if line not in shown:
                 click.echo(line if as_json else wording.visible(line))
@@ -48,8 +54,8 @@ def command(run: str, follow: bool, as_json: bool) -> None:
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _lines(state: RunState) -> list[str]:
-    lines = [_plan(state.plan)]
+def _lines(state: RunState, *, follow: bool) -> list[str]:
+    lines = [_plan(state.plan), _training(state.life, follow=follow)]
     lines += [_window(window) for window in state.windows] or ["windows: none yet"]
     for name, answer in state.requested:
         said = f"{answer.state}: {answer.sentence}" if answer else "no answer yet"
@@ -62,6 +68,31 @@ def _lines(state: RunState) -> list[str]:
         ranks = _named(tuple(state.hung))
         lines.append(f"hang: records of {ranks}, the last in iteration {max(state.hung.values())}")
     return lines
+
+
+def _training(life: SignOfLife | None, *, follow: bool) -> str:
+    """`training: unknown whether it has ended; last sign of life 14 min ago: metrics.jsonl`.
+
+    With `--follow` only whether it has ended: each sign would be another line.
+    """
+    has_ended = life is not None and life.has_ended
+    said = f"training: {'has ended' if has_ended else 'unknown whether it has ended'}"
+    if life is None or follow:
+        return said
+    logged = ""
+    if life.iteration is not None:
+        of = "" if life.last_iteration is None else f" of {life.last_iteration:,}"
+        logged = f", iteration {life.iteration:,}{of}"
+    return f"{said}; last sign of life {_ago(life.at_s)}: {life.file}{logged}"
+
+
+def _ago(at_s: float) -> str:
+    """`8 s ago`, `14 min ago`, `3 h ago`, `2 days ago`; clocks of file servers may be ahead."""
+    age = max(0.0, time.time() - at_s)
+    for unit, scale in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if age >= 2 * scale:
+            return f"{age / scale:,.0f} {unit} ago"
+    return f"{age:.0f} s ago"
 
 
 def _monitor(numbers: dict[str, float]) -> str:
@@ -124,6 +155,7 @@ def _document(state: RunState, history: RunHistory) -> dict[str, Any]:
     return {
         "schema": 1,
         "plan": state.plan,
+        "training": _training_in_json(state.life),
         "windows": [
             {"folder": w.name, "recorded_ranks": list(w.recorded), "writing_ranks": list(w.writing)}
             for w in state.windows
@@ -146,4 +178,17 @@ def _document(state: RunState, history: RunHistory) -> dict[str, Any]:
             }
             for one in history.events
         ],
+    }
+
+
+def _training_in_json(life: SignOfLife | None) -> dict[str, Any] | None:
+    if life is None:
+        return None
+    at = datetime.fromtimestamp(life.at_s).astimezone()
+    return {
+        "has_ended": life.has_ended,
+        "last_sign": at.isoformat(timespec="seconds"),
+        "last_file": life.file,
+        "iteration": life.iteration,
+        "last_iteration": life.last_iteration,
     }
