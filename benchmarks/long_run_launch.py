@@ -19,7 +19,7 @@ from long_run_processes import MARK, descendants, kill, of_launch, sample, wait_
 from long_run_rank import FOLDER, PLAN, REPOSITORY
 
 _RANK = Path(__file__).with_name("long_run_rank.py")
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 _LEFT_SECONDS = 120.0
 
 
