@@ -33,7 +33,10 @@ def test_a_way_out_inside_train_still_leaves_a_trace(
     trace = read_trace(folder, "rank-0.pt.trace.json.gz")
     assert steps(trace) == ["ProfilerStep#3"]
     assert trace["torch_profile"]["window"] == {"first": 3, "last": 3}
-    assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 3" in run.said
+    assert (
+        "iterations: 3 (warm-up 1 before the window); this process runs iterations 1 to 3"
+        in run.said
+    )
 
 
 def test_a_wandb_that_fails_ends_nothing(train: Trainings) -> None:

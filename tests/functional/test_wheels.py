@@ -76,7 +76,10 @@ def test_a_trace_and_the_run_file_tell_of_rank_version_and_plan(
     assert described["versions"]["megatron-core"].partition("+")[0] == version
     assert described["plan"]["windows"] == [{"first": 3, "last": 3, "warmup": 1}]
     assert [rank["coordinates"]["dp"] for rank in described["ranks"]] == [0, 1]
-    assert "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 8" in run.said
+    assert (
+        "iterations: 3 (warm-up 1 before the window); this process runs iterations 1 to 8"
+        in run.said
+    )
 
 
 def test_absolute_iterations_are_right_after_a_resume(train: Trainings) -> None:

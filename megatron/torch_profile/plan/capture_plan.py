@@ -99,7 +99,8 @@ class CapturePlan:
         windows = list(islice(self.schedule, _SHOWN_WINDOWS + 1))
         shown = ", ".join(str(window) for window in windows[:_SHOWN_WINDOWS])
         more = ", ..." if len(windows) > _SHOWN_WINDOWS else ""
-        warmup = f" (warm-up {windows[0].warmup} before each)" if windows else ""
+        which = "each" if len(windows) > 1 else "the window"
+        warmup = f" (warm-up {windows[0].warmup} before {which})" if windows else ""
         if windows and not windows[0].warmup:
             warmup = " (no warm-up)"
         on = switched_on(self.config)

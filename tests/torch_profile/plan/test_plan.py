@@ -51,6 +51,14 @@ def test_the_plan_in_words() -> None:
     ]
 
 
+def test_the_warm_up_of_a_single_window_is_not_said_to_come_before_each() -> None:
+    said = [make((0,), Span(1, 100), repeat=many).describe().splitlines()[1] for many in (1, 2)]
+    assert said == [
+        "iterations: 3 (warm-up 1 before the window); this process runs iterations 1 to 100",
+        "iterations: 3, 5 (warm-up 1 before each); this process runs iterations 1 to 100",
+    ]
+
+
 def test_a_plan_says_what_watches_the_run() -> None:
     described = make((0,), Span(1, 100), monitor=True, on_hang=300.0, trigger=["file", "signal"])
     assert described.describe().splitlines()[2] == (

@@ -38,7 +38,7 @@ def test_ranks_iterations_folder_and_size_are_those_of_the_launch(
     line = f"{MODEL} --torch-profile-ranks tp=0,dp=0 --torch-profile-dir {tmp_path}"
     assert shown(line, said, 64) == [
         "ranks: 0, 16, 32, 48 (world size 64 = tp 2 x cp 1 x pp 4 x dp 8)",
-        "iterations: 3 (warm-up 1 before each); this process runs iterations 1 to 100",
+        "iterations: 3 (warm-up 1 before the window); this process runs iterations 1 to 100",
         "recording: cpu and cuda",
         "each trace: about 96 MB raw (a guess, from layers and micro-batches), 480 MB of host "
         "memory until it is written",
