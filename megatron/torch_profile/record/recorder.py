@@ -118,7 +118,8 @@ class Recorder:
         self._end_if_asked()
         window = self.windows.next
         if window is not None and (iteration > window.last or self._must_end_early()):
-            self._finish()
+            if self._open is not None:
+                self._finish()
             # Megatron can skip iterations (--iterations-to-skip), and whole windows with them.
             while self.windows.next is not None and iteration > self.windows.next.last:
                 warn(Slug.WINDOW_SKIPPED, "training skipped %s", iterations(self.windows.next))

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from logging_megatron import Follow, clock
 
-from megatron.torch_profile.metrics import across_ranks, data_iterators
+from megatron.torch_profile.followers import followers
+from megatron.torch_profile.metrics import across_ranks, data_iterators, lifetime
 from megatron.torch_profile.metrics.step_times import ProfiledIterations, StepClock, StepSplit, line
 from megatron.torch_profile.plan.schedule import Window
 
@@ -220,3 +222,16 @@ def test_before_0_10_the_iterator_that_train_is_handed_tells_when_it_is_asked(
     monkeypatch.setattr(data_iterators, "find_spec", lambda name: "there")
     given = ("model", object())
     assert data_iterators.with_timed_data(train, given, {}, next_batch) == (given, {})
+
+
+def test_where_the_data_cannot_be_followed_training_gets_its_own_arguments_and_one_line_says_so(
+    warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise TypeError("no iterator")
+
+    monkeypatch.setattr(data_iterators, "with_timed_data", fails)
+    monkeypatch.setattr(followers, "metrics", SimpleNamespace(next_batch=None))
+    given = ((1, 2), {"three": 3})
+    assert lifetime.with_timed_data(print, *given) == given
+    assert warned == ["the wait for data is unknown: TypeError: no iterator"]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from test_requests import plan_of
 
+from megatron.torch_profile.exits import not_at_exit
+from megatron.torch_profile.monitor import lifetime
 from megatron.torch_profile.monitor.agreement import Agreed
 from megatron.torch_profile.monitor.channel import OneProcess
 from megatron.torch_profile.monitor.requested_steps import RequestedSteps
@@ -91,3 +93,25 @@ def test_a_trace_of_a_part_of_the_window_is_a_trace(tmp_path: Path, partial: boo
     rank.save(partial=partial)
     rank.steps.begin_step(7)
     assert rank.told == b"recorded"
+
+
+def test_where_the_thread_that_takes_requests_fails_one_line_says_so_and_training_goes_on(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(tmp_path)
+
+    def fails() -> None:
+        raise RuntimeError("the store is gone")
+
+    monkeypatch.setattr(rank.steps, "look", fails)
+    monkeypatch.setattr(rank.steps.recorder, "rank", 3, raising=False)
+    monkeypatch.setattr(lifetime, "LOOK_SECONDS", 0.01)
+    watch = lifetime.Watch(rank.steps, None, rank.channel, by_signal=False)
+    watch.start()
+    watch._thread.join(20)
+    assert not watch._thread.is_alive()
+    assert warned == [
+        "rank 3 takes no requests any more, training goes on: RuntimeError: the store is gone"
+    ]
+    rank.steps.begin_step(3)
+    not_at_exit(watch.at_exit)

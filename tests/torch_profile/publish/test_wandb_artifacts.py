@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from window_stand_ins import Run
@@ -48,3 +49,24 @@ def test_an_artifact_that_is_under_way_when_the_run_ends_is_dropped(tmp_path: Pa
     run.run = None  # type: ignore[assignment]
     artifacts.begin("iter-0000003", [tmp_path / "rank-0"])
     assert not artifacts.busy
+
+
+def test_an_artifact_that_wandb_refuses_is_one_line(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
+        raise ValueError("no such type of artifact")
+
+    monkeypatch.setattr("wandb.Artifact", refuses)
+    file = tmp_path / "rank-0"
+    file.touch()
+    run = Run()
+    artifacts = TraceArtifacts(lambda: run)
+    artifacts.begin("iter-0000003", [file])
+    while artifacts.busy:
+        time.sleep(0.01)
+        artifacts.pick_up()
+    assert run.artifacts == []
+    assert warned == [
+        "there is no W&B artifact of iter-0000003: ValueError: no such type of artifact"
+    ]

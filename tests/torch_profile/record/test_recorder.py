@@ -232,3 +232,13 @@ def test_a_clock_that_is_set_in_a_window_is_said(
         else []
     )
     assert files_below(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+
+
+def test_a_window_whose_iterations_training_skips_is_said_and_the_next_one_is_recorded(
+    tmp_path: Path, warned: list[str]
+) -> None:
+    recorder = make(tmp_path, iterations=["3", "5-6", "9"])
+    train(recorder, [1, 7, 8, 9, 10])
+    end(recorder)
+    assert warned == ["training skipped iteration 3", "training skipped iterations 5-6"]
+    assert files_below(tmp_path) == ["iter-0000009/rank-0.pt.trace.json.gz"]

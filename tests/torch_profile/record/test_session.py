@@ -190,3 +190,47 @@ def test_a_megatron_whose_package_tells_no_version_is_recorded_all_the_same(
     assert warned == []
     (run_file,) = tmp_path.rglob("run.json")
     assert json.loads(run_file.read_text())["versions"]["megatron-core"] == told
+
+
+def test_timers_that_synchronise_the_gpu_are_said_before_training(
+    args: Any, warned: list[str]
+) -> None:
+    args.timing_log_level = 2
+    with training(args, [], lambda: None):
+        pass
+    assert warned == [
+        "--timing-log-level 2: Megatron's timers synchronise the GPU at every start and stop, so "
+        "the trace will show less overlap than training has without them; leave the flag out "
+        "(--torch-profile-spans phases names the same phases in the trace)"
+    ]
+
+
+def test_another_profiler_of_the_gpu_in_this_process_is_named(
+    args: Any, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    with training(args, [], lambda: None):
+        pass
+    assert warned == [
+        "Nsight Systems (nsys) (NSYS_PROFILING_SESSION_ID is set) runs in this process too; only "
+        "one profiler gets the GPU's events, so traces may hold no GPU work"
+    ]
+
+
+def test_a_folder_that_takes_no_record_of_the_run_takes_its_traces(
+    args: Any, tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(session, "atomic_path", full)
+    with training(args, [], lambda: 7):
+        recorder = followers.steps
+        for iteration in range(1, 5):
+            recorder.begin_step(iteration)
+    assert isinstance(recorder, Recorder)
+    recorder.exporter.wait()
+    (trace,) = tmp_path.rglob("*.gz")
+    run = trace.parent.parent
+    assert warned == [f"{run / 'run.json'} was not written: [Errno 28] No space left on device"]
+    assert not (run / "run.json").exists()
