@@ -7,6 +7,7 @@ from typing import Any
 
 from megatron.torch_trace.agent.pages import answer
 from megatron.torch_trace.agent.recording import Recording
+from megatron.torch_trace.analysis.findings.consequences import are_partly_the_same
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.parquet.analysis_tables import finding_table
@@ -36,7 +37,8 @@ def overview(recording: Recording, page: int) -> str:
 
 def _line(number: int, finding: Any) -> str:
     gain = "" if finding.gain_ns is None else f" [gain {finding.gain_ns / _MS:.3g} ms]"
-    follows = f" [follows from {finding.cause}]" if finding.cause else ""
+    how = "partly the same as" if are_partly_the_same(finding) else "follows from"
+    follows = f" [{how} {finding.cause}]" if finding.cause else ""
     return f"{number} {finding.severity} {finding.code}: {finding.title}{gain}{follows}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
+from megatron.torch_trace.analysis.findings.consequences import introduced
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.contents import sections
@@ -43,7 +44,7 @@ def _finding(finding: Any) -> str:
     advice = visible(finding.advice)  # of ours, with flags as code
     said = f"`{finding.code}`: {_escaped(finding.title)} {advice}"
     if finding.cause is not None:
-        return f"  - This causes {said}"
+        return f"  - {introduced(finding)} {said}"
     return f"- **{finding.severity}** {said}"
 
 

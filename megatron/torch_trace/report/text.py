@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from megatron.torch_trace.analysis.findings.consequences import introduced
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.contents import sections
@@ -72,7 +73,8 @@ def _findings(findings: tuple[Finding, ...], width: int) -> list[str]:
         title = f"finding {finding.code}: {finding.title}{sentences.gain(finding)}"
         named.add(finding.name)
         if finding.cause in named:
-            lines += paragraph(f"This causes {title}", width, "      ", "      ")
+            below = f"{introduced(finding)} {title}"
+            lines += paragraph(below, width, "      ", "      ")
             continue
         lines += paragraph(title, width, f"  {mark} ", "      ")
         lines += paragraph(finding.advice, width, "      > ", "        ")

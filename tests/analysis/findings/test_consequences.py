@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from trace_builder import GEMM, TraceBuilder
 
 from megatron.torch_trace.analysis.findings import by_gain
@@ -15,6 +16,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report.html import render_html
 from megatron.torch_trace.report.markdown import render_markdown
+from megatron.torch_trace.report.sentences import possible_gains
 from megatron.torch_trace.report.text import render
 
 MS = 1_000_000
@@ -91,3 +93,26 @@ def test_a_late_rank_follows_from_its_data_loader(tmp_path: Path) -> None:
     loader = finding("data_loader", {"rank": 1})
     found = linked([late, loader], one_late(tmp_path))
     assert [one.cause for one in found] == ["data_loader of rank 1", None]
+
+
+@pytest.mark.parametrize(
+    ("exposed", "awaited", "first"), [(0.3, 0.1, 0), (0.1, 0.3, 1), (0.2, 0.2, 1)]
+)
+def test_of_exposed_copies_and_those_the_cpu_waits_for_the_smaller_stands_below_the_other(
+    tmp_path: Path, exposed: float, awaited: float, first: int
+) -> None:
+    analysis = one_late(tmp_path)
+    copies = replace(finding("memory_copies", gain_ns=900_000), share=exposed)
+    pageable = replace(finding("pageable_copies", gain_ns=700_000), share=awaited)
+    found = linked([copies, pageable], analysis)
+    names = ["memory_copies", "pageable_copies"]
+    top, below = names[first], names[1 - first]
+    assert {one.name: one.cause for one in found} == {top: None, below: top}
+    shown = replace(analysis, findings=by_gain(found))
+    assert f"      Partly the same: finding {below}:" in render(shown)
+    assert f"\n  - Partly the same: `{below}`:" in render_markdown(shown)
+    assert f"Partly the same: {below}." in render_html(shown)
+    # The first line and the figure of the iteration have one gain and not both.
+    told = possible_gains(shown)[0]
+    assert f"without `{top}`" in told
+    assert below not in told

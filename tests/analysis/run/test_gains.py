@@ -152,6 +152,12 @@ def test_findings_with_the_largest_gain_come_first_and_those_for_nothing_last() 
     assert [one.code for one in ordered] == ["much", "little", "unknown", "nothing", "unsure"]
 
 
+def test_a_gain_that_nobody_would_see_in_an_iteration_is_for_nothing() -> None:
+    little, much, unknown = finding("little", 999, 5), finding("much", 1_000, 5), finding("unknown")
+    ordered = by_gain([little, unknown, much], iteration_ns=1e6)
+    assert [one.code for one in ordered] == ["much", "unknown", "little"]
+
+
 def test_a_finding_names_the_change_that_takes_its_cause_away() -> None:
     late = Finding("straggler", "high", "", {"rank": 3}, "")
     exposed = Finding("exposed_communication_tp-cp", "high", "", {"dimension": "tp-cp"}, "")
@@ -246,3 +252,19 @@ def test_times_that_contradict_each_other_are_a_sentence(
         assert [record.getMessage() for record in caplog.records] == [
             "torch-trace: gains are unknown, since times in these traces contradict each other."
         ]
+
+
+def test_whatif_names_changes_that_gain_next_to_nothing_and_json_has_their_numbers() -> None:
+    sample = SAMPLES / "pp2-recompute-spans"
+    said = " ".join(CliRunner().invoke(whatif.command, [str(sample)]).output.split())
+    printed = CliRunner().invoke(whatif.command, [str(sample), "--json"]).output
+    answer = json.loads(printed)
+    least = answer["recorded_ns"] / 1000
+    little = [
+        one["change"]
+        for one in answer["candidates"]
+        if one["distinguishable"] and abs(one["gain_ns"]) < least
+    ]
+    assert len(little) > 1
+    named = "; ".join(map(quoted, little))
+    assert f"Less than 0.1 % of the iteration: {named}. Not distinguishable" in said

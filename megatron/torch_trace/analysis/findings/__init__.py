@@ -23,6 +23,8 @@ from megatron.torch_trace.analysis.findings.consequences import grouped, linked
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 SEVERITIES = ("high", "medium", "low", "info")
+LEAST_GAIN = 0.001
+"""Of the iteration: nobody changes a training for less."""
 
 Rule = Callable[[Analysis], Iterable[Finding]]
 
@@ -36,15 +38,17 @@ def modules() -> tuple[ModuleType, ...]:
     return tuple(one for one in map(import_module, found) if hasattr(one, "SLUG"))
 
 
-def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def by_gain(findings: Iterable[Finding], iteration_ns: float | None = None) -> tuple[Finding, ...]:
     """The largest gain first, then those without a known one as they are, then those for nothing.
 
-    What a graph says would gain nothing costs nothing, however much time it takes. What follows
-    from another finding stands behind that one.
+    What a graph says would gain nothing costs nothing, however much time it takes; so does what
+    would gain less than `LEAST_GAIN` of the iteration, if its length is given. What follows from
+    another finding stands behind that one.
     """
+    least = LEAST_GAIN * (iteration_ns or 0)
 
     def order(one: Finding) -> tuple[int, int]:
-        if one.sure_gain_ns:
+        if one.sure_gain_ns and one.sure_gain_ns >= least:
             return 0, -one.sure_gain_ns
         return (1, 0) if one.gain_ns is None else (2, 0)
 

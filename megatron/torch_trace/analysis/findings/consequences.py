@@ -15,6 +15,9 @@ _MOSTLY = 0.5
 _WAITING = 0.6
 """Of a dimension's time, from which on it is waiting and not transfer."""
 _EXPOSED = "exposed_communication"
+_ALIKE = frozenset({"memory_copies", "pageable_copies"})
+"""Exposed copies, and copies that the CPU waits for: partly the same ones. Without all copies there
+is none that the CPU waits for, so one gain contains the other."""
 
 
 def linked(findings: Sequence[Finding], analysis: Analysis) -> list[Finding]:
@@ -46,6 +49,16 @@ def _with_below(one: Finding, below: dict[str, list[Finding]]) -> Iterable[Findi
         yield from _with_below(member, below)
 
 
+def are_partly_the_same(one: Finding) -> bool:
+    """Whether a finding that stands below another one is no consequence, but the same in part."""
+    return one.code in _ALIKE
+
+
+def introduced(one: Finding) -> str:
+    """What a finding is to the one that it stands below; its code or sentence comes next."""
+    return "Partly the same:" if are_partly_the_same(one) else "This causes"
+
+
 def _cause(one: Finding, findings: Sequence[Finding], analysis: Analysis) -> Finding | None:
     for other in findings:
         if other is not one and _follows(one, other, analysis):
@@ -62,6 +75,8 @@ def _follows(one: Finding, other: Finding, analysis: Analysis) -> bool:
         return one.code == "launch_bound" and set(one.evidence["cpu_idle_ns"]) <= late
     if other.code == "data_loader":
         return one.code == "straggler" and one.evidence.get("late_because") == DATA
+    if {one.code, other.code} == _ALIKE:
+        return (one.share, one.code) < (other.share, other.code)
     if other.code == "launch_bound":
         return one.code == "tiny_kernels"
     if other.code == "layer_imbalance":

@@ -209,7 +209,7 @@ class Finding:
         change: what `torch-trace whatif` is asked for that; None like the gain.
         undisturbed_gain_ns: the gain without the profiler; None where that cannot be told.
         undisturbed_gain_error_ns: of that gain; None like it.
-        cause: the name of the finding that this one only follows from; None if there is none.
+        cause: the finding that this one only follows from, or is in part; None if there is none.
     """
 
     code: str

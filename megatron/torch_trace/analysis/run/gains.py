@@ -77,7 +77,9 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
             error,
         )
         return analysis
-    return replace(analysis, findings=by_gain(findings), critical_path=path)
+    return replace(
+        analysis, findings=by_gain(findings, analysis.summary.iteration_ns), critical_path=path
+    )
 
 
 def _path(graphs: Graphs) -> tuple[PathPart, ...]:

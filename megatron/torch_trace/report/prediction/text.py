@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from megatron.torch_trace.analysis.findings import LEAST_GAIN
 from megatron.torch_trace.analysis.replay.answers import PathPiece
 from megatron.torch_trace.analysis.run.candidates import MOST_ERROR, Candidate
 from megatron.torch_trace.analysis.run.whatif import WhatIf
@@ -99,6 +100,8 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
     if not answer.candidates:
         return ["GAINS", "  None: no finding has a change that these traces can answer."]
     is_known = any(one.undisturbed_gain_ns is not None for one in answer.candidates)
+    sure = [one for one in answer.candidates if one.is_distinguishable]
+    least = LEAST_GAIN * answer.recorded_ns
     rows = [
         (
             quoted(one.change),
@@ -108,17 +111,22 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
             duration(one.error_ns),
             *([_undisturbed(one)] if is_known else []),
         )
-        for one in answer.candidates
-        if one.is_distinguishable
+        for one in sure
+        if abs(one.gain_ns) >= least
     ]
     also = ("undisturbed gain",) if is_known else ()
     heads = ("<~change", "<finding", "iteration", "gain", "error", *also)
     lines = ["GAINS AN ITERATION", *(table(heads, rows, width) if rows else [])]
-    others = [quoted(one.change) for one in answer.candidates if not one.is_distinguishable]
-    if others:
-        said = f"Not distinguishable from no gain: {'; '.join(others)}."
-        lines += paragraph(said, width, "  ", "    ")
-    return lines
+    little = [one for one in sure if abs(one.gain_ns) < least]
+    lines += _named(f"Less than {percent(LEAST_GAIN)} of the iteration", little, width)
+    unsure = [one for one in answer.candidates if not one.is_distinguishable]
+    return lines + _named("Not distinguishable from no gain", unsure, width)
+
+
+def _named(said: str, changes: Sequence[Candidate], width: int) -> list[str]:
+    """Changes in a sentence, without numbers: these are in `--json`."""
+    named = "; ".join(quoted(one.change) for one in changes)
+    return paragraph(f"{said}: {named}.", width, "  ", "    ") if named else []
 
 
 def _undisturbed(one: Candidate) -> str:

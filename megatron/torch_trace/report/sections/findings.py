@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from megatron.torch_trace.analysis.findings.consequences import introduced
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.figures.time_budget import anchor_of, time_budget
@@ -34,6 +35,7 @@ class Shown:
     is_of_cpu: bool = False
     anchor: str = ""
     below: tuple[Shown, ...] = ()
+    follows: str = ""
 
 
 def section(subject: Subject) -> Section:
@@ -75,6 +77,7 @@ def _shown(one: Finding) -> Shown:
         sentences.gain(one).strip(),
         one.code in _OF_CPU or one.evidence.get("late_because") in ("cpu", "data"),
         anchor_of(one),
+        follows=f"{introduced(one).rstrip(':')}:",
     )
 
 
