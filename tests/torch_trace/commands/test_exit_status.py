@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import pytest
 from command_line import last_line, run
 from small_traces import CLEAN
 from trace_builder import strict, write
+
+from megatron.torch_trace.commands.terminal import interruption
 
 TIMELINE = (
     "a timeline is for Perfetto; name the file .pftrace or .pftrace.gz (`torch-trace merge` writes "
@@ -139,3 +142,18 @@ def test_a_pipe_or_a_device_is_never_replaced(clean: Path, command: str) -> None
         f"torch-trace: --output {pipe}: is a device or a pipe, which would be replaced; name a file, or - for standard output."
     )
     assert pipe.is_fifo()
+
+
+def test_only_a_process_that_ends_with_its_command_leaves_freeing_to_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Analysis:
+        """Something that can be seen to go."""
+
+    going_on, ending = Analysis(), Analysis()
+    left = [weakref.ref(going_on), weakref.ref(ending)]
+    interruption.spare(going_on)
+    monkeypatch.setattr(interruption, "_kept", [])
+    interruption.spare(ending)
+    del going_on, ending
+    assert [one() is None for one in left] == [True, False]

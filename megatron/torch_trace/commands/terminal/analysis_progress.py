@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.commands import terminal
+from megatron.torch_trace.commands.terminal import interruption
 from megatron.torch_trace.commands.terminal.early_readers import readers_of
 from megatron.torch_trace.errors import DamagedTraceError
 
@@ -107,13 +108,15 @@ def analysed_with_memory(
         # Imported here: meanwhile the other processes start.
         from megatron.torch_trace.allocator.ranks import analysed as with_memory
 
-        return with_memory.analysed_with_memory(
+        found = with_memory.analysed_with_memory(
             paths,
             on_start=progress.start,
             on_done=progress.done,
             on_kept=progress.kept,
             **options,
         )
+    interruption.spare(found)
+    return found
 
 
 def _readers(

@@ -20,14 +20,27 @@ from megatron.torch_trace.system import leftovers
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = "stopped; nothing unfinished was left behind."
 _SHOW_CURSOR = "\x1b[?25h"
+_kept: list[object] | None = None
+"""None where the process goes on after a command, as in tests."""
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C, a batch job's end and a closed terminal end this process, tidily."""
+    """From now on Ctrl-C, a batch job's end and a closed terminal end this process, tidily.
+
+    So does the command, which then leaves it to the system to free memory.
+    """
+    global _kept
+    _kept = []
     for number in _SIGNALS:
         # What was started in the background or with nohup is not to hear of these.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
+
+
+def spare(value: object) -> None:
+    """Do not free this before the process ends at once: a million rows take seconds."""
+    if _kept is not None:
+        _kept.append(value)
 
 
 @contextmanager
