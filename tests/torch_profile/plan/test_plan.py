@@ -52,11 +52,9 @@ def test_the_plan_in_words() -> None:
 
 
 def test_the_warm_up_of_a_single_window_is_not_said_to_come_before_each() -> None:
-    said = [make((0,), Span(1, 100), repeat=many).describe().splitlines()[1] for many in (1, 2)]
-    assert said == [
-        "iterations: 3 (warm-up 1 before the window); this process runs iterations 1 to 100",
-        "iterations: 3, 5 (warm-up 1 before each); this process runs iterations 1 to 100",
-    ]
+    said = [make((0,), Span(1, 100), repeat=many).describe() for many in (1, 2)]
+    assert "iterations: 3 (warm-up 1 before the window); this" in said[0]
+    assert "iterations: 3, 5 (warm-up 1 before each); this" in said[1]
 
 
 def test_a_plan_says_what_watches_the_run() -> None:
