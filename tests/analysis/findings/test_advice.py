@@ -55,6 +55,10 @@ def rank(folder: Path, *argv: str, dimensions: tuple[str, ...] = ("tp",)) -> Ran
             "--moe-aux-loss-coeff",
             "--overlap-moe-expert-parallel-comm",
         ),
+        ("cp", (), "`--cp-comm-type p2p`, core 0.10 on), if they are not", ""),
+        ("cp", ("--cp-comm-type", "a2a"), "`--cp-comm-type p2p`, core 0.10 on), or", ""),
+        ("cp", ("--cp-comm-type", "p2p"), "longer sequences", "--cp-comm-type"),
+        ("cp", ("--cp-comm-type=a2a+p2p",), "longer sequences", "--cp-comm-type"),
     ],
 )
 def test_what_is_on_already_is_not_advised(

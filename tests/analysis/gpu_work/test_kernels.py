@@ -106,6 +106,8 @@ def test_conversions_are_kernels_below_to_copy_and_copies_are_not(tmp_path: Path
          "optimizer"),
         ("triton_red_fused_native_layer_norm_0", "normalisation"),
         ("triton_poi_fused_add_mul_3", "fused (inductor)"),
+        ("triton_poi_fused__to_copy_exp_mul_permute_select_view_1", "fused (inductor)"),
+        ("triton_red_fused_native_layer_norm_permute_0", "normalisation"),
         ("triton_mine", "triton"),
         ("something_else_entirely", "other"),
     ],

@@ -130,6 +130,21 @@ def test_a_trace_without_graphs_is_looked_at_as_before(tmp_path: Path) -> None:
     assert not naming.replayed.any()
 
 
+def test_a_step_that_also_compiles_is_not_the_one_that_names(tmp_path: Path) -> None:
+    """The first step runs kernels twice to tune them; all others do not."""
+    trace = TraceBuilder()
+    eager(trace, 0)
+    for at in range(40):
+        trace.gpu(KERNELS[at % 8], STEP - 400 + 10 * at, STEP - 392 + 10 * at, launch=5_000 + at)
+    eager(trace, 1)
+    replaying(trace, 2, [KERNELS * LAYERS])
+    timeline = trace.timeline(tmp_path)
+    naming = naming_launches(timeline)
+    assert naming.found.sum() == naming.replayed.sum() == len(KERNELS) * LAYERS
+    (step,) = set(timeline.window.step_index(naming.time[naming.found]).tolist())
+    assert timeline.window.steps[step].number == 1
+
+
 def test_the_step_with_most_eager_kernels_is_the_one_that_names(tmp_path: Path) -> None:
     """A step in which the graphs are captured runs a part of it eagerly."""
     trace = TraceBuilder()
@@ -216,3 +231,19 @@ def test_nearly_all_of_a_step_with_odd_kernels_finds_its_very_own(seed: int) -> 
     right = sum(a == b for a, b in zip(places.tolist(), truth, strict=True))
     assert right / len(truth) > 0.98
     assert not any(a != -1 for a, b in zip(places.tolist(), truth, strict=True) if b == -1)
+
+
+def test_a_recorded_graph_of_whole_iterations_has_the_modules_of_the_step_before() -> None:
+    timeline = timeline_of(read_activity(RECORDED.parents[1] / "full-graph" / RECORDED.name))
+    assert timeline is not None
+    ranges = find_ranges(timeline)
+    assert ranges is not None
+    work = attribute_work(timeline, ranges)
+    assert work.replayed.sum() == work.found.sum() == 2 * 1377
+    named = work.module != -1
+    kernels = [
+        Counter(zip(work.module[rows].tolist(), work.direction[rows].tolist(), strict=True))
+        for rows in (np.flatnonzero(named & (timeline.step_of == step)) for step in range(3))
+    ]
+    assert len(kernels[0]) == 105
+    assert kernels[1] == kernels[2] == kernels[0]

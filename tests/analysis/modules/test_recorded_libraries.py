@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings with Apex, and with delayed weight gradients of Transformer Engine, on an H200."""
+"""Trainings with Apex, and with delayed weight gradients and context parallelism of Transformer
+Engine, on H200."""
 
 from __future__ import annotations
 
@@ -23,6 +24,11 @@ def rank_of(folder: str) -> RankResult:
 @pytest.fixture(scope="module")
 def delayed() -> RankResult:
     return rank_of("te-moe-delayed")
+
+
+@pytest.fixture(scope="module")
+def cp2() -> RankResult:
+    return rank_of("te-cp2")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +79,21 @@ def test_apexs_norms_have_their_own_rows(apex: RankResult) -> None:
     assert (norm.calls, norm.backward_calls, norm.kernels) == (norms, norms, norms)
 
 
-@pytest.mark.parametrize("folder", ["apex", "te-moe-delayed"])
+def test_keys_and_values_are_sent_around_in_every_attention_forward_and_backward(
+    cp2: RankResult,
+) -> None:
+    rows = [(row.dimension, row.collective, row.calls) for row in cp2.communication]
+    # Forward sends keys and values once; backward sends them again, and their gradients back.
+    assert [row for row in rows if row[0] == "cp"] == [("cp", "send_recv", 3 * CALLS)]
+    (attention,) = (row for row in cp2.module_classes if row.type == "TEDotProductAttention")
+    assert (attention.calls, attention.backward_calls) == (CALLS, CALLS)
+    assert {row.family for row in cp2.families} == {
+        "attention", "cast or copy", "communication", "elementwise", "embedding",
+        "fused (inductor)", "gemm", "memory", "normalisation", "optimizer", "reduction",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["apex", "te-moe-delayed", "te-cp2"])
 def test_every_forward_and_backward_has_its_number(
     folder: str, request: pytest.FixtureRequest
 ) -> None:

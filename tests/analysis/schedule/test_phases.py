@@ -181,6 +181,28 @@ def test_a_recorded_stage_has_all_its_micro_batches(rank: int, places: list[str]
     )
 
 
+def test_a_graph_of_whole_iterations_counts_for_the_phases_of_a_step_without_it(
+    tmp_path: Path,
+) -> None:
+    names = [f"{GEMM}_{number}" for number in range(6)]
+    trace = TraceBuilder().step(1, 0, 1000).step(2, 1000, 2000)
+    trace.annotation("forward micro-batch 0", 0, 100).annotation("backward micro-batch 0", 100, 200)
+    for at, name in enumerate(names):
+        trace.gpu(name, 300 + 20 * at, 310 + 20 * at, launch=10 + 40 * at)
+        trace.gpu(name, 1300 + 20 * at, 1313 + 20 * at, args={"correlation": 77})
+    trace.annotation("optimizer", 1000, 1050)
+    trace.call("cudaGraphLaunch", 1010, 1020, args={"correlation": 77})
+    found = {
+        row.phase: (row.calls, row.kernels, row.gpu_ns)
+        for row in phase_rows(trace.timeline(tmp_path))
+    }
+    assert found == {
+        "forward micro-batch": (1, 3 + 3, 3 * 10 + 3 * 13),
+        "backward micro-batch": (1, 2 + 2, 2 * 10 + 2 * 13),
+        "optimizer": (1, 6, 6 * 13),
+    }, "the sixth kernel was launched behind the backward; the launch of the graph was in another"
+
+
 def test_micro_batches_that_take_turns_are_one_row_each(tmp_path: Path) -> None:
     """--overlap-moe-expert-parallel-comm runs one forward and another backward node by node."""
     trace = TraceBuilder().step(1, 0, 500).step(2, 500, 1000)

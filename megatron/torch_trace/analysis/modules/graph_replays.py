@@ -61,19 +61,34 @@ def naming_launches(timeline: Timeline) -> NamingLaunches:
     found = np.zeros(len(time), dtype=bool)
     if not replayed.any() or replayed[known].all():
         return NamingLaunches(time, track, replayed, found)
-    twins = _twins(timeline, replayed, _eager_step(timeline, known & ~replayed))
+    twins = _twins(timeline, replayed, _eager_step(timeline, known & ~replayed, replayed))
     found = twins != NONE
     time, track = time.copy(), track.copy()
     time[found], track[found] = launches.time[twins[found]], launches.track[twins[found]]
     return NamingLaunches(ints(time), ints(track), replayed, found)
 
 
-def _eager_step(timeline: Timeline, eager: npt.NDArray[np.bool_]) -> Ints:
-    """Rows that were launched one by one in the step with most of them, in this order."""
+_MOST = 4
+"""A step with less than a quarter of the launches of another one is no whole step."""
+
+
+def _eager_step(
+    timeline: Timeline, eager: npt.NDArray[np.bool_], replayed: npt.NDArray[np.bool_]
+) -> Ints:
+    """Rows that were launched one by one in a step without replays, in this order.
+
+    Of several the last: in the first one modules are still compiled and tuned. Where every step
+    replays something, the one with most such rows.
+    """
     rows = np.flatnonzero(eager)
     steps = timeline.step_of[rows]
     if (steps != NONE).any():
-        rows = rows[steps == np.bincount(steps[steps != NONE]).argmax()]
+        counts = np.bincount(steps[steps != NONE])
+        others = timeline.step_of[replayed]
+        whole = _MOST * counts > counts.max()
+        whole[others[(others != NONE) & (others < len(counts))]] = False
+        chosen = np.flatnonzero(whole)[-1] if whole.any() else counts.argmax()
+        rows = rows[steps == chosen]
     return ints(rows[np.argsort(timeline.launches.time[rows], kind="stable")])
 
 

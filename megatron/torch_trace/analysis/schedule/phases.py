@@ -4,7 +4,9 @@
 A phase is a span of `--torch-profile-spans phases` on the thread of the training loop: Megatron's
 timers by name, forward and backward of micro-batches, logging, evaluation and checkpoints. Phases
 nest, so rows do not add up. Work counts for every phase that the loop was in at its launch,
-whichever thread launched it: autograd's does while the loop waits in `backward micro-batch`.
+whichever thread launched it: autograd's does while the loop waits in `backward micro-batch`. What a
+CUDA graph of whole iterations replays is launched in no micro-batch: it counts for the phases of
+the same kernels in a step without graphs, where the trace holds one.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
+from megatron.torch_trace.analysis.modules.graph_replays import naming_launches
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.span_names import phase_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
-from megatron.torch_trace.columns.intervals import Intervals, ints
+from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,13 @@ def phase_rows(timeline: Timeline) -> tuple[PhaseRow, ...]:
     for row, code in zip(spans.tolist(), ops.name[spans].tolist(), strict=True):
         by_phase.setdefault(phase_of(activity.names[code]) or "", []).append(row)
     launched = timeline.in_window & (timeline.launches.track != NONE)
-    time = timeline.launches.time
+    time, (eager, known) = timeline.launches.time, _eager_launches(timeline)
     found = []
     for phase, rows in by_phase.items():
         # Not cut to the window: work that runs in it may have been launched just before.
         whole = Intervals.of(ops.start[rows], ops.end[rows])
         cpu = whole.clip(window.start, window.end).total
-        inside = np.flatnonzero(launched & whole.holds(time))
+        inside = np.flatnonzero(launched & (whole.holds(time) | (known & whole.holds(eager))))
         found.append(
             PhaseRow(
                 phase=phase,
@@ -77,3 +81,13 @@ def phase_rows(timeline: Timeline) -> tuple[PhaseRow, ...]:
             )
         )
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.phase)))
+
+
+def _eager_launches(timeline: Timeline) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """When kernels that a graph replays outside of micro-batches were launched one by one, and of
+    which rows that is known."""
+    outside = timeline.microbatch == NONE
+    if not timeline.has_microbatches or not outside.any():
+        return timeline.launches.time, np.zeros(len(outside), dtype=bool)
+    naming = naming_launches(timeline)
+    return naming.time, naming.found & outside

@@ -90,7 +90,9 @@ def family_of(name: str) -> str:
     """
     folded = name.lower()
     inductor = _INDUCTOR.match(folded)
-    for text in (short_name(name).lower(), folded):
+    # torch's permute only looks at a tensor in another order; tokens of experts are moved.
+    texts = (short_name(name).lower(), folded)
+    for text in (one.replace("_permute", "") for one in texts) if inductor else texts:
         for family, pattern in _COMPILED:
             if pattern.search(text):
                 return "fused (inductor)" if inductor and family in _PLAIN else family

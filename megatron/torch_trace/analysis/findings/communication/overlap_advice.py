@@ -166,10 +166,16 @@ def _expert_data(ranks: Sequence[RankResult]) -> str:
 
 
 def _context(ranks: Sequence[RankResult]) -> str:
-    flag = flags(ranks, "`--cp-comm-type`, core 0.10 on; p2p overlaps with attention")
-    return (
-        f"Exchange keys and values in another way {flag}, or use a smaller context-parallel size."
-    )
+    smaller = "use a smaller context-parallel size"
+    kind = flag_value(ranks, "--cp-comm-type")
+    if kind is not None and "p2p" in kind:
+        return (
+            f"{smaller.capitalize()}, or longer sequences: keys and values are exchanged while "
+            "attention computes already, as far as that goes."
+        )
+    flag = flags(ranks, "`--cp-comm-type p2p`, core 0.10 on")
+    known = "" if kind is not None else ", if they are not"
+    return f"Exchange keys and values while attention computes {flag}{known}, or {smaller}."
 
 
 def _embedding(ranks: Sequence[RankResult]) -> str:
