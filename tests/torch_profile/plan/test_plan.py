@@ -52,9 +52,8 @@ def test_the_plan_in_words() -> None:
 
 
 def test_the_warm_up_of_a_single_window_is_not_said_to_come_before_each() -> None:
-    said = [make((0,), Span(1, 100), repeat=many).describe() for many in (1, 2)]
-    assert "iterations: 3 (warm-up 1 before the window); this" in said[0]
-    assert "iterations: 3, 5 (warm-up 1 before each); this" in said[1]
+    for many, said in ((1, "3 (warm-up 1 before the window)"), (2, "3, 5 (warm-up 1 before each)")):
+        assert f"iterations: {said}; " in make((0,), Span(1, 9), repeat=many).describe()
 
 
 def test_a_plan_says_what_watches_the_run() -> None:
