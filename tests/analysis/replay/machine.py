@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,11 @@ def reduce(time: int, dimension: str = "dp") -> Act:
     return Act("reduce", time, dimension)
 
 
+def mark() -> Act:
+    """The next step begins."""
+    return Act("mark")
+
+
 def barrier(dimension: str = "dp") -> Act:
     """All ranks wait for each other, and nothing is sent."""
     return Act("barrier", 0, dimension)
@@ -106,7 +112,7 @@ class Machine:
     """Runs programs.
 
     Args:
-        programs: what each rank does in its one step.
+        programs: what each rank does, in one step where no `mark` begins another one.
         room: of so many launches the first has to be through before the next one returns.
     """
 
@@ -118,6 +124,7 @@ class Machine:
         self.ran: dict[int, list[_Ran]] = {}
         self.waits: dict[int, list[tuple[str, int, int]]] = {}
         self.ends: dict[int, int] = {}
+        self.marks: dict[int, list[int]] = {}
         before: object = None
         while before != self.met:
             before = {key: dict(value) for key, value in self.met.items()}
@@ -126,9 +133,10 @@ class Machine:
 
     @property
     def iteration_ns(self) -> int:
-        """Mean over ranks, as an analysis has it."""
+        """Mean over ranks and steps, as an analysis has it."""
         lengths = [
-            max(self.ends[rank], *(one.end for one in self.ran[rank])) for rank in self.programs
+            max(self.ends[rank], *(one.end for one in self.ran[rank])) / len(self.marks[rank])
+            for rank in self.programs
         ]
         return round(sum(lengths) / len(lengths))
 
@@ -136,12 +144,15 @@ class Machine:
         now = 0
         ran: list[_Ran] = []
         waits: list[tuple[str, int, int]] = []
+        marks = [0]
         free: dict[int, int] = {}
         after: dict[int, int] = {}
         counts: dict[tuple[Any, ...], int] = {}
         for act in self.programs[rank]:
             if act.what == "cpu":
                 now += act.time
+            elif act.what == "mark":
+                marks.append(now)
             elif act.what in ("sync", "device"):
                 begin = now
                 ends = [free.get(MAIN, 0)] if act.what == "sync" else list(free.values())
@@ -170,7 +181,8 @@ class Machine:
                 ran.append(_Ran(act, now, start, end, now - begin))
                 free[act.stream] = end
                 now = end if act.what == "copy" else now + CALL
-        self.ran[rank], self.waits[rank], self.ends[rank] = ran, waits, now
+        self.ran[rank], self.waits[rank] = ran, waits
+        self.ends[rank], self.marks[rank] = now, marks
 
     def _end(self, rank: int, act: Act, start: int, counts: dict[tuple[Any, ...], int]) -> int:
         if act.what in ("run", "side", "copy"):
@@ -194,7 +206,9 @@ class Machine:
 
     def _write(self, rank: int, path: Path) -> None:
         size = len(self.programs)
-        trace = TraceBuilder(rank, size).step(1, 0, self.ends[rank])
+        trace = TraceBuilder(rank, size)
+        for number, (begin, end) in enumerate(pairwise([*self.marks[rank], self.ends[rank]]), 1):
+            trace.step(number, begin, end)
         names = {"sync": "cudaStreamSynchronize", "device": "cudaDeviceSynchronize"}
         for what, begin, end in self.waits[rank]:
             trace.call(names.get(what, "cudaStreamWaitEvent"), begin, end)

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.replay.change import (
     TinyKernelsScaled,
     VirtualStages,
     WithoutBarriers,
+    WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.results.analysis import Finding
@@ -54,6 +55,15 @@ def test_without_barriers_ranks_wait_for_each_other_only_where_data_are_sent(
     assert replay.simulate([WithoutBarriers()]).iteration_ns == without.iteration_ns
     # Of four times 100 us one is left, that of each rank by itself.
     assert recorded.iteration_ns - without.iteration_ns == 3 * 80_000
+
+
+def test_a_change_knows_nothing_of_the_one_that_was_asked_for_before(tmp_path: Path) -> None:
+    path = Machine(taking_turns(barrier())).record(tmp_path)
+    changes = (WithoutSynchronisation(), WithoutBarriers())
+    asked = Replay.of(path)
+    times = [asked.simulate([one]).iteration_ns for one in changes]
+    assert times == [Replay.of(path).simulate([one]).iteration_ns for one in changes]
+    assert times[0] != times[1]
 
 
 def test_what_waits_for_nobody_has_no_barriers(tmp_path: Path) -> None:

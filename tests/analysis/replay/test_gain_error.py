@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from machine import Act, Machine, cpu, reduce, run, sync
+from machine import Act, Machine, cpu, mark, reduce, run, sync
+from trace_builder import TraceBuilder
 
 from megatron import torch_trace
 from megatron.torch_trace.analysis.replay.change import KernelsScaled, LaunchScaled, RankAsMedian
@@ -46,6 +47,13 @@ def test_of_two_steps_the_spread_itself_is_luck() -> None:
     assert of_steps([10.0]) is None
     assert of_steps([10.0, 30.0]) == pytest.approx(1.84 * 10.0)
     assert of_steps([10.0] * 20) == 0.0
+    # Of more than ten steps 5 % are added: the standard deviation of these is 10.26.
+    assert of_steps([10.0, 30.0] * 10) == pytest.approx(1.05 * 10.26 / 20**0.5, rel=1e-4)
+
+
+def test_of_half_as_much_training_every_part_of_an_error_is_half() -> None:
+    whole = GainError(10.0, 20.0, None, 4.0, 2.0, 6.0)
+    assert whole.times(0.5) == GainError(5.0, 10.0, None, 2.0, 1.0, 3.0)
 
 
 def test_a_gain_that_hangs_on_one_rank_has_an_error_and_one_that_does_not_has_none() -> None:
@@ -77,6 +85,31 @@ def test_a_rank_that_sleeps_once_is_mended_there_and_its_luck_stays(tmp_path: Pa
     assert result.error.ranks < 2_000
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_peer_tells_the_luck_of_a_step_by_what_it_takes_longer_itself(
+    steps: int, tmp_path: Path
+) -> None:
+    def step(rank: int) -> list[Act]:
+        """Rank 1 sleeps in one turn; in another one rank 0 takes a little longer."""
+        late = {2: 400_000} if rank else {4: 12_000}
+        return [
+            act
+            for turn in range(6)
+            for act in (
+                cpu(200_000 + late.get(turn, 0)),
+                run("gemm", 50_000),
+                reduce(8_000),
+                sync(),
+            )
+        ]
+
+    programs = {rank: [*step(rank), *[mark(), *step(rank)] * (steps - 1)] for rank in range(2)}
+    result = Replay.of(Machine(programs).record(tmp_path)).simulate([RankAsMedian(1)])
+    # 12 us of rank 0 in each step; and of each sleep as much, which as often is less as more.
+    luck = 12_000 * steps**0.5 / steps
+    assert result.error.ranks == pytest.approx((12_000**2 + luck**2) ** 0.5)
+
+
 def test_a_rank_that_is_slower_everywhere_is_mended_everywhere(tmp_path: Path) -> None:
     replay = Replay.of(Machine(lucky({1: 9_000, 2: 7_000})).record(tmp_path))
     result = replay.simulate([RankAsMedian(1)])
@@ -84,6 +117,22 @@ def test_a_rank_that_is_slower_everywhere_is_mended_everywhere(tmp_path: Path) -
     assert replay.recorded_ns - result.iteration_ns == 9 * 2_000
     assert result.causes == ()
     assert result.error_ns > 9 * 2_000
+    # What one step does not tell, ranks tell instead of it.
+    assert result.error.steps == result.error.ranks
+
+
+def test_of_nine_peers_the_jackknife_counts_all_and_leaves_the_longest_out(tmp_path: Path) -> None:
+    turns = {
+        rank: [
+            act
+            for _ in range(9)
+            for act in (cpu(100_000 + 1_000 * rank), run("gemm", 20_000), reduce(5_000), sync())
+        ]
+        for rank in range(10)
+    }
+    result = Replay.of(Machine(turns).record(tmp_path)).simulate([RankAsMedian(9)])
+    # Without rank 8, which is the next one, it would be twice the gain; without another, the same.
+    assert result.error.ranks == jackknife(9_000, [18_000, *[9_000] * 8]) == 8_000
 
 
 def test_one_step_is_as_sure_as_the_ranks_are_alike(tmp_path: Path) -> None:
@@ -102,6 +151,50 @@ def test_one_step_is_as_sure_as_the_ranks_are_alike(tmp_path: Path) -> None:
     assert error([20_000] * 4) == 0
     # The change takes 30 us away from one rank and 10 from the others: 10 / 15 of the gain.
     assert error([60_000, 20_000, 20_000, 20_000]) == pytest.approx(9 * 30_000 * 10 / 15)
+
+
+def halved(kernels: Sequence[int], folder: Path) -> GainError:
+    """The error of kernels of half their time, which are so long in each step of one rank."""
+    program: list[Act] = []
+    for kernel in kernels:
+        program += [mark()] if program else []
+        program += [cpu(50_000), run("gemm", kernel), sync()]
+    machine = Machine({0: program})
+    replay = Replay.of(machine.record(folder))
+    assert replay.recorded_ns == replay.simulated_ns == machine.iteration_ns
+    return replay.simulate([KernelsScaled("gemm", 0.5)]).error
+
+
+def test_a_gain_that_differs_from_step_to_step_is_known_as_well_as_their_mean(
+    tmp_path: Path,
+) -> None:
+    # 20 and 30 us: a standard deviation of 7.07 us, and Student's t of two.
+    error = halved([40_000, 60_000], tmp_path)
+    assert error == GainError(0.0, pytest.approx(1.84 * 5_000))
+
+
+def test_two_steps_that_gain_the_same_leave_nothing_unknown(tmp_path: Path) -> None:
+    error = halved([40_000, 40_000], tmp_path)
+    assert error == GainError(0.0, 0.0)
+    assert error.of_run(20_000, None).total == 0
+
+
+def test_a_gain_is_as_unsure_as_the_time_that_a_launch_takes_to_get_through(tmp_path: Path) -> None:
+    """The last kernel began 15 us later than launches usually take, which may be luck."""
+    trace = TraceBuilder(0, 1).step(1, 0, 90_000).gpu("long", 10_000, 500_000, launch=5_000)
+    for number, late in enumerate((0, 0, 0, 15_000), 1):
+        begin = 20_000 * number + 5_000 + late
+        trace.gpu("short", begin, begin + 10_000, launch=20_000 * number, stream=9)
+    replay = Replay.of(trace.write(tmp_path / "rank-0.json"))
+    assert replay.error_ns == 0
+    result = replay.simulate([KernelsScaled("long", 0.0)])
+    assert (result.iteration_ns, result.error.replay) == (110_000, 15_000.0)
+    alone = TraceBuilder(0, 1).step(1, 0, 90_000)
+    alone.events += [one for one in trace.events if '"long"' not in one]
+    short = Replay.of(alone.write(tmp_path / "alone" / "rank-0.json"))
+    # Where the graph itself may be wrong by that, no gain is known any better.
+    assert short.error_ns == 15_000
+    assert short.simulate([KernelsScaled("short", 1.0)]).error.replay == 15_000.0
 
 
 def test_a_single_rank_and_step_tell_no_spread(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from machine import Machine, cpu, reduce, run, sync
+from machine import Act, Machine, cpu, mark, reduce, run, sync
 
 from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.timeline.moment import Moment
@@ -60,12 +60,42 @@ def test_of_two_paths_within_the_error_both_are_told(tmp_path: Path) -> None:
 def test_a_path_that_is_shorter_by_more_than_the_error_is_not_told(tmp_path: Path) -> None:
     programs = {
         rank: [cpu(work), run("gemm", 20_000), reduce(5_000), sync(), cpu(9_000)]
-        for rank, work in enumerate((40_000, 40_000, 100_000, 40_000))
+        for rank, work in enumerate((40_000, 93_000, 100_000, 40_000))
     }
     replay = Replay.of(Machine(programs).record(tmp_path))
     assert replay.other_path() == ((), 0)
     single = Replay.of(Machine({0: programs[0]}).record(tmp_path / "one"))
     assert single.other_path() == ((), 0)
+
+
+def test_two_paths_are_alike_if_steps_differ_by_more_than_they_do(tmp_path: Path) -> None:
+    """Rank 2 is last by 7 us in both steps, of which the second is 100 us longer."""
+
+    def step(work: int) -> list[Act]:
+        return [cpu(work), run("gemm", 20_000), reduce(5_000), sync(), cpu(9_000)]
+
+    programs = {
+        rank: [*step(work), mark(), *step(work + 100_000)]
+        for rank, work in enumerate((40_000, 93_000, 100_000, 40_000))
+    }
+    replay = Replay.of(Machine(programs).record(tmp_path))
+    pieces, shorter = replay.other_path()
+    assert shorter == 7_000
+    assert max(pieces, key=lambda one: one.time_ns).rank == 1
+
+
+def test_what_only_some_ranks_have_recorded_is_in_no_path(tmp_path: Path) -> None:
+    step = [cpu(40_000), run("gemm", 20_000), sync()]
+    programs = {0: [*step, mark(), cpu(90_000), *step], 1: step}
+    replay = Replay.of(Machine(programs).record(tmp_path))
+    assert replay.steps == 1
+    other, shorter = replay.other_path()
+    for path, rank in ((replay.critical_path(), 0), (other, 1)):
+        assert [(one.rank, one.kind, one.time_ns) for one in path] == [
+            (rank, "cpu", 45_000),
+            (rank, "compute", 24_000),
+        ]
+    assert shorter == 0
 
 
 def test_each_part_of_the_path_tells_where_to_look_in_the_trace_of_its_rank(tmp_path: Path) -> None:

@@ -41,8 +41,10 @@ class Paths:
         self.begin = min(int(times[one.marks[self.step]]) for one in found.ranks)
         after = self.step + 1
         ends = [int(one.marks[after]) for one in found.ranks if after < len(one.marks)]
-        if after == self.common:
-            ends += [int(node) for one in found.ranks for node in one.last_work.tolist()]
+        # The work of a rank that has recorded more steps than others is of its own last one.
+        for one in found.ranks:
+            if after == len(one.marks) - 1:
+                ends += one.last_work.tolist()
         self.last = max(ends, key=self._finish)
 
     def critical(self) -> tuple[PathPiece, ...]:
