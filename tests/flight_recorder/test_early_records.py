@@ -33,33 +33,40 @@ def answer(
     *,
     world: int = 2,
     seconds: float = 6.0,
+    iteration: dict[int, int] | None = None,
+    odd: int | None = None,
 ) -> HangAnswer:
     """Of ranks that are in a forward pass.
 
     Args:
         calls: of each rank, the states of its calls and how long before the record they were made,
             ms.
+        iteration: of ranks that are in another one than the first; a later one began later.
+        odd: a rank of whose record an entry makes no sense.
     """
     (folder / "hangs").mkdir()
     for rank, made in calls.items():
+        number = (iteration or {}).get(rank, 1)
         record = HangRecord(
             rank=rank,
             world_size=world,
             host="node0",
             pid=100 + rank,
-            iteration=1,
+            iteration=number,
             seconds=seconds,
             written_ns=WRITTEN,
-            began_ns=WRITTEN - int(seconds * 1e9),
+            began_ns=WRITTEN - int(seconds * 1e9) + number,
             modules=(),
             micro_batch=None,
             threads=(ThreadStack("MainThread", True, ("/my/layer.py:7 forward",), ""),),
         )
-        stem = HangName(rank, 1).stem
+        stem = HangName(rank, number).stem
         (folder / "hangs" / f"{stem}{HANG_SUFFIX}").write_text(record.as_text())
         built = RecordBuilder(tp0=[0, 1])
-        for number, (state, ms) in enumerate(made):
-            built.call(rank, "tp0", number, state=state, time_created_ns=WRITTEN - ms * MS)
+        for sequence, (state, ms) in enumerate(made):
+            built.call(rank, "tp0", sequence, state=state, time_created_ns=WRITTEN - ms * MS)
+        if rank == odd:
+            built.call(rank, "tp0", len(made), record_id="x")
         if made:
             flight = folder / "hangs" / f"{stem}{FLIGHT_SUFFIX}"
             flight.write_bytes(pickle.dumps(built.record(rank), 2))
@@ -84,8 +91,16 @@ def test_ranks_that_call_collectives_all_the_time_are_at_work(tmp_path: Path) ->
         {0: [("scheduled", 1000)], 1: [("scheduled", 1000)]},
         {0: [("scheduled", 300)], 1: []},
         {0: [("scheduled", 300)]},
+        {0: [("scheduled", 300)], 1: [("scheduled", -5)]},
     ],
-    ids=["pending for long", "calls nothing", "for a second", "no flight record", "no record"],
+    ids=[
+        "pending for long",
+        "calls nothing",
+        "for a second",
+        "no flight record",
+        "no record",
+        "by another clock",
+    ],
 )
 def test_one_rank_that_may_hang_is_enough(
     calls: dict[int, list[tuple[str, int]]], tmp_path: Path
@@ -96,3 +111,14 @@ def test_one_rank_that_may_hang_is_enough(
 def test_with_few_seconds_of_the_flag_less_than_a_fourth_of_them_is_short(tmp_path: Path) -> None:
     calls = {0: [("scheduled", 300)], 1: [("scheduled", 300)]}
     assert "Nothing hung" not in answer(tmp_path, calls, seconds=1.0).verdict
+
+
+def test_the_newest_iteration_of_the_ranks_is_named(tmp_path: Path) -> None:
+    calls = {0: [("scheduled", 300)], 1: [("scheduled", 200)]}
+    found = answer(tmp_path, calls, iteration={1: 2})
+    assert found.verdict == AT_WORK.replace("Iteration 1", "Iteration 2")
+
+
+def test_a_rank_of_whose_calls_some_are_unknown_may_hang_in_one_of_these(tmp_path: Path) -> None:
+    calls = {0: [("scheduled", 300)], 1: [("scheduled", 200)]}
+    assert "Nothing hung" not in answer(tmp_path, calls, odd=1).verdict

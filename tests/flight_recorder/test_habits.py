@@ -59,6 +59,16 @@ def test_of_two_ranks_the_one_that_skips_a_reduction_is_named(
     assert [one.cause.value for one in answer.blames] == ["left_usual_order"]
 
 
+def test_most_ranks_tell_who_never_called_before_habits_are_looked_at(tmp_path: Path) -> None:
+    built = RecordBuilder(tp0=[0, 1, 2, 3], dp0=[2, 3])
+    for number in range(1, 10):
+        built.call([0, 1, 2, 3], "tp0", number, state="completed")
+        built.call([2, 3], "dp0", number, state="completed")
+    built.call([0, 1, 2], "tp0", 10).call(3, "dp0", 10)
+    answer = hang(built.write(tmp_path))
+    assert [(one.rank, one.cause.value) for one in answer.blames] == [(3, "never_called")]
+
+
 @pytest.mark.parametrize("faulty", [0, 1])
 @pytest.mark.parametrize("state", ["scheduled", "completed"])
 def test_of_two_ranks_the_one_with_another_size_is_named(
@@ -102,6 +112,29 @@ def test_an_iteration_in_which_both_call_more_than_usual_is_nobodys_fault(tmp_pa
     for rank in (0, 1):
         job.call(rank, "dp0", size=7, state="scheduled")
     assert hang(job.built.write(tmp_path)).culprits == ()
+
+
+def test_what_one_rank_alone_called_long_ago_is_not_why_both_wait_now(tmp_path: Path) -> None:
+    job = TwoRanks()
+    job.healthy(3)
+    job.built.groups["ep0"] = [0]  # such as a checkpoint of the first rank
+    job.built.call(0, "ep0", 1, "broadcast", state="completed")
+    job.healthy(2)
+    for rank in (0, 1):
+        job.call(rank, "tp0", state="scheduled")
+    answer = hang(job.built.write(tmp_path))
+    assert answer.culprits == ()
+    assert answer.verdict.startswith("All ranks of every pending collective have called it")
+
+
+def test_two_ranks_that_both_do_what_they_never_did_before_are_both_said(tmp_path: Path) -> None:
+    job = TwoRanks()
+    job.healthy(3)
+    for rank, size in ((0, 64), (1, 128)):
+        job.call(rank, "tp0", size=size, state="scheduled")
+    answer = hang(job.built.write(tmp_path))
+    assert answer.culprits == ()
+    assert answer.verdict.endswith("Nothing tells which of them is wrong.")
 
 
 def test_a_first_iteration_has_no_habit_that_it_could_break(tmp_path: Path) -> None:

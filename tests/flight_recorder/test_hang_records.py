@@ -4,73 +4,16 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hang_run import IN_THE_LOADER, WAITS, Run, write_flights
 from record_builder import RecordBuilder
 
 from megatron.torch_trace.commands.hang import command
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.flight_recorder.answer import hang
-from megatron.torch_trace.format.hang_records import (
-    FLIGHT_SUFFIX,
-    HANG_SUFFIX,
-    HangName,
-    HangRecord,
-    ThreadStack,
-)
-
-SECOND = 1_000_000_000
-WAITS = (
-    "/site/torch/distributed/distributed_c10d.py:2800 all_reduce",
-    "/site/torch/distributed/c10d_logger.py:81 wrapper",
-    "/megatron/core/tensor_parallel/mappings.py:20 _reduce",
-)
-IN_THE_LOADER = (
-    "/usr/lib/python3.12/threading.py:355 wait",
-    "/site/torch/utils/data/dataloader.py:88 __next__",
-    "/megatron/training/training.py:900 train_step",
-)
-
-
-class Run:
-    """A run of four ranks."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "hangs").mkdir()
-
-    def rank(
-        self,
-        rank: int,
-        stack: tuple[str, ...],
-        *,
-        code: str = "",
-        began_s: float = 1000,
-        iteration: int = 87,
-        modules: tuple[str, ...] = (),
-        micro_batch: int | None = None,
-    ) -> Path:
-        began_ns = int(began_s * SECOND)
-        record = HangRecord(
-            rank=rank,
-            world_size=4,
-            host=f"node{rank // 2}",
-            pid=100 + rank,
-            iteration=iteration,
-            seconds=30.0,
-            written_ns=began_ns + 30 * SECOND,
-            began_ns=began_ns,
-            modules=modules,
-            micro_batch=micro_batch,
-            threads=(ThreadStack("MainThread", True, stack, code),),
-        )
-        name = HangName(rank, iteration).stem
-        path = self.folder / "hangs" / f"{name}{HANG_SUFFIX}"
-        path.write_text(record.as_text())
-        return path
 
 
 def test_a_rank_in_the_data_loader_is_named_with_the_line_while_others_wait(tmp_path: Path) -> None:
@@ -111,15 +54,64 @@ def test_flight_records_of_the_same_hang_name_the_collective(tmp_path: Path) -> 
     run = Run(tmp_path)
     built = RecordBuilder(tp0=[0, 1], tp1=[2, 3], dp0=[0, 2], dp1=[1, 3])
     built.call(2, "tp1", 8112).call(0, "dp0", 7).call(1, "dp1", 7)
+    paths = {}
     for rank in range(4):
         # With a GPU the CPU runs ahead: where the others' CPUs are tells nothing.
-        path = run.rank(rank, IN_THE_LOADER)
-        flight = path.with_name(path.name.removesuffix(HANG_SUFFIX) + FLIGHT_SUFFIX)
-        flight.write_bytes(pickle.dumps(built.record(rank), 2))
+        paths[rank] = run.rank(rank, IN_THE_LOADER if rank else WAITS)
+    write_flights(built, paths)
     answer = hang(tmp_path)
     assert answer.culprits == (3,)
     assert answer.verdict == (
         "Rank 3 is in no collective: it is in dataloader.py:88 (__next__, data loader), and ranks 1-2 wait for it (first in tensor-parallel all_reduce 8,112)."
+    )
+
+
+def test_a_rank_that_never_called_a_collective_is_named_with_what_it_waits_for(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    built = RecordBuilder(dp0=[0, 1, 2, 3], tp1=[2, 3])
+    built.call([0, 1, 2], "dp0", 7).call(3, "tp1", 9)
+    stack = ("/my/loss.py:7 loss_func",)
+    write_flights(built, {rank: run.rank(rank, stack, code="x.item()") for rank in range(4)})
+    assert hang(tmp_path).verdict == (
+        "Rank 3 never called data-parallel all_reduce 7, in which ranks 0-2 wait. It waits for the GPU in loss.py:7 (loss_func)."
+    )
+
+
+def test_ranks_that_are_in_different_places_are_told_apart(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.rank(0, WAITS)
+    for rank in (1, 2, 3):
+        run.rank(rank, (f"/my/step{rank}.py:7 forward",))
+    assert hang(tmp_path).verdict.startswith(
+        "Ranks 1-3 are in no collective: rank 1 is in step1.py:7 (forward); rank 2 is in step2.py:7 (forward); rank 3 is in step3.py:7 (forward), and rank 0 waits for them"
+    )
+
+
+def test_ranks_that_left_nothing_and_that_nobody_waits_for_are_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    built = RecordBuilder(tp0=[0, 1]).call([0, 1], "tp0", 3)
+    write_flights(built, {rank: run.rank(rank, IN_THE_LOADER) for rank in (0, 1)})
+    assert hang(tmp_path).verdict.startswith("All ranks of every pending collective have called")
+
+
+def test_who_has_no_whole_record_of_either_kind_may_be_at_fault(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    built = RecordBuilder(tp0=[0, 1, 2, 3]).call([0, 1, 2], "tp0", 3)
+    paths = {rank: run.rank(rank, IN_THE_LOADER) for rank in range(4)}
+    write_flights(built, {rank: paths[rank] for rank in range(3)})
+    silent = hang(tmp_path)
+    assert silent.culprits == ()
+    assert (
+        silent.verdict
+        == "Rank 3 may be at fault: which collectives were called there is not known, and no other rank differs from most."
+    )
+    paths[3].write_text("{")
+    assert hang(tmp_path).verdict == (
+        "Rank 3 may be at fault: its record is damaged, and no other rank differs from most."
     )
 
 
@@ -135,26 +127,6 @@ def test_who_asks_whether_the_loss_is_a_number_waits_for_the_gpu(tmp_path: Path)
     assert answer.verdict.startswith(
         "Rank 2 is in no collective: it is in rerun_state_machine.py:598 (validate_result), and ranks 0-1, 3 wait for it (first in the GPU,"
     )
-
-
-def test_only_the_last_hang_of_a_run_counts_and_earlier_ones_are_named(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for rank in range(4):
-        run.rank(rank, IN_THE_LOADER, began_s=100, iteration=9)
-    for rank in (0, 1, 2):
-        run.rank(rank, WAITS, began_s=1000 + rank)
-    answer = hang(tmp_path)
-    assert answer.culprits == (3,)
-    assert sorted(reason for _, reason in answer.skipped) == ["of an earlier hang"] * 4
-
-
-def test_a_hang_soon_after_another_one_is_a_hang_of_its_own(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for rank in range(4):
-        run.rank(rank, IN_THE_LOADER, began_s=1000, iteration=9)
-    for rank in (0, 1, 2):
-        run.rank(rank, WAITS, began_s=1010, iteration=12 if rank else 11)
-    assert hang(tmp_path).culprits == (3,)
 
 
 def test_a_record_that_is_not_whole_is_named_and_its_rank_is_not_blamed(tmp_path: Path) -> None:
@@ -197,15 +169,6 @@ def test_a_run_with_the_flag_that_did_not_hang_is_not_told_to_set_it(tmp_path: P
     (tmp_path / "run.json").write_text('{"arguments": {"torch_profile_on_hang": 300.0}}')
     with pytest.raises(UsageError, match="none of its iterations took 300 s, or its ranks were"):
         hang(tmp_path)
-
-
-def test_records_can_be_named_by_the_run_by_their_folder_and_by_themselves(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for rank in (0, 1, 3):
-        run.rank(rank, WAITS)
-    run.rank(2, IN_THE_LOADER)
-    files = sorted((tmp_path / "hangs").iterdir())
-    assert hang(tmp_path).verdict == hang(tmp_path / "hangs").verdict == hang(files).verdict
 
 
 def test_the_line_outside_of_torch_is_named(tmp_path: Path) -> None:

@@ -112,8 +112,9 @@ def _of_a_run(last: LastHang) -> HangAnswer:
     positions = {rank: position_of(record) for rank, record in last.records.items()}
     flights = [*last.flights]
     if any(one.calls for one in flights):
-        # A rank whose torch did not answer may wait in anything.
-        silent = last.records.keys() - {one.rank for one in flights}
+        # A rank whose torch did not answer, or whose record is damaged, may wait in anything.
+        known = {*last.absent, *(one.rank for one in flights)}
+        silent = [rank for rank in range(last.world_size) if rank not in known]
         flights += [FlightRecord(Path(), rank, {}, (), "", damaged=True) for rank in silent]
     joined = Joined(flights, last.absent)
     at_work = early_records.written_at_work(last)
@@ -190,7 +191,7 @@ _WAIT_ELSEWHERE = (Cause.NEVER_CALLED, Cause.LEFT_ORDER)
 
 def _together(blames: Sequence[Blame], joined: Joined, positions: dict[int, Position]) -> str:
     who = tuple(one.rank for one in blames)
-    waits = sorted({rank for one in blames for rank in one.waits} - {*who})
+    waits = sorted({rank for one in blames for rank in one.waits})
     first = min((one.call for one in blames), key=lambda call: call.created)
     several = len(who) > 1
     what = call_words(first, joined.groups)

@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, islice
 
 from megatron.torch_trace.flight_recorder.call_names import call_kind
 from megatron.torch_trace.flight_recorder.habits import Unusual, unusual_calls
@@ -184,13 +183,18 @@ class Joined:
                 if not call.is_transfer and (rank, call.order) not in odd:
                     usual[call.group, call.sequence].append((rank, call))
         for rank, found in unusual.items():
-            blames = chain(_unlike_others(rank, found, usual), self._left_order(rank, unusual))
-            yield from islice(blames, 1)
+            yield from _unlike_others(rank, found, usual)
+            yield from self._left_order(rank, unusual)
 
     def _left_order(self, rank: int, unusual: Mapping[int, Sequence[Unusual]]) -> Iterable[Blame]:
-        """A rank that went on without what others wait in, which did not leave their order."""
-        found, mine = unusual[rank][0], self.records[rank].calls
-        call = found.call
+        """A rank that went on without what others wait in, which did not leave their order.
+
+        An unusual call that is complete has let the rank go on: it is not why the others wait.
+        """
+        found = next((one for one in unusual[rank] if one.call.pending), None)
+        if found is None:
+            return
+        call, mine = found.call, self.records[rank].calls
         before = {(one.group, one.sequence) for one in mine if one.order < call.order}
         waits = self._waiting_for(rank).items()
         missed = [
