@@ -48,7 +48,6 @@ class GpuOrder:
         gap: from the end of that one, at least; ns.
         source, target, lag, kind: other dependencies, from the end of `source`; kinds of edges.
         told: the trace tells what streams wait for; else it is inferred.
-        unexplained: ns by which starts are later than all of that.
     """
 
     rows: Ints
@@ -62,7 +61,6 @@ class GpuOrder:
     lag: Ints
     kind: Ints
     told: bool
-    unexplained: Ints
 
 
 def gpu_order(timeline: Timeline, rows: Ints, times: LaunchTimes) -> GpuOrder:
@@ -89,9 +87,8 @@ def gpu_order(timeline: Timeline, rows: Ints, times: LaunchTimes) -> GpuOrder:
     lag, gap = np.minimum(usual_lag, start - launch), np.minimum(usual_gap, start - behind)
     by_launch, by_stream = launch + lag, behind + gap
     ready = np.maximum(np.maximum(by_launch, by_stream), by_other)
-    late = start - ready
     # What explains a start explains it to the nanosecond; the others bound it from below.
-    explained = late <= SOON_NS
+    explained = start - ready <= SOON_NS
     launches = explained & (by_launch == ready)
     follows = explained & ~launches & (by_stream == ready)
     waits = (explained & ~launches & ~follows)[target]
@@ -99,7 +96,6 @@ def gpu_order(timeline: Timeline, rows: Ints, times: LaunchTimes) -> GpuOrder:
     apart = start[target] - end[source]
     lags = np.where(waits, apart, np.minimum(apart, _USUAL_GAP_NS))
     more, which = _contention(start, end, stream, np.flatnonzero(~explained))
-    late[which] = 0
     return GpuOrder(
         rows,
         ints(np.where(launches, start - launch, lag)),
@@ -112,7 +108,6 @@ def gpu_order(timeline: Timeline, rows: Ints, times: LaunchTimes) -> GpuOrder:
         ints(np.concatenate((lags, start[which] - end[more]))),
         np.repeat((STREAM_WAIT, CONTENTION), (len(source), len(more))),
         told,
-        ints(np.where(late > SOON_NS, late, 0)),
     )
 
 

@@ -53,7 +53,6 @@ class RankGraph:
         ends: node at which each ends, of communication; else NONE.
         marks: nodes of the starts of steps, and of the end of the last one.
         last_work: the nodes of GPU work that end the last step, if that ends after its mark.
-        unexplained_ns: by how much starts of GPU work are later than all that is known explains.
     """
 
     rank: int
@@ -66,7 +65,6 @@ class RankGraph:
     ends: Ints
     marks: Ints
     last_work: Ints
-    unexplained_ns: int
 
 
 def add_rank(
@@ -120,7 +118,6 @@ def add_rank(
         ends=ends,
         marks=nodes[marks],
         last_work=finish[_last_of_streams(order.before)],
-        unexplained_ns=int(order.unexplained.sum()),
     )
 
 
