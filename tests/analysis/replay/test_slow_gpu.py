@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from machine import Act, Machine, cpu, reduce, run, sync
+from trace_builder import TraceBuilder
 
 from megatron import torch_trace
 from megatron.torch_trace.errors import UsageError
@@ -79,3 +80,18 @@ def test_a_rank_alone_has_no_peers(tmp_path: Path) -> None:
     path = machine(1).record(tmp_path)
     with pytest.raises(UsageError, match=r"^--gpu 0=median: no other rank does the same work"):
         torch_trace.whatif(path, gpu="0=median")
+
+
+@pytest.mark.parametrize("flag", ["gpu", "rank"])
+def test_of_more_ranks_than_can_be_replayed_the_named_one_is(flag: str, tmp_path: Path) -> None:
+    for rank in range(18):
+        trace = TraceBuilder(rank, 18).step(1, 0, 100_000)
+        length = 90_000 if rank == 17 else 50_000
+        trace.gpu("gemm", 20_000, 20_000 + length, launch=15_000)
+        trace.write(tmp_path / f"rank-{rank:02}.json")
+    answer = torch_trace.whatif(tmp_path, f"--{flag} 17=median", jobs=1)
+    assert answer.ranks == 16
+    assert answer.notes[0].startswith("The graph of kernels has 16 of the 18 ranks")
+    # Of 16 ranks one has 10 us more than the step's 100 us.
+    shorter = 10_000 // 16 if flag == "gpu" else 0
+    assert answer.recorded_ns - answer.simulated_ns == shorter

@@ -21,7 +21,7 @@ MOST_RANKS = 16
 
 
 def chosen(traces: Sequence[Path], wanted: Iterable[int] = ()) -> list[Path]:
-    """At most 16 of the traces: of the ranks wanted, then evenly from first to last.
+    """At most 16 of the traces: of the ranks wanted, then the first ones.
 
     Neighbours are in one tensor-parallel group, and so are those of a whole block of them: blocks
     of ranks that follow each other let more collectives be whole than single ranks do.

@@ -18,6 +18,7 @@ from megatron.torch_trace.analysis.replay.answers import (
 )
 from megatron.torch_trace.analysis.replay.change import (
     Change,
+    GpuAsMedian,
     RankAsMedian,
     StagesBalanced,
     VirtualStages,
@@ -144,7 +145,7 @@ class Graphs:
             )
         if len(there) <= MOST_RANKS and all(file in self._known.timelines for file in there):
             return KernelAnswers(self._of_timelines(there))
-        wanted = [one.rank for one in changes if isinstance(one, RankAsMedian)]
+        wanted = [one.rank for one in changes if isinstance(one, (RankAsMedian, GpuAsMedian))]
         return KernelAnswers(Replay.of(there, progress=self._on_read, ranks=wanted))
 
     def _of_timelines(self, files: Sequence[Path]) -> Replay:
