@@ -12,7 +12,7 @@ from megatron.torch_trace.analysis.replay.change import ALL
 USUAL_FACTOR = 0.5
 _DIMENSIONS = ("tp", "pp", "dp", "cp", "ep", "edp", "etp", "mp", ALL)
 """From these comes the nearest right one; a trace may have others, such as `tp-cp`."""
-_NUMBER = r"\d+(?:\.\d*)?|\.\d+"
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?"
 
 
 def name_and_factor(value: str) -> tuple[str | None, float | None]:
