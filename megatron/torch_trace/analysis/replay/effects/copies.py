@@ -7,7 +7,7 @@ import numpy as np
 
 from megatron.torch_trace.analysis.host.blocking_copies import blocking_copies
 from megatron.torch_trace.analysis.replay.change import ALL, CopiesScaled
-from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
+from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, scaled
 from megatron.torch_trace.analysis.replay.effects.gpu_changes import rows_named, scale_work
 from megatron.torch_trace.analysis.replay.kernels.graph import WAIT
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
@@ -31,13 +31,28 @@ def copies(found: KernelGraph, result: Adjustment, change: CopiesScaled) -> None
     copies = np.zeros(len(found.graph.nodes), dtype=bool)
     for rank, chosen in zip(found.ranks, mine, strict=True):
         copies[rank.starts[chosen]] = True
-    if change.factor == 0:
+    holding = found.ranks if change.kind in ("pageable", ALL) else ()
+    if change.factor:
+        for rank in holding:
+            _hold(rank, result, change.factor)
+    else:
         awaiting = np.zeros(len(found.graph.nodes), dtype=bool)
-        if change.kind in ("pageable", ALL):
-            for rank in found.ranks:
-                awaiting[_let_go(rank, result)] = True
+        for rank in holding:
+            awaiting[_let_go(rank, result)] = True
         freed = copies[edges.source] | awaiting[edges.target]
         result.without(freed & (edges.kind == WAIT))
+
+
+def _hold(rank: RankGraph, result: Adjustment, factor: float) -> None:
+    """Calls that return when pageable memory is copied do so as much earlier or later."""
+    points, calls = rank.points, rank.timeline.activity.calls
+    copying, begun = blocking_copies(rank.timeline)
+    launches = points.at(LAUNCH)
+    launches = launches[np.isin(points.call[launches], copying)]
+    call = points.call[launches]
+    held = ints(calls.end[call] - begun[np.searchsorted(copying, call)])
+    at = rank.first_point + launches
+    result.duration[at] = np.maximum(result.duration[at] - scaled(held, 1 - factor), 0)
 
 
 def _let_go(rank: RankGraph, result: Adjustment) -> Ints:
