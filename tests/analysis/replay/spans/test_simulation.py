@@ -13,7 +13,12 @@ from pipeline_builder import pipeline
 
 from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape
 from megatron.torch_trace.analysis.replay.spans.passes import Passes
-from megatron.torch_trace.analysis.replay.spans.simulation import path_of, simulate, slack_of
+from megatron.torch_trace.analysis.replay.spans.simulation import (
+    Simulation,
+    path_of,
+    simulate,
+    slack_of,
+)
 
 
 def test_the_bubble_of_1f1b_is_that_of_the_paper() -> None:
@@ -39,6 +44,46 @@ def test_a_cpu_that_does_not_wait_goes_on_while_the_gpu_waits() -> None:
     assert simulate(passes).iteration_ns == 8 * 3_000
     # That it waited would be 37.5 % more.
     assert simulate(replace(passes, is_blocking=True)).iteration_ns == 33_000
+
+
+def on_stage(done: Simulation, stage: int) -> list[tuple[str, float, float]]:
+    """Each pass of a stage, when its CPU and when its GPU is done."""
+    found = []
+    for one, cpu, gpu in zip(done.plan.passes, done.cpu[:, 0], done.gpu[:, 0], strict=True):
+        if one.stage == stage:
+            found.append((f"{'FB'[not one.is_forward]}{one.microbatch}", float(cpu), float(gpu)))
+    return found
+
+
+def test_a_cpu_that_waits_at_sends_and_receives_goes_on_when_the_gpu_is_there() -> None:
+    passes = pipeline(Shape(2, 1, 2), forward=1_000, backward=2_000, gpu=3)
+    waiting, ahead = simulate(passes), simulate(replace(passes, is_blocking=False))
+    assert on_stage(waiting, 0) == [
+        ("F0", 1_000, 3_000), ("F1", 4_000, 6_000), ("B0", 14_000, 18_000), ("B1", 23_000, 27_000),
+    ]  # fmt: skip
+    assert on_stage(waiting, 1) == [
+        ("F0", 4_000, 6_000), ("B0", 6_000, 12_000), ("F1", 13_000, 15_000), ("B1", 15_000, 21_000),
+    ]  # fmt: skip
+    # The GPU is through at the same times where its CPU never waits.
+    assert on_stage(ahead, 0) == [
+        ("F0", 1_000, 3_000), ("F1", 2_000, 6_000), ("B0", 4_000, 18_000), ("B1", 6_000, 27_000),
+    ]  # fmt: skip
+    assert on_stage(ahead, 1) == [
+        ("F0", 1_000, 6_000), ("B0", 3_000, 12_000), ("F1", 4_000, 15_000), ("B1", 6_000, 21_000),
+    ]  # fmt: skip
+
+
+def test_nothing_is_sent_at_the_ends_of_the_pipeline() -> None:
+    done = simulate(pipeline(Shape(3, 1, 4), forward=1_000, backward=2_000))
+    written = ["", "", ""]
+    for one, waits in zip(done.plan.passes, done.waits, strict=True):
+        name = f"{'FB'[not one.is_forward]}{one.microbatch}"
+        written[one.stage] += f"|{name}" if waits else f" {name}"
+    assert written == [
+        " F0|F1|F2|B0 F3|B1|B2|B3",
+        " F0|F1|B0|F2|B1|F3|B2|B3",
+        " F0 B0|F1 B1|F2 B2|F3 B3",
+    ]
 
 
 def test_head_tail_and_transfers_are_part_of_the_iteration() -> None:
