@@ -84,6 +84,16 @@ def test_two_paths_are_alike_if_steps_differ_by_more_than_they_do(tmp_path: Path
     assert max(pieces, key=lambda one: one.time_ns).rank == 1
 
 
+def test_the_path_is_that_of_the_step_that_is_closest_to_the_mean(tmp_path: Path) -> None:
+    lengths = (100_000, 200_000, 130_000)
+    program: list[Act] = []
+    for length in lengths:
+        program += [mark()] if program else []
+        program += [cpu(length - 24_000 - 5_000), run("gemm", 20_000), sync()]
+    path = Replay.of(Machine({0: program}).record(tmp_path)).critical_path()
+    assert sum(one.time_ns for one in path) == 130_000
+
+
 def test_what_only_some_ranks_have_recorded_is_in_no_path(tmp_path: Path) -> None:
     step = [cpu(40_000), run("gemm", 20_000), sync()]
     programs = {0: [*step, mark(), cpu(90_000), *step], 1: step}
