@@ -12,9 +12,14 @@ from trace_builder import TraceBuilder
 
 from megatron.torch_trace.analysis.findings.remedies import remedies_of, remedy_of
 from megatron.torch_trace.analysis.replay.change import (
+    CommunicationScaled,
+    CudaGraphs,
     DataLoaderScaled,
+    GpuAsMedian,
+    LaunchScaled,
     MicroBatches,
     Overlapped,
+    RankAsMedian,
     StagesBalanced,
     TinyKernelsScaled,
     VirtualStages,
@@ -107,7 +112,15 @@ def test_findings_name_what_takes_their_cause_away() -> None:
     assert remedy_of(finding("data_loader_without_reserve")) == ()
     assert remedy_of(finding("tiny_kernels")) == (TinyKernelsScaled(0.0),)
     assert remedy_of(finding("barriers")) == (WithoutBarriers(),)
-    bubble = finding("pipeline_bubble", microbatches=[8], chunks=2)
+    assert remedy_of(finding("barriers_of_dp")) == (WithoutBarriers(),)
+    assert remedy_of(finding("barriersome")) == ()
+    assert remedy_of(finding("exposed_communication_tp")) == (CommunicationScaled("tp", 0.0),)
+    assert remedy_of(finding("straggler", rank=2, cause="compute")) == (GpuAsMedian(2),)
+    assert remedy_of(finding("straggler", rank=2, cause="cpu")) == (RankAsMedian(2),)
+    graphs = Finding("launch_bound", "low", "", {}, "Use CUDA graphs.")
+    assert remedies_of(graphs) == ((CudaGraphs("layers"),), (LaunchScaled(0.0),))
+    assert remedies_of(finding("launch_bound")) == ((LaunchScaled(0.0),),)
+    bubble = finding("pipeline_bubble", microbatches=[4, 8], chunks=2)
     assert remedies_of(bubble) == (
         (VirtualStages(4),),
         (StagesBalanced(),),

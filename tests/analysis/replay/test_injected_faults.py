@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from machine import Act, Machine, cpu, reduce, run, sync
+from machine import Act, Machine, cpu, mark, reduce, run, sync
 
 from megatron import torch_trace
 
@@ -45,6 +45,37 @@ def test_the_rank_and_the_gain_of_a_fault_are_right(
     grown = faulty.iteration_ns - healthy.iteration_ns
     assert found[0].gain_ns == pytest.approx(grown, rel=0.1)
     assert found[0].sure_gain_ns
+
+
+def two_steps(rank: int, *, busy: int = 0) -> dict[int, list[Act]]:
+    """Twice the same step, in which rank 2 sleeps for 400 us once, and rank 1 is always late."""
+    step = [
+        act
+        for turn in range(TURNS)
+        for act in (
+            cpu(200_000 + 400_000 * (rank == 2 and turn == 4) + busy * (rank == 1)),
+            run("gemm", 50_000),
+            reduce(8_000),
+            *([] if busy else [sync()]),
+        )
+    ]
+    return {rank: [*step, sync(), mark(), *step, sync()]}
+
+
+@pytest.mark.parametrize("busy", [0, 60_000])
+def test_what_a_fault_takes_is_told_for_one_of_several_iterations(
+    busy: int, tmp_path: Path
+) -> None:
+    """Also where another rank is last, and the sleep is hidden behind it."""
+    ranks = {rank: one for each in range(4) for rank, one in two_steps(each, busy=busy).items()}
+    analysis = torch_trace.analyze(Machine(ranks).record(tmp_path), gains=True)
+    stragglers = [one for one in analysis.findings if one.code == "straggler"]
+    (found,) = (one for one in stragglers if one.change == "--rank 2=median")
+    (cause,) = found.evidence["causes"]
+    assert (cause["rank"], cause["count"], cause["time_ns"]) == (2, 2, 800_000)
+    assert "0.4 ms longer than" in found.title
+    assert " in 1 stretch of the training loop's thread outside of all spans." in found.title
+    assert found.evidence["more_ns"] == 400_000
 
 
 def test_beside_a_fault_the_luck_of_one_of_two_ranks_is_no_part_of_it(tmp_path: Path) -> None:

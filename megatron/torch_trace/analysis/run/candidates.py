@@ -71,7 +71,7 @@ def check(graph: Graph, changes: Sequence[Change]) -> None:
     if changes and missed > MOST_ERROR:
         raise UnreplayableError(
             f"{changes[0].text}: the graph misses the recorded iteration by {100 * missed:.1f} %, "
-            f"more than {MOST_ERROR:.0%}, so it predicts nothing."
+            f"more than {100 * MOST_ERROR:.0f} %, so it predicts nothing."
         )
 
 
