@@ -29,6 +29,7 @@ from megatron.torch_trace.analysis.replay.change import (
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.change_parser import FORMS, checked, read, read_text
+from megatron.torch_trace.commands.whatif import command
 from megatron.torch_trace.errors import UsageError
 
 RIGHT = [
@@ -131,6 +132,14 @@ def test_a_wrong_flag_is_answered_with_the_nearest_right_one() -> None:
         read_text("--rank")
     with pytest.raises(UsageError, match=r"^an empty change: no such change"):
         read_text("")
+
+
+def test_the_command_has_an_option_for_every_change_with_its_form() -> None:
+    options = {one.opts[0]: one for one in command.params if one.opts[0] in FORMS}
+    assert list(options) == list(FORMS)
+    assert {flag: one.metavar for flag, one in options.items()} == {
+        flag: form.metavar for flag, form in FORMS.items()
+    }
 
 
 def test_a_change_of_what_was_not_recorded_is_refused() -> None:

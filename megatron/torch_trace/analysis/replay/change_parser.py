@@ -58,14 +58,12 @@ class Form:
 
     Args:
         flag: `--rank`.
-        metavar: what stands behind it, for `--help`.
-        help: one line for `--help`.
+        metavar: what stands behind it.
         read: a value to the change; raises what `_WrongError` is for.
     """
 
     flag: str
     metavar: str
-    help: str
     read: Callable[[str], Change]
 
 
@@ -248,46 +246,25 @@ def _wrong_count(value: str, usual: int) -> NoReturn:
 
 
 _ALL_FORMS: Sequence[Form] = (
-    Form(
-        "--rank", "R=median", "The CPU of rank R takes as long as that of its peers.",
-        _as_median(RankAsMedian),
-    ),
-    Form(
-        "--gpu", "R=median", "The GPU of rank R takes as long as that of its peers.",
-        _as_median(GpuAsMedian),
-    ),
-    Form("--comm", "DIM*FACTOR", "Transfers of a dimension take FACTOR times as long.", _comm),
-    Form("--overlap", "DIM", "Compute does not wait for communication of a dimension.", _overlap),
-    Form(
-        "--launch", "FACTOR", "Launches take FACTOR times as long; 0: they cost nothing.",
-        _by_factor(LaunchScaled, 0),
-    ),
-    Form("--cuda-graphs", "MODULE", "Modules are CUDA graphs; layers: each layer.", _cuda_graphs),
-    Form(
-        "--cpu-operators", "FACTOR", "The CPU's operators take FACTOR times as long.",
-        _by_factor(OperatorsScaled, USUAL_FACTOR),
-    ),
-    Form("--kernel", "REGEX*FACTOR", "Kernels with these names take FACTOR times.", _kernel),
-    Form("--module", "NAME*FACTOR", "Modules of this name or class take FACTOR times.", _module),
-    Form("--copies", "KIND=FACTOR", f"Copies of a kind: {', '.join(COPY_KINDS)}.", _copies),
-    Form("--sync", "none", "The CPU never waits for the GPU.", _by_word(WithoutSynchronisation())),
-    Form(
-        "--data-loader", "FACTOR", "Waiting for the data loader takes FACTOR times as long.",
-        _by_factor(DataLoaderScaled, 0),
-    ),
-    Form(
-        "--tiny-kernels", "FACTOR", "Kernels below 5 us and their launches take FACTOR times.",
-        _by_factor(TinyKernelsScaled, 0),
-    ),
-    Form("--barriers", "none", "No rank waits in a barrier.", _by_word(WithoutBarriers())),
-    Form("--micro-batches", "N", "N micro-batches of the recorded size.", _micro_batches),
-    Form("--virtual-stages", "V", "V virtual stages on each pipeline rank.", _virtual_stages),
-    Form("--move-layers", "'A>B'", "A layer goes from stage A to B; 'A>B*2': two.", _move_layers),
-    Form(
-        "--stages", "balanced", "All pipeline stages take equally long.",
-        _by_word(StagesBalanced()),
-    ),
-)  # fmt: skip
+    Form("--rank", "R=median", _as_median(RankAsMedian)),
+    Form("--gpu", "R=median", _as_median(GpuAsMedian)),
+    Form("--comm", "DIM*FACTOR", _comm),
+    Form("--overlap", "DIM", _overlap),
+    Form("--launch", "FACTOR", _by_factor(LaunchScaled, 0)),
+    Form("--cuda-graphs", "MODULE", _cuda_graphs),
+    Form("--cpu-operators", "FACTOR", _by_factor(OperatorsScaled, USUAL_FACTOR)),
+    Form("--kernel", "REGEX*FACTOR", _kernel),
+    Form("--module", "NAME*FACTOR", _module),
+    Form("--copies", "KIND=FACTOR", _copies),
+    Form("--sync", "none", _by_word(WithoutSynchronisation())),
+    Form("--data-loader", "FACTOR", _by_factor(DataLoaderScaled, 0)),
+    Form("--tiny-kernels", "FACTOR", _by_factor(TinyKernelsScaled, 0)),
+    Form("--barriers", "none", _by_word(WithoutBarriers())),
+    Form("--micro-batches", "N", _micro_batches),
+    Form("--virtual-stages", "V", _virtual_stages),
+    Form("--move-layers", "'A>B'", _move_layers),
+    Form("--stages", "balanced", _by_word(StagesBalanced())),
+)
 
 FORMS = {form.flag: form for form in _ALL_FORMS}
-"""Flag -> how it is written, in the order of `--help`."""
+"""Flag -> how it is written, in the order of `--help`; `commands/whatif.py` has the same flags."""
