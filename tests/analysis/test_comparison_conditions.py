@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 from compared_windows import MS, comparison, run, window
 from trace_builder import GEMM, TraceBuilder
 
-from megatron.torch_trace.analysis.compare.comparison import Comparison
+from megatron.torch_trace.analysis.compare.comparison import Comparison, Lateness
 from megatron.torch_trace.analysis.compare.conditions import judge, parse
+from megatron.torch_trace.analysis.compare.statistics import Difference
+from megatron.torch_trace.analysis.compare.tables import WorkDifference
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 
 
@@ -46,6 +50,58 @@ def longer_gemm(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 )
 def test_conditions(longer_gemm: Comparison, condition: str, holds: bool) -> None:
     assert judge(parse(condition), longer_gemm).holds is holds
+
+
+def work(name: str, before: float, after: float) -> WorkDifference:
+    return WorkDifference(name, "", Difference(1, 1), Difference(before, after))
+
+
+@pytest.mark.parametrize(
+    ("condition", "change"),
+    [
+        ("mfu < -1pp", -2.0),
+        ("mfu < -4%", -5.0),
+        ("undisturbed > 1us", 500.0),
+        ("iteration > 1pp", 0.0),
+        ("compute > 1pp", 10.0),  # 40 % of 10 ms, then 50 % of 20
+        ("straggler > 1us", 7.0),
+        ("kernel:gemm > 1us", 3.0),
+        ("family:gemm > 1us", 5.0),
+        ("module:mlp > 1us", 6.0),
+        ("overlapped_communication > 3%", inf),
+        ("idle > 3%", 0.0),
+    ],
+)
+def test_a_change_is_in_the_unit_of_its_condition(
+    longer_gemm: Comparison, condition: str, change: float
+) -> None:
+    parts = {
+        "compute": Difference(4 * MS, 10 * MS),
+        "overlapped_communication": Difference(0, 4),
+        "idle": Difference(0, 0),
+    }
+    late = [Lateness(rank, 9e3, delay, None, None, None) for rank, delay in ((0, 16e3), (1, 8e3))]
+    found = replace(
+        longer_gemm,
+        iteration=Difference(10 * MS, 20 * MS),
+        breakdown={**longer_gemm.breakdown, **parts},
+        mfu=Difference(0.4, 0.38),
+        undisturbed=Difference(8 * MS, 8.5 * MS),
+        stragglers=tuple(late),
+        kernels=(work("a_gemm_1", 1e3, 2e3), work("gemm", 1e3, 3e3), work("norm", 0, 9e3)),
+        families=(work("gemm", 1e3, 6e3), work("grouped gemm", 0, 9e3)),
+        modules=(work("mlp", 1e3, 7e3), work("decoder.mlp", 0, 9e3)),
+    )
+    assert judge(parse(condition), found).change == pytest.approx(change)
+
+
+@pytest.mark.parametrize(("before", "after", "side"), [(None, 1.0, "A"), (1.0, None, "B")])
+def test_the_side_that_does_not_know_is_named(
+    longer_gemm: Comparison, before: float | None, after: float | None, side: str
+) -> None:
+    found = replace(longer_gemm, mfu=Difference(before, after))
+    with pytest.raises(TorchTraceError, match=f"mfu is unknown in {side}"):
+        judge(parse("mfu < -2pp"), found)
 
 
 @pytest.mark.parametrize("metric", ["dp", "kernels", "kernel:nvjet", "family:gemm", "idle"])
