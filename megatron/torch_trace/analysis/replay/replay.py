@@ -203,7 +203,7 @@ class Replay:
     def _among_variants(self, changed: Adjustment, gain: float) -> float:
         """Half of what the iteration differs by between variants of a change that are as likely."""
         if len(changed.variants) == 1:
-            # What one other rank is a luck away from, nobody knows.
+            # By how much a single peer was lucky itself, nothing tells.
             half = abs(gain) / 2
             far = changed.excess or changed.late_work
             return min(half, changed.luck_ns / self.steps) if far else half

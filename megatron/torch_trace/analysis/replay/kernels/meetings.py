@@ -88,6 +88,7 @@ class Joined:
         met: for each rank, which of its GPU rows (positions) end by a meeting.
         calls: collectives; messages: sends with their receives; eager: of these.
         missing: kernels of collectives in which a rank took part that has no trace here.
+        nodes: of the meetings, those of collectives and those of messages.
     """
 
     met: list[np.ndarray]

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from megatron.torch_trace.analysis.replay.spans.orders import Pass, Plan, Shape, plan_of
 from megatron.torch_trace.analysis.replay.spans.passes import BACKWARD, FORWARD, Passes, Times
@@ -213,8 +212,3 @@ def _between(shape: Shape, before: Pass, one: Pass) -> bool:
     to_next = before.stage < last if before.is_forward else before.stage > 0
     from_other = one.stage > 0 if one.is_forward else one.stage < last
     return to_next or from_other
-
-
-def lanes_of(count: int) -> npt.NDArray[np.int64]:
-    """All lanes in one step."""
-    return np.zeros(count, dtype=np.int64)
