@@ -130,8 +130,7 @@ PARTS = {
     "te-tp2-overlap": with_engine(f"{TP2_SP} --tp-comm-overlap", UB_SKIPMC="1"),
     "te-cp2-p2p": with_engine(f"{CP2} p2p", **ANY_TWICE),
     "te-cp2-a2a": with_engine(f"{CP2} a2a", **ANY_TWICE),
-    "te-cp2-all-gather": with_engine(f"{CP2} all_gather", **ANY_TWICE),
-    "te-cp2-all-gather-same": with_engine(f"{CP2} all_gather"),
+    "te-cp2-all-gather": with_engine(f"{CP2} all_gather"),
     "te-cp4-hierarchical": with_engine(
         f"{CP4} --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", 4, **ANY_TWICE
     ),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.ranges import STACKS
 from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.results.replayed_iterations import why_no_modules
 from megatron.torch_trace.report.figures.module_icicle import module_icicle
 from megatron.torch_trace.report.figures.module_ladder import module_ladder
 from megatron.torch_trace.report.module_nodes import ModuleNode, Path, module_nodes, walk
@@ -57,7 +58,7 @@ def section(subject: Subject) -> Section:
         )
         if any(rank.modules for rank in analysis.ranks):
             missing = "No module launched GPU work."
-        return Section("modules", title, missing)
+        return Section("modules", title, why_no_modules(analysis) or missing)
     trees = [_tree(rank, label(rank, shown), 2 * subject.top) for rank in shown]
     stages, classes = stage_work.tables(analysis)
     tables = [*trees, stages, classes]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to know of a window in which CUDA graphs replay whole iterations."""
+
+from __future__ import annotations
+
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.format.categories import launches_graph
+from megatron.torch_trace.wording import counted
+
+_MOST = 0.5
+"""Of the kernels: per-layer graphs with a loop around them leave micro-batches."""
+
+
+def why_no_modules(analysis: Analysis) -> str | None:
+    """Why there are neither modules nor micro-batches though spans are on; None where there are, or
+    for another reason."""
+    replaying = next(filter(_replays, analysis.ranks), None)
+    if replaying is None:
+        return None
+    kernels = sum(_of_graphs(replaying))
+    return (
+        f"Modules and micro-batches are unknown: CUDA graphs launched {counted(kernels, 'kernel')} "
+        f"of {replaying.name}, and no iteration of the window launched them one by one. A window "
+        "that begins before the graphs are captured would tell the modules "
+        "(--torch-profile-iterations 1-6)."
+    )
+
+
+def _replays(rank: RankResult) -> bool:
+    if not rank.phases or rank.microbatches or rank.module_account is not None:
+        return False
+    return sum(_of_graphs(rank)) > _MOST * sum(row.kernels for row in rank.operators)
+
+
+def _of_graphs(rank: RankResult) -> list[int]:
+    return [row.kernels for row in rank.operators if launches_graph(row.operator.split(" ")[0])]
