@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from command_line import invoked
 from snapshot_builder import MIB, SnapshotBuilder
+from trace_builder import TraceBuilder, instant
 
 from megatron import torch_trace
 from megatron.torch_trace.errors import DamagedTraceError, StrictError, UsageError
@@ -65,6 +66,49 @@ def test_a_stack_stays_the_same_when_its_lines_and_folders_move(tmp_path: Path) 
     path = written(tmp_path / "b.pickle", (6, MOVED))
     (change,) = torch_trace.memory_difference(path, base).largest.at_end.stacks
     assert (change.kind, change.change, change.stack) == ("grew", 2 * MIB, MOVED)
+
+
+def test_a_function_of_another_package_s_file_is_another_one(tmp_path: Path) -> None:
+    base = written(tmp_path / "a.pickle", (4, ("/run/model/cache.py:7 keep",)))
+    path = written(tmp_path / "b.pickle", (6, ("/run/data/cache.py:7 keep",)))
+    found = torch_trace.memory_difference(path, base).largest.at_end.stacks
+    assert [(one.kind, one.change // MIB) for one in found] == [("new", 6), ("gone", -4)]
+
+
+def test_a_category_that_is_gone_is_told(tmp_path: Path) -> None:
+    base = written(tmp_path / "a.pickle", (4, ADAM), (2, FORWARD))
+    path = written(tmp_path / "b.pickle", (2, FORWARD))
+    found = torch_trace.memory_difference(path, base).largest.at_end.categories
+    assert [(one.name, one.kind) for one in found] == [
+        ("optimizer state", "gone"),
+        ("activations", "same"),
+    ]
+
+
+def test_the_rank_whose_peak_changes_most_may_be_one_that_shrank(tmp_path: Path) -> None:
+    for rank, (before, after) in enumerate(((4, 5), (9, 3), (4, 6))):
+        name = f"rank-{rank}.memory_snapshot.pickle"
+        written(tmp_path / "a" / name, (before, ADAM))
+        written(tmp_path / "b" / name, (after, ADAM))
+    assert torch_trace.memory_difference(tmp_path / "b", tmp_path / "a").largest.rank == 1
+
+
+def test_a_rank_that_only_one_file_tells_is_the_rank_of_both(tmp_path: Path) -> None:
+    named = written(tmp_path / "rank-7.memory_snapshot.pickle", (4, ADAM))
+    plain = written(tmp_path / "plain.pickle", (5, ADAM))
+    for path, base in ((named, plain), (plain, named)):
+        assert torch_trace.memory_difference(path, base).largest.rank == 7
+
+
+def test_a_trace_does_not_tell_what_lies_free_between_blocks(tmp_path: Path) -> None:
+    args = {"Addr": 1, "Bytes": MIB, "Device Type": 1, "Device Id": 0}
+    args |= {"Total Allocated": MIB, "Total Reserved": MIB}
+    event = instant("[memory]", 10, cat="cpu_instant_event", args=args)
+    trace = TraceBuilder().add(event).write(tmp_path / "rank-0.json")
+    snapshot = written(tmp_path / "a.pickle", (4, ADAM))
+    for path, base in ((trace, snapshot), (snapshot, trace)):
+        assert torch_trace.memory_difference(path, base).largest.scattered is None
+    assert torch_trace.memory_difference(snapshot, snapshot).largest.scattered is not None
 
 
 def test_two_lines_of_a_function_that_did_not_move_are_two_stacks(tmp_path: Path) -> None:

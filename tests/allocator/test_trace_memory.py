@@ -74,6 +74,17 @@ def test_use_follows_torchs_own_count_and_holders_are_what_was_open(tmp_path: Pa
     )
 
 
+def test_what_begins_as_memory_is_taken_is_open_and_what_is_longer_is_around_it(
+    tmp_path: Path,
+) -> None:
+    trace = MemoryTrace()
+    trace.built.op("aten::mm", 20, 30).annotation("forward micro-batch 0", 20, 40)
+    trace.change(20, 4096, 8).change(30, 8192, 2)
+    (answer,) = memory(trace.write(tmp_path))
+    stacks = {one.size // MIB: one.stack for one in answer.holders}
+    assert stacks == {100: (), 8: ("aten::mm", "forward micro-batch"), 2: ("forward micro-batch",)}
+
+
 def test_what_the_window_frees_of_before_counts_once(tmp_path: Path) -> None:
     trace = MemoryTrace(in_use=100).change(10, 4096, -30).change(20, 8192, 5)
     (answer,) = memory(trace.write(tmp_path))

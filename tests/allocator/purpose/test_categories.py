@@ -37,6 +37,7 @@ PARAMETER = "megatron/core/tensor_parallel/layers.py:8 __init__"
         ([ADAM], [ADAM], Category.TEMPORARIES),
         ([GATHER, FORWARD], [ENGINE], Category.COMMUNICATION),
         ([PARAMETER, "training.py:1 get_model"], None, Category.PARAMETERS),
+        ([PARAMETER, "training.py:1 get_model"], ["x.py:1 main"], Category.OTHER),
         (["script.py:3 <module>"], None, Category.OTHER),
         ([], None, Category.UNKNOWN),
     ],

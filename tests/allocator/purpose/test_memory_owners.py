@@ -53,10 +53,14 @@ def test_what_has_an_owner_is_what_the_owner_says(snapshot: Path) -> None:
 
 def test_an_owner_of_a_part_owns_the_block_and_its_neighbours_stay(snapshot: Path) -> None:
     """A buffer that begins inside a block, as custom allocators cut them."""
-    assert categories(snapshot, owned(_BASE + 5 * MIB, MIB, "gradients")) == {
+    gradients = owned(_BASE + 5 * MIB, MIB, "gradients")
+    assert categories(snapshot, gradients) == {"gradients": 8, "activations": 3, "unknown": 6}
+    behind = owned(_BASE + 12 * MIB, 2 * MIB, "parameters")
+    assert categories(snapshot, gradients, behind) == {
+        "parameters": 2,
         "gradients": 8,
         "activations": 3,
-        "unknown": 6,
+        "unknown": 4,
     }
 
 
@@ -79,6 +83,15 @@ def test_a_holder_without_a_stack_is_called_by_its_owner(snapshot: Path) -> None
         8 * MIB,
         "gradient buffer of DDP",
     )
+
+
+def test_a_holder_with_a_stack_keeps_it_whoever_owns_the_memory(tmp_path: Path) -> None:
+    builder = SnapshotBuilder()
+    address = builder.alloc(3 * MIB, "mlp.py:9 forward")
+    path = builder.write(tmp_path / "rank-0.memory_snapshot.pickle")
+    assert categories(path, owned(address, 3 * MIB, "gradients")) == {"gradients": 3}
+    (answer,) = torch_trace.memory(path)
+    assert [one.stack for one in answer.holders] == [("mlp.py:9 forward",)]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"ranges": [{"device": "x"}]}', "\x00"])

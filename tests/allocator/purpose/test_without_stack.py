@@ -69,6 +69,15 @@ def test_a_workspace_of_cublas_is_told_by_its_size(
     assert named == [("cuBLAS workspace, by its size",)] * ("other" in found)
 
 
+def test_what_is_as_large_but_not_as_old_is_no_workspace(tmp_path: Path) -> None:
+    built = SnapshotBuilder()
+    built.alloc(32 * MIB)
+    path = built.write(tmp_path / "rank-0.memory_snapshot.pickle")
+    owners = {"schema": 1, "ranges": [], "blas_workspace_bytes": [32 * MIB]}
+    (tmp_path / "rank-0.memory_owners.json").write_text(json.dumps(owners))
+    assert categories(path) == {"unknown": 32}
+
+
 def test_a_parameter_of_the_same_size_stays_a_parameter(tmp_path: Path) -> None:
     built = SnapshotBuilder()
     built.segment(block(32 * MIB, address=_BASE), block(32 * MIB))
