@@ -38,7 +38,7 @@ from megatron.torch_trace.columns.builder import ColumnBuilder
 from megatron.torch_trace.columns.intervals import ints
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.columns.slice_table import read_table
-from megatron.torch_trace.columns.true_times import as_intervals, mend
+from megatron.torch_trace.columns.true_times import as_intervals, mend, nested_order
 from megatron.torch_trace.reader import Trace
 
 YEAR = 365 * 24 * 3600 * 10**9
@@ -249,3 +249,12 @@ def test_whole_microseconds_are_exact_however_large_and_with_a_decimal_among_the
     table = read_table(mixed)
     assert table.slices["ts"].to_list() == [large * 1000 + 123, (large + 2) * 1000]
     assert table.slices["dur"].to_list() == [7000, 8001]
+
+
+def test_many_rows_are_in_the_order_of_start_then_of_length_then_of_the_file() -> None:
+    drawn = np.random.default_rng(23)
+    for count in (0, 1, 2, 500):
+        start = drawn.integers(0, 1 + count // 5, count)
+        end = start + drawn.integers(0, 4, count)
+        wanted = sorted(range(count), key=lambda row: (start[row], -end[row], row))
+        assert nested_order(start, end).tolist() == wanted

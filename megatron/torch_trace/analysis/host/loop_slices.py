@@ -22,7 +22,7 @@ from megatron.torch_trace.analysis.timeline.span_names import (
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.format.integer_arrays import distinct
+from megatron.torch_trace.columns.true_times import nested_order
 from megatron.torch_trace.format.step_names import step_number
 
 PYTHON, SPAN, OPERATOR, CALL = "python", "span", "operator", "call"
@@ -112,13 +112,7 @@ def _operator(name: str) -> str:
 
 
 def _ordered(start: Ints, end: Ints, code: Ints) -> tuple[Ints, Ints, Ints]:
-    order = np.argsort(start, kind="stable")
-    begin = start[order]
-    # Few begin together, and what is sorted already is sorted fast: half of the time of a lexsort.
-    together = np.flatnonzero(np.diff(begin) == 0)
-    together = distinct(np.concatenate((together, together + 1)))
-    some = order[together]
-    order[together] = some[np.lexsort((-end[some], start[some]))]
+    order = nested_order(start, end)
     order = order[end[order] > start[order]]
     return ints(start[order]), ints(end[order]), ints(code[order])
 

@@ -11,7 +11,6 @@ another version is never mistaken. A checksum of what it holds tells bytes that 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,8 +111,10 @@ class KeptAnalysis:
 @cache
 def version() -> str:
     """Package version, and a hash of every field that a kept analysis can hold."""
+    from hashlib import sha256
+
     fields = sorted(f"{kind.__qualname__}: {kind.__annotations__}" for kind in nested(RankOutcome))
-    digest = hashlib.sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
+    digest = sha256("\n".join([*fields, str(_COLUMNS)]).encode()).hexdigest()
     return f"{__version__}+{_REVISION}.{digest[:16]}"
 
 
