@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What iterations outside of windows cost with the flags, beside iterations without them.
+
+    python benchmarks/outside_windows.py            one rank, on a GPU if there is one; 3 minutes
+    python benchmarks/outside_windows.py --cpu
+
+One training with `--torch-profile` whose window never comes. Blocks of iterations alternate, in the
+order with, without, without, with: without, Megatron's own functions are called as if nothing was
+wrapped. Prints the median of the pairs with the range that holds it in 95 of 100 draws, and, by
+itself, the time of the processor that our part of an iteration takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from watch_cost import _interval as interval
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+OUT = "OUTSIDE_WINDOWS"
+BLOCK, SETTLE, PAIRS, NEVER = 24, 24, 20, 1_000_000
+NAMES = ("train_step", "training_log")
+"""What is wrapped and called in each iteration."""
+
+
+def train() -> None:
+    """In the process of the training."""
+    from megatron.training import training
+
+    times: list[float] = []
+    ours_ns: list[int] = []
+    originals = {name: getattr(training, name).__wrapped__ for name in NAMES}
+    wrapped = {name: getattr(training, name) for name in NAMES}
+
+    def is_on() -> bool:
+        return (len(times) - SETTLE) // BLOCK % 4 in (0, 3)
+
+    def switched(name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name == NAMES[0]:
+                times.append(time.perf_counter())
+                if len(times) > SETTLE + 2 * PAIRS * BLOCK:
+                    Path(os.environ[OUT]).write_text(json.dumps([times, ours_ns]))
+                    os._exit(0)
+            if not is_on():
+                return originals[name](*args, **kwargs)
+            began = time.thread_time_ns()
+            inside = 0
+
+            def inner(*args: Any, **kwargs: Any) -> Any:
+                nonlocal inside
+                at = time.thread_time_ns()
+                try:
+                    return originals[name](*args, **kwargs)
+                finally:
+                    inside = time.thread_time_ns() - at
+
+            wrapped[name].__wrapped__ = inner
+            try:
+                return wrapped[name](*args, **kwargs)
+            finally:
+                ours_ns.append(time.thread_time_ns() - began - inside)
+
+        return call
+
+    for name in NAMES:
+        setattr(training, name, switched(name))
+
+
+def judged(times: list[float], ours_ns: list[int]) -> str:
+    """One paragraph."""
+    lengths = [b - a for a, b in zip(times[SETTLE:], times[SETTLE + 1 :], strict=False)]
+    blocks = [lengths[at : at + BLOCK] for at in range(0, 2 * PAIRS * BLOCK, BLOCK)]
+    found: dict[str, list[float]] = {"means": [], "medians": []}
+    for number in range(PAIRS):
+        on, off = blocks[2 * number : 2 * number + 2][:: -1 if number % 2 else 1]
+        found["means"].append(100.0 * (sum(on) / sum(off) - 1.0))
+        found["medians"].append(100.0 * (median(on) / median(off) - 1.0))
+    told = [f"{PAIRS} pairs of {BLOCK} iterations of {1e3 * median(lengths):.1f} ms"]
+    for name, pairs in found.items():
+        middle, low, high = interval(pairs)
+        told.append(f"{name} {middle:+.2f} % ({low:+.2f} to {high:+.2f})")
+    each = sum(median(ours_ns[at :: len(NAMES)]) for at in range(len(NAMES))) / 1e3
+    told.append(f"our part takes {each:.0f} us of the thread that trains")
+    return "; ".join(told)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
+    options = parser.parse_args()
+    import torch
+
+    gpu = torch.cuda.is_available() and not options.cpu
+    layers, hidden, sequence = (4, 2048, 1024) if gpu else (2, 128, 128)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "times.json")
+        flags = (
+            f"--num-layers {layers} --hidden-size {hidden} --num-attention-heads 8 --seq-length "
+            f"{sequence} --max-position-embeddings {sequence} --micro-batch-size 1 "
+            "--global-batch-size 4 --lr 1e-4 --bf16 --mock-data --tokenizer-type NullTokenizer "
+            f"--vocab-size 512 --train-iters {NEVER} --log-interval 1 --eval-interval {NEVER} "
+            "--eval-iters 0 --transformer-impl local --num-workers 0 --torch-profile "
+            f"--torch-profile-iterations {NEVER} --torch-profile-spans phases modules "
+            f"--torch-profile-dir {folder}"
+        )
+        environment = {
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONWARNINGS": "ignore", **os.environ,
+            OUT: str(out), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29811",
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+        }  # fmt: skip
+        if not gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        command = [sys.executable, __file__, *flags.split()]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        if not out.exists():
+            sys.exit(f"The training ended with {done.returncode}: {done.stdout[-500:]}")
+        print(judged(*json.loads(out.read_text())))
+
+
+def _wrap_when_it_trains() -> None:
+    """`pretrain_gpt.py` wraps Megatron's names; then ours come around these."""
+    from megatron.training import training
+
+    pretrain = training.pretrain
+
+    @functools.wraps(pretrain)  # whose signature tells its generation
+    def begins(*args: Any, **kwargs: Any) -> Any:
+        train()
+        return pretrain(*args, **kwargs)
+
+    training.pretrain = begins
+    import megatron.training
+
+    megatron.training.pretrain = begins
+    sys.argv[0] = str(REPOSITORY / "pretrain_gpt.py")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    if OUT in os.environ:
+        _wrap_when_it_trains()
+    else:
+        main()
