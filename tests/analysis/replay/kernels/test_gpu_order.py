@@ -11,6 +11,7 @@ from trace_builder import TraceBuilder
 
 from megatron.torch_trace.analysis.replay.kernels.gpu_order import GpuOrder, gpu_order, selected
 from megatron.torch_trace.analysis.replay.kernels.graph import EDGE_KINDS
+from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
 from megatron.torch_trace.columns.intervals import ints
 
 STEP = 400_000
@@ -18,7 +19,8 @@ STEP = 400_000
 
 def order_of(trace: TraceBuilder, folder: Path) -> GpuOrder:
     timeline = trace.step(1, 0, STEP).timeline(folder)
-    return gpu_order(timeline, ints(np.arange(len(timeline.activity.gpu))))
+    rows = ints(np.arange(len(timeline.activity.gpu)))
+    return gpu_order(timeline, rows, launch_times(timeline))
 
 
 def others(order: GpuOrder) -> list[tuple[str, int, int, int]]:

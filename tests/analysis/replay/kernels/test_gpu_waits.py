@@ -10,6 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from megatron.torch_trace.analysis.replay.kernels.gpu_waits import GpuWaits, gpu_waits
+from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
 from megatron.torch_trace.analysis.replay.kernels.thread_points import thread_points
 from megatron.torch_trace.columns.intervals import ints
 
@@ -28,9 +29,8 @@ def awaited(call: str, folder: Path, **work: tuple[int, int, int]) -> tuple[list
     for number, (name, (stream, start, end)) in enumerate(work.items()):
         trace.gpu(name, start, end, launch=1_000 * number, stream=stream)
     timeline = trace.call(call, BEGIN, RETURN).step(1, 0, 200_000).timeline(folder)
-    found = gpu_waits(
-        timeline, thread_points(timeline), ints(np.arange(len(timeline.activity.gpu)))
-    )
+    points = thread_points(timeline, launch_times(timeline))
+    found = gpu_waits(timeline, points, ints(np.arange(len(timeline.activity.gpu))))
     activity = timeline.activity
     return [activity.names[code] for code in activity.gpu.name[found.work].tolist()], found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trace_builder import BACKWARD, LOOP, TraceBuilder
 
+from megatron.torch_trace.analysis.replay.kernels.launch_times import launch_times
 from megatron.torch_trace.analysis.replay.kernels.thread_points import thread_points
 
 ROLES = ("return", "enter", "first", "mark", "launch", "wait", "last", "leave")
@@ -17,7 +18,7 @@ STEP = 100_000
 def points(trace: TraceBuilder, folder: Path) -> list[tuple[int, int, str]]:
     """Thread, time and role of each point within a step."""
     timeline = trace.step(1, 0, STEP).timeline(folder)
-    found = thread_points(timeline)
+    found = thread_points(timeline, launch_times(timeline))
     threads = [timeline.activity.tracks[code][1] for code in found.track.tolist()]
     roles = [ROLES[role] for role in found.role.tolist()]
     told = zip(threads, found.time.tolist(), roles, strict=True)

@@ -13,14 +13,18 @@ from megatron.torch_trace.analysis.replay.path.critical_path import (
     COMMUNICATION,
     COMPUTE,
     CPU,
-    Stretch,
+    KINDS,
+    Stretches,
 )
 from megatron.torch_trace.analysis.replay.path.pieces import pieces_of
 from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.columns.intervals import ints
 
-Lengths = list[tuple[int, str, int]]
+Lengths = list[tuple[int, int, int]]
 """Rank, kind and ns of each stretch of a path."""
+Row = tuple[int, int, int, int, int]
+"""Node, rank, kind, start and end of one."""
 
 
 @pytest.fixture
@@ -30,25 +34,25 @@ def graph(tmp_path: Path) -> KernelGraph:
     return Replay.of(Machine(programs).record(tmp_path)).found
 
 
-def path_of(graph: KernelGraph, lengths: Lengths) -> list[Stretch]:
+def path_of(graph: KernelGraph, lengths: Lengths) -> Stretches:
     """A path of such stretches, one after the other."""
-    found: list[Stretch] = []
+    rows: list[Row] = []
     for position, kind, length in lengths:
         rank = graph.ranks[position]
-        nodes = {
-            CPU: rank.first_point,
-            COMPUTE: int(rank.starts[0]),
-            COMMUNICATION: int(rank.ends[1]),
-        }
-        start = found[-1].end if found else 0
-        found.append(Stretch(nodes[kind], position, kind, start, start + length))
-    return found
+        nodes = (rank.first_point, int(rank.starts[0]), int(rank.ends[1]))
+        start = rows[-1][-1] if rows else 0
+        rows.append((nodes[kind], position, kind, start, start + length))
+    return rows_of(rows)
 
 
-def told(graph: KernelGraph, lengths: Lengths) -> list[tuple[int, str, int, int]]:
+def rows_of(rows: list[Row]) -> Stretches:
+    return Stretches(*(ints(column) for column in zip(*rows, strict=True)))
+
+
+def told(graph: KernelGraph, lengths: Lengths) -> list[tuple[int, int, int, int]]:
     """Rank, kind, ns and count of each piece of such a path."""
     pieces = pieces_of(graph, path_of(graph, lengths))
-    return [(one.rank, one.kind, one.time_ns, one.count) for one in pieces]
+    return [(one.rank, KINDS.index(one.kind), one.time_ns, one.count) for one in pieces]
 
 
 def test_neighbours_of_one_name_are_one_piece_and_its_longest_is_shown(graph: KernelGraph) -> None:
@@ -107,12 +111,13 @@ def test_a_piece_is_shown_where_its_rank_has_recorded_it(graph: KernelGraph) -> 
     moments = [one.longest for one in pieces_of(graph, path)]
     assert moments == [Moment(0, 30_000), Moment(35_000, 20_000), Moment(56_500, 10_000)]
     # What another rank sends is no work of this one; a start has what came before it.
-    others = [
-        Stretch(int(graph.ranks[0].ends[1]), 1, COMMUNICATION, 0, 60),
-        Stretch(int(graph.ranks[1].starts[0]), 1, CPU, 60, 90),
-        Stretch(graph.ranks[1].first_point + len(graph.ranks[1].points) - 1, 1, CPU, 90, 100),
+    last_point = graph.ranks[1].first_point + len(graph.ranks[1].points) - 1
+    others: list[Row] = [
+        (int(graph.ranks[0].ends[1]), 1, COMMUNICATION, 0, 60),
+        (int(graph.ranks[1].starts[0]), 1, CPU, 60, 90),
     ]
-    assert [one.longest for one in pieces_of(graph, others[:2])] == [None, Moment(34_970, 30)]
-    (last,) = pieces_of(graph, others[2:])
+    moments = [one.longest for one in pieces_of(graph, rows_of(others))]
+    assert moments == [None, Moment(34_970, 30)]
+    (last,) = pieces_of(graph, rows_of([(last_point, 1, CPU, 90, 100)]))
     assert last.longest is not None
     assert last.longest.duration_ns == 10
