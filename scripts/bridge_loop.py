@@ -45,20 +45,25 @@ _BEFORE = (
 """Modules that look for Transformer Engine, and should not find it."""
 
 
-def import_bridge() -> None:
-    """Import Megatron-Bridge as if Transformer Engine were there, and nothing else so."""
-    for name in _BEFORE:
-        importlib.import_module(name)
+def import_bridge(*names: str) -> None:
+    """Import modules as if Transformer Engine were there, and nothing else so.
+
+    Args:
+        names: of Megatron-Bridge, or of a package that asks for as little.
+    """
+    for before in _BEFORE:
+        importlib.import_module(before)
     engine, layers = ModuleType("transformer_engine"), ModuleType("transformer_engine.pytorch")
     vars(engine)["pytorch"] = layers
     vars(layers)["ops"] = SimpleNamespace(Sequential=None)
     stand_ins = {one.__name__: one for one in (engine, layers)}
     sys.modules.update(stand_ins)
     try:
-        importlib.import_module("megatron.bridge.training.pretrain")
+        for name in names:
+            importlib.import_module(name)
     finally:
-        for name in stand_ins:
-            del sys.modules[name]
+        for one in stand_ins:
+            del sys.modules[one]
 
 
 def without_a_gpu() -> None:
@@ -100,7 +105,7 @@ def config() -> Any:
 
 
 def main() -> None:
-    import_bridge()
+    import_bridge("megatron.bridge.training.pretrain")
     without_a_gpu()
     from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain

@@ -14,6 +14,8 @@
                                                                   a loop with the torch of these
     python scripts/compatibility.py --bridges ~/bridge/bin/python ...
                                                                   the loop of Megatron-Bridge
+    python scripts/compatibility.py --loops verl=~/verl/bin/python ...
+                                                                  other packages' own loops
     python scripts/compatibility.py --gpu FILE --versions torch=2.11    what benchmarks/
                                                                   megatron_features.py found on GPUs
     python scripts/compatibility.py --only "wheel 0.19.2"         some cells; the others keep theirs
@@ -35,6 +37,7 @@ from pathlib import Path
 
 import launch_scripts
 from compatibility_results import Result, last_error, read, save, today, word, write_page
+from loop_trainings import LOOPS, loop_trained
 from megatron_cells import FORKS, WITH_OUR_NAMES, cells, forks
 from megatron_trainings import attached, bridged, launched, refused, run, train_cell
 from read_side import old_trace, read_side
@@ -62,6 +65,8 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
         yield attached(python, scratch)
     for python in options.bridges:
         yield bridged(python, scratch)
+    for loop, python in options.loops:
+        yield loop_trained(loop, python, scratch)
     for fork, clone in options.forks:
         for cell in forks(fork, clone, scratch):
             if fork == WITH_OUR_NAMES:
@@ -70,7 +75,7 @@ def _found(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Re
                 yield cell.name, run(partial(train_cell, cell), scratch)
     if any((options.page, options.pythons, options.torches, options.recorders, options.launch)):
         return
-    if options.forks or options.gpu or options.bridges:
+    if options.forks or options.gpu or options.bridges or options.loops:
         return
     for cell in cells(options, scratch):
         if not options.only or cell.name in options.only:
@@ -117,6 +122,18 @@ def _python(word: str) -> str:
     return word
 
 
+def _loop(word: str) -> tuple[str, str]:
+    """NAME=PYTHON of the command line.
+
+    Raises:
+        ArgumentTypeError: one sentence.
+    """
+    name, _, python = word.partition("=")
+    if name not in LOOPS:
+        raise argparse.ArgumentTypeError(f"{word}: no loop of {', '.join(LOOPS)}")
+    return name, _python(python)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkouts", type=_repository, help="a clone of Megatron-LM")
@@ -138,6 +155,14 @@ def main() -> None:
     )
     parser.add_argument(
         "--bridges", nargs="+", type=_python, default=[], help="interpreters with Megatron-Bridge"
+    )
+    parser.add_argument(
+        "--loops",
+        nargs="+",
+        type=_loop,
+        default=[],
+        metavar="NAME=PYTHON",
+        help=f"interpreters with a package of {', '.join(LOOPS)}",
     )
     parser.add_argument(
         "--recorders", nargs="+", type=_python, default=[], help="interpreters with an old torch"

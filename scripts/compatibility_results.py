@@ -75,7 +75,7 @@ def write_page(results: dict[str, Result]) -> None:
         "wheel": "Wheels of megatron-core, with this repository's `pretrain_gpt.py`",
         "feature": "Flags of Megatron, with the newest of these wheels",
         "checkout": "Checkouts of Megatron-LM, with their own entry points",
-        "loop": "Loops built on megatron-core",
+        "loop": "Training loops of other packages",
         "fork": "Forks",
         "torch": "Versions of torch",
         "launch": "Launch scripts that people publish",
@@ -107,8 +107,7 @@ page from `docs/compatibility.json`; what is in no table has no result. A traini
 ends well with and without `--torch-profile`, prints the same loss and gradient norm in all
 iterations, and leaves on every rank a trace with modules and with the forward and the backward of
 each micro-batch of the recorded iteration, through each model chunk exactly once. Modules are those
-of the rank that has the fewest; the row of torch 2.3.1, which was not run since, says how many
-rank 0 has. It is
+of the rank that has the fewest. It is
 *not judged* if it ends badly without `--torch-profile`, too, or if `--cpu` takes back what it is
 about. Trainings run on a CPU (`--cpu`) with
 two layers for four iterations unless the row says something else. A checkout trains on two ranks,
@@ -128,8 +127,10 @@ them (`scripts/delayed_gradients.py`). BERT and T5 train on a text with a vocabu
 version of torch trains a loop of PyTorch
 alone (`scripts/attached_loop.py`) on two ranks. Megatron-Bridge's `pretrain` trains its own recipe
 of a plain GPT in a pipeline of two stages with the callback of [other-loops.md](other-loops.md)
-(`scripts/bridge_loop.py`). A fork whose flags have our names *works* if one
-sentence ends the launch before training; other forks train. A launch script is
+(`scripts/bridge_loop.py`); the loops of verl, ms-swift, slime, torchtitan and Lightning train with
+the lines of that page, which says what stood in for a GPU (`scripts/loops/`). A fork whose flags
+have our names *works* if one sentence ends the launch before training; other forks train. A launch
+script is
 edited as the README says (`-m megatron.torch_profile` before the training script) and run by bash
 on two ranks; `scripts/launch_scripts.py` makes sizes smaller and leaves out what needs GPUs or
 files of others, so the row is about the script's form and its remaining flags.

@@ -137,7 +137,7 @@ def launched(launch: launch_scripts.Launch, clones: dict[str, Path], scratch: Pa
 def train_cell(cell: Cell, folder: Path, ours: list[str]) -> tuple[int, str]:
     data = tiny_text.flags(folder, cell.text == "legacy") if cell.text else MOCK.split()
     ranks = cell.expected.ranks
-    launcher = [*_LAUNCHER, str(ranks)] if ranks > 1 else []
+    launcher = [*LAUNCHER, str(ranks)] if ranks > 1 else []
     command = [
         sys.executable, *launcher, *launch_scripts.WORD.split(),
         "--cpu", *cell.words, *MODEL.split(), *data, *cell.more, *ours,
@@ -168,7 +168,7 @@ def attached(python: str, scratch: Path) -> tuple[str, Result]:
     Returns:
         The name of the cell, and what came out.
     """
-    versions = _versions_of(python)
+    versions = versions_of(python)
     train = _loop(python, ("scripts/attached_loop.py",))
     return f"torch {versions['torch']}", run(train, scratch, versions=versions)
 
@@ -179,13 +179,13 @@ def bridged(python: str, scratch: Path) -> tuple[str, Result]:
     Returns:
         The name of the cell, and what came out.
     """
-    versions = _versions_of(python, "megatron-core", "megatron-bridge")
+    versions = versions_of(python, "megatron-core", "megatron-bridge")
     train = _loop(python, (*launch_scripts.WORD.split(), "--cpu", "scripts/bridge_loop.py"))
     name = f"loop Megatron-Bridge {versions.pop('megatron-bridge')}, pretrain"
     return name, run(train, scratch, versions=versions)
 
 
-def _versions_of(python: str, *packages: str) -> dict[str, str]:
+def versions_of(python: str, *packages: str) -> dict[str, str]:
     told = "import platform, sys; from importlib.metadata import version; "
     told += "print(platform.python_version(), *map(version, sys.argv[1:]))"
     words = subprocess.check_output([python, "-c", told, "torch", *packages], text=True).split()
@@ -195,11 +195,11 @@ def _versions_of(python: str, *packages: str) -> dict[str, str]:
 
 def _loop(python: str, words: tuple[str, ...]) -> Callable[[Path, list[str]], tuple[int, str]]:
     """Trains a loop of this repository on two ranks; the last word is its script."""
-    command = [python, *_LAUNCHER, "2", *words[:-1], str(ROOT / words[-1])]
+    command = [python, *LAUNCHER, "2", *words[:-1], str(ROOT / words[-1])]
     return lambda folder, ours: said([*command, *ours], folder, (), {})
 
 
-_LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
 def said(

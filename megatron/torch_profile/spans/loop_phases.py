@@ -2,15 +2,18 @@
 """Spans named by phase in a loop that has attached itself: micro-batches and the optimizer.
 
     forward micro-batch 1         a call of the model with gradients, counted from 0
-    backward micro-batch 1        torch.autograd.backward, which Tensor.backward calls
+    backward micro-batch 1        torch.autograd.backward, which Tensor.backward calls, of what the
+                                  model gave in that forward
     optimizer                     a step of a torch.optim optimizer
 
-The names are those that Megatron's phases have, so the read side treats them alike.
+The names are those that Megatron's phases have, so the read side treats them alike. A backward of
+anything else has no name: a loss that is computed in chunks has one for each chunk, through the
+last layer, before that of the micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -44,6 +47,7 @@ class LoopPhases:
         self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of phases")
         self._open: list[tuple[str, str, Any]] = []
         self._count = {_FORWARD: 0, _BACKWARD: 0}
+        self._given: dict[int, int] = {}
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._enter_optimizer),
             register_optimizer_step_post_hook(self._leave_optimizer),
@@ -62,6 +66,7 @@ class LoopPhases:
     def begin_step(self) -> None:
         """A new iteration: micro-batches count from 0 again."""
         self._count = {_FORWARD: 0, _BACKWARD: 0}
+        self._given = {}
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
@@ -72,6 +77,47 @@ class LoopPhases:
             name = f"{phase} micro-batch {self._count[phase]}"
             self._count[phase] += 1
         self._open.append((phase, name, begin(name)))
+
+    def enter_backward(self, tensors: Any) -> None:
+        """A backward pass begins.
+
+        Args:
+            tensors: that it begins at, as torch.autograd.backward takes them.
+        """
+        if self._megatrons.open or _inside_backward():
+            return
+        if not self._given:
+            self.enter(_BACKWARD)  # the model's outputs are not known
+        elif (number := self._of_forward(tensors)) is not None:
+            name = f"{_BACKWARD} micro-batch {number}"
+            self._open.append((_BACKWARD, name, begin(name)))
+
+    def leave_forward(self, output: Any) -> None:
+        """A call of the model ends.
+
+        Args:
+            output: of the model; None if it failed.
+        """
+        if any(phase == _FORWARD for phase, _, _ in self._open) and not _inside_backward():
+            for node in _nodes(output):
+                self._given[_number(node)] = self._count[_FORWARD] - 1
+        self.leave(_FORWARD)
+
+    def _of_forward(self, tensors: Any) -> int | None:
+        """Which forward gave what a backward begins at; None if no forward did."""
+        oldest = min(self._given)
+        waiting, seen = [*_nodes(tensors)], set()
+        while waiting:
+            node = waiting.pop()
+            number = _number(node)
+            if number in self._given:
+                return self._given[number]
+            # What is older than all outputs lies behind them, in the model.
+            if node in seen or number < oldest:
+                continue
+            seen.add(node)
+            waiting += [each for each, _ in node.next_functions if each is not None]
+        return None
 
     def leave(self, phase: str) -> None:
         """It ends, and so does what an exception left open inside; one from before is unknown."""
@@ -91,11 +137,11 @@ class LoopPhases:
     # Hooks return nothing, so inputs and outputs are what they were.
     def _enter_forward(self, *_: Any) -> None:
         # Evaluation inside a step is no micro-batch, nor is what a backward pass computes again.
-        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+        if torch.is_grad_enabled() and not _inside_backward():
             self.guard(self.enter, _FORWARD)
 
-    def _leave_forward(self, *_: Any) -> None:
-        self.guard(self.leave, _FORWARD)
+    def _leave_forward(self, model: Any, given: Any, output: Any) -> None:
+        self.guard(self.leave_forward, output)
 
     def _enter_optimizer(self, *_: Any) -> None:
         self.guard(self.enter, _OPTIMIZER)
@@ -104,11 +150,34 @@ class LoopPhases:
         self.guard(self.leave, _OPTIMIZER)
 
 
+def _inside_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _nodes(output: Any) -> Iterator[Any]:
+    """What autograd has for the tensors of an output, however they are packed."""
+    if isinstance(output, torch.Tensor):
+        if output.grad_fn is not None:
+            yield output.grad_fn
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from _nodes(each)
+    elif isinstance(output, Iterable) and not isinstance(output, str):
+        for each in output:
+            yield from _nodes(each)
+
+
+def _number(node: Any) -> int:
+    # A number keeps no graph alive; it grows with every node that is made.
+    number: int = node._sequence_nr()
+    return number
+
+
 def _backward(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     phases = _current
     if phases is None:
         return wrapped(*args, **kwargs)
-    phases.guard(phases.enter, _BACKWARD)
+    phases.guard(phases.enter_backward, args[0] if args else kwargs.get("tensors"))
     try:
         return wrapped(*args, **kwargs)
     finally:

@@ -2,8 +2,8 @@
 """The examples of docs/other-loops.md, word for word.
 
 Loops of PyTorch alone run as they stand. Of the others only what the example touches is there, in
-ten lines each, under the names that Megatron-Bridge 0.6.2, Lightning, verl, slime and ms-swift have
-for it.
+ten lines each, under the names that Megatron-Bridge 0.6.2, Lightning, verl, slime, ms-swift and
+torchtitan have for it.
 """
 
 from __future__ import annotations
@@ -97,6 +97,27 @@ while state.iteration < 8:
     state.iteration += 1
     callback.on_step_end()
 callback.on_train_end()
+"""
+TITAN_TRAINER = """
+class Trainer:
+    step = 4
+
+    def train(self):
+        while self.step < self.config.training.steps:
+            self.step += 1
+            self.train_step(None)
+
+    def train_step(self, data):
+        self.train_a_step()
+"""
+TITAN_MAIN = "def main(): pass\n"
+TITAN = f"""{TRAINING}
+from types import SimpleNamespace
+trainer = Trainer()
+trainer.model_parts, trainer.train_a_step = [model], train_a_step
+trainer.config = SimpleNamespace(training=SimpleNamespace(steps=8), to_dict=dict)
+trainer.parallel_dims = SimpleNamespace(get_optional_mesh=lambda name: None)
+trainer.train()
 """
 CORE = """
 import torch
@@ -248,6 +269,12 @@ for iteration in range(1, 13):
                 "swift.megatron.callbacks.base": SWIFT_BASE,
             },
             SWIFT,
+            "iter-0000007",
+        ),
+        (
+            "torchtitan",
+            {"torchtitan.trainer": TITAN_TRAINER, "torchtitan.train": TITAN_MAIN},
+            TITAN,
             "iter-0000007",
         ),
         ("slime", {"slime.backends.megatron_utils.model": SLIME_MODEL}, SLIME, "iter-0000003"),
