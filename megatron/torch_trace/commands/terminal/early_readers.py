@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 
 from megatron.torch_trace.format.file_names import ARTIFACTS, found_analysis_of
@@ -13,6 +14,9 @@ from megatron.torch_trace.reader.workers import is_large, started_early
 from megatron.torch_trace.system.cores import available_cores
 
 _IMPORTS = "megatron.torch_trace.columns.activity_tables, megatron.torch_trace.reader.stripes"
+
+_MOST = 64
+"""Files that are looked at: on a shared file system each question costs."""
 
 
 def readers_of(
@@ -34,8 +38,8 @@ def readers_of(
 
 
 def _large_file(path: Path) -> Path | None:
-    """One large file at or below a path; of thousands the others need not be asked."""
-    return next(filter(is_large, _files(path)), None)
+    """One large file at or below a path; of thousands the others are not asked."""
+    return next(filter(is_large, islice(_files(path), _MOST)), None)
 
 
 def _files(path: Path) -> Iterator[Path]:
