@@ -24,12 +24,14 @@ class Subject:
         record: run.json and metrics of the run, where there are any.
         memory: of the ranks with an allocator snapshot beside their traces.
         top: rows that a terminal shows of tables of work; of trees twice as many.
+        draws: whether figures are drawn; a terminal shows none, and need not import them.
     """
 
     analysis: Analysis
     record: RunRecord | None = None
     memory: Sequence[RankMemory] = ()
     top: int = 5
+    draws: bool = True
 
 
 @dataclass(frozen=True, slots=True)

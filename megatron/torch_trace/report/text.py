@@ -34,7 +34,7 @@ def render(analysis: Analysis, *, width: int = MOST_WIDTH, top: int = 5) -> str:
         _findings(analysis.findings, width),
         *(
             render_section(one, width)
-            for one in sections(Subject(analysis, top=top), Medium.TERMINAL)
+            for one in sections(Subject(analysis, top=top, draws=False), Medium.TERMINAL)
         ),
         _notes(analysis, width),
     ]

@@ -40,5 +40,6 @@ def test_an_analysis_without_gains_imports_no_graphs_and_nothing_of_memory(form:
         f"{_PACKAGE}.analysis.run.gains",
         f"{_PACKAGE}.allocator.answer",
         f"{_PACKAGE}.allocator.purpose",
+        f"{_PACKAGE}.report.figures.schedule",
     )
     imports_none_of(unused, "analyze", str(_DATA / "dp4-slowed"), "--no-gains", *form)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from megatron.torch_trace.analysis.results.summary import CommunicationSummary
-from megatron.torch_trace.report.figures.message_sizes import message_figure
 from megatron.torch_trace.report.means import of_ranks, over_ranks
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
@@ -64,14 +65,18 @@ def section(subject: Subject) -> Section:
         limit=40,
         note=_NOTE,
     )
-    figure = message_figure(analysis)
     return Section(
-        "communication",
-        "Communication",
-        tables=[table],
-        legend=_LEGEND,
-        data={"messages": figure} if figure else {},
+        "communication", "Communication", tables=[table], legend=_LEGEND, data=_drawn(subject)
     )
+
+
+def _drawn(subject: Subject) -> dict[str, Any]:
+    if not subject.draws:
+        return {}
+    from megatron.torch_trace.report.figures.message_sizes import message_figure
+
+    figure = message_figure(subject.analysis)
+    return {"messages": figure} if figure else {}
 
 
 def _row(row: CommunicationSummary, window: float, *, known: bool) -> Row:

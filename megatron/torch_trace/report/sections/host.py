@@ -40,7 +40,7 @@ def section(subject: Subject) -> Section:
     if not any(tables):
         missing = "The traces have no data loader, no synchronisations and no stacks."
         return Section("host", title, missing)
-    icicles = loop_thread.figures(analysis)
+    icicles = loop_thread.figures(analysis) if subject.draws else []
     return Section("host", title, tables=tables, data={"icicles": icicles} if icicles else {})
 
 

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from megatron.torch_trace.analysis.modules.coverage import ModuleAccount
 from megatron.torch_trace.analysis.modules.ranges import STACKS
-from megatron.torch_trace.analysis.results.analysis import RankResult
+from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.replayed_iterations import why_no_modules
-from megatron.torch_trace.report.figures.module_icicle import module_icicle
-from megatron.torch_trace.report.figures.module_ladder import module_ladder
 from megatron.torch_trace.report.module_nodes import ModuleNode, Path, module_nodes, walk
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import stage_work
@@ -62,6 +61,15 @@ def section(subject: Subject) -> Section:
     trees = [_tree(rank, label(rank, shown), 2 * subject.top) for rank in shown]
     stages, classes = stage_work.tables(analysis)
     tables = [*trees, stages, classes]
+    data = _drawn(analysis, shown) if subject.draws else {}
+    return Section("modules", title, tables=tables, data=data)
+
+
+def _drawn(analysis: Analysis, shown: tuple[RankResult, ...]) -> dict[str, Any]:
+    """Nothing where no icicle can be drawn."""
+    from megatron.torch_trace.report.figures.module_icicle import module_icicle
+    from megatron.torch_trace.report.figures.module_ladder import module_ladder
+
     steps = len(analysis.summary.steps)
     icicles = [module_icicle(rank, label(rank, shown), steps) for rank in shown]
     ladders = [module_ladder(rank, label(rank, shown), steps) for rank in shown]
@@ -70,7 +78,7 @@ def section(subject: Subject) -> Section:
         "icicles": [one for one in icicles if one],
         "ladders": [one for one in ladders if one],
     }
-    return Section("modules", title, tables=tables, data=data if data["icicles"] else {})
+    return data if data["icicles"] else {}
 
 
 def _tree(rank: RankResult, name: str, most: int) -> Table:

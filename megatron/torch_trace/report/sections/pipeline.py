@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.pipeline_means import (
@@ -13,7 +14,6 @@ from megatron.torch_trace.analysis.results.pipeline_means import (
     stage_means,
 )
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.report.figures.schedule import schedule_figure
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.stages import first_and_last
 from megatron.torch_trace.report.tables import (
@@ -48,8 +48,16 @@ def section(subject: Subject) -> Section:
     means = [] if few else [_means(by_stage(entries))]
     places = _places(subject.analysis, shown, some=len(shown) < len(entries))
     tables = [*means, _stages(shown, len(entries), Medium.ALL if few else Medium.WRITTEN), places]
+    return Section("pipeline", title, tables=tables, data=_drawn(subject))
+
+
+def _drawn(subject: Subject) -> dict[str, Any]:
+    if not subject.draws:
+        return {}
+    from megatron.torch_trace.report.figures.schedule import schedule_figure
+
     figure = schedule_figure(subject.analysis)
-    return Section("pipeline", title, tables=tables, data={"schedule": figure} if figure else {})
+    return {"schedule": figure} if figure else {}
 
 
 def _columns(whose: Column) -> tuple[Column, ...]:

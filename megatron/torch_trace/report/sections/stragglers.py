@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.shown_ranks import MOST
-from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
     At,
@@ -94,7 +94,15 @@ def section(subject: Subject) -> Section:
         limit=_BRIEF_RANKS,
     )
     clocks = _clocks(analysis)
-    data = {
+    data = _drawn(analysis, clocks) if subject.draws else {}
+    return Section("stragglers", title, tables=[table], said=clocks, data=data)
+
+
+def _drawn(analysis: Analysis, clocks: str) -> dict[str, Any]:
+    from megatron.torch_trace.report.figures.arrival_fan import arrival_fan
+
+    found = analysis.stragglers
+    return {
         "clocks": clocks,
         "fan": arrival_fan(analysis),
         "maps": [
@@ -106,7 +114,6 @@ def section(subject: Subject) -> Section:
             _map(found, "Own wait, ms: how long a rank waits for other ranks", "own_wait_ns"),
         ],
     }
-    return Section("stragglers", title, tables=[table], said=clocks, data=data)
 
 
 def _row(one: Straggler) -> Row:

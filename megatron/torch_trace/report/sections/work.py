@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
-from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
 from megatron.torch_trace.report.means import of_ranks, over_ranks
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.shapes import shape_in_words
@@ -63,8 +63,16 @@ def section(subject: Subject) -> Section:
         for table, heading, rows in zip(tables, headings, most, strict=True)
         if table is not None
     ]
-    ladder = peak_ladder(analysis)
-    return Section("work", "GPU work", tables=shown, data={"ladder": ladder} if ladder else {})
+    return Section("work", "GPU work", tables=shown, data=_drawn(subject))
+
+
+def _drawn(subject: Subject) -> dict[str, Any]:
+    if not subject.draws:
+        return {}
+    from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
+
+    ladder = peak_ladder(subject.analysis)
+    return {"ladder": ladder} if ladder else {}
 
 
 @dataclass(frozen=True, slots=True)
