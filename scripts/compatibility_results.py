@@ -118,7 +118,9 @@ torch's norm stand in where models of local layers ask for its norm all the same
 0.6 and 0.7 import Transformer Engine and Apex whatever the model: torch's norm, Adam and operations
 on lists stand in for those (`scripts/old_engines.py`), and 0.6 trains in bf16, since its optimizer
 of 32 bits lacks a method. Activation offloading cannot be tried without a GPU: Megatron moves only
-tensors of a GPU. `train_rl.py` needs `openai` and `fastapi`, and its inference engine attends with
+tensors of a GPU. Hybrid and dynamic context parallelism train on packed sequences, which Megatron's
+own attention refuses, and hierarchical context parallelism is Transformer Engine's. `train_rl.py`
+needs `openai` and `fastapi`, and its inference engine attends with
 FlashAttention, which needs a GPU: rollouts are tokens by chance (`scripts/toy_rollouts.py`), and
 the rest of its steps is Megatron's. For
 `--delay-wgrad-compute` Megatron's local layers keep their weight gradients until Megatron asks for

@@ -106,6 +106,11 @@ FEATURES = (
     Feature("--context-parallel-size 2 --cp-comm-type a2a", ranks=2),
     Feature("--context-parallel-size 2 --cp-comm-type allgather", ranks=2),
     Feature(
+        "--context-parallel-size 4 --hierarchical-context-parallel-sizes 2 2 "
+        "--cp-comm-type a2a+p2p",
+        ranks=4,
+    ),
+    Feature(
         "--use-torch-fsdp2",
         "--untie-embeddings-and-output-weights --ckpt-format torch_dist --global-batch-size 4",
         ranks=2,
@@ -128,6 +133,7 @@ BRANCHES_WITH_OLD = ("core_r0.6.0", "core_r0.7.0", "core_r0.8.0")
 _TWO_EACH = "--global-batch-size 4"
 _BERT = f"--bert-no-binary-head --spec local --attention-backend local {_TWO_EACH}"
 _T5 = f"--decoder-num-layers 2 --decoder-seq-length 32 {_TWO_EACH}"
+_DYNAMIC = "--max-seqlen-per-dp-cp-rank 16 --calculate-per-token-loss --dataloader-type single"
 _OF_TEXT = ("pretrain_bert.py", "pretrain_t5.py")
 _LEGACY = {"core_r0.15.0": "--vocab-extra-ids 10"}
 """Branches whose own tokenizer needs no network, and flags that it needs."""
@@ -144,12 +150,14 @@ ENTRY_POINTS: dict[str, dict[str, str]] = {
             "--perform-rl-step --inference-dynamic-batching-max-requests 2 --bf16 "
             f"--grpo-prompts-per-step 1 --grpo-group-size 2 --grpo-iterations 1 {_PP2}"
         ),
+        "pretrain_gpt.py --hybrid-context-parallel": f"{_DYNAMIC} --rerun-mode disabled",
     },
     # Megatron's own attention has context parallelism here and in no release yet.
     "dev": {
         "pretrain_gpt.py --context-parallel-size 2 --cp-comm-type all_gather": (
             "--attention-dropout 0"
-        )
+        ),
+        "pretrain_gpt.py --dynamic-context-parallel": _DYNAMIC,
     },
 }
 """Entry points beside `pretrain_gpt.py`, which trains in a pipeline of two stages, and flags that
