@@ -6,12 +6,15 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+from test_monitor import Marks
+
 from megatron.torch_profile.monitor.iterations import measured
 from megatron.torch_profile.monitor.iterations.host_side import HostSide, Moment, host_side
 from megatron.torch_profile.monitor.iterations.judgement import Judge, SlowRank
 from megatron.torch_profile.monitor.iterations.measured import Measured
 from megatron.torch_profile.monitor.iterations.own_time import own_times
-from megatron.torch_profile.monitor.iterations.parts import PARTS
+from megatron.torch_profile.monitor.iterations.parts import PARTS, PAUSE
+from megatron.torch_profile.monitor.iterations.phase_clock import PhaseClock
 
 RECORDED = Path(__file__).parents[2] / "data" / "monitor"
 
@@ -63,6 +66,44 @@ def test_the_thread_can_have_waited_as_long_as_its_lead() -> None:
     assert found == HostSide(
         nothing | {"forward": 3.0, "backward": 2.0}, nothing | {"backward": 1.0}, 1.0, "backward"
     ), "the clocks begin 7 ms apart, and the pause of 86 ms does not count"
+
+
+class TwoClocks(Marks):
+    """A thread that the test moves, and a GPU that comes to each mark some ms later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lead = 0.0
+
+    def mark(self) -> list[float]:
+        return [self.now + self.lead, self.now]
+
+    def made_ms(self, mark: list[float]) -> float:
+        return mark[1]
+
+
+def test_an_iteration_of_a_gpu_tells_what_the_thread_did_in_each_part() -> None:
+    marks = TwoClocks()
+    clock = PhaseClock(marks)
+    clock.begin_step(1)
+    clock.begin("forward")
+    marks.now, marks.lead = 2, 5  # launches for 2 ms what takes the GPU 7
+    clock.begin("waiting")
+    marks.now, marks.lead = 3, 14  # the GPU waits for 10 ms, the thread only launches
+    clock.end("waiting")
+    marks.now, marks.lead = 20, 0  # it needs something of the GPU
+    clock.begin(PAUSE)
+    marks.now = 90
+    clock.end(PAUSE)
+    clock.end("forward")
+    marks.now = 91
+    clock.begin_step(2)
+    nothing = dict.fromkeys(PARTS, 0.0)
+    thread, covered = nothing | {"forward": 20.0, "other": 1.0}, nothing | {"forward": 15.0}
+    (found,) = clock.read()
+    assert found == Measured(
+        1, False, 21, forward=10, waiting=10, other=1, host=HostSide(thread, covered, 14, "forward")
+    ), "in 17 ms of the forward the thread can have waited for 14; the pause does not count"
 
 
 SIZES = (0.3, 0.5, 0.75, 1.0)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from megatron.torch_profile.monitor.iterations.parts import OTHER, PARTS
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Where the thread left a mark.
+class Moment(NamedTuple):
+    """Where the thread left a mark; thousands of an iteration.
 
     Args:
         part: one of `PARTS` in which the thread was until then; None for what does not count.

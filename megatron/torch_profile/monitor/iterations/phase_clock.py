@@ -41,6 +41,8 @@ class _Iteration:
     disturbed: bool = False
     in_parts: bool = True
     parts: list[_Part] = field(default_factory=list)
+    moments: list[tuple[Any, int]] = field(default_factory=list)
+    """Marks in their order, and in which part training was until then."""
 
 
 class PhaseClock:
@@ -76,11 +78,12 @@ class PhaseClock:
         mark = self._marks.mark()
         ended, self._now = self._now, None
         if ended is not None and mark is not None and len(self._over) < _MOST_UNREAD:
+            ended.moments.append((mark, self._stack[-1]))
             self._over.append((ended, mark))
         if mark is not None:
             self._stack = [0]
             root = _Part(OTHER, -1, mark)
-            self._now = _Iteration(iteration, disturbed, in_parts, [root])
+            self._now = _Iteration(iteration, disturbed, in_parts, [root], [(mark, 0)])
 
     def close(self) -> None:
         """Training has ended, and so has its last iteration, with whatever came after it."""
@@ -101,6 +104,7 @@ class PhaseClock:
             return
         mark = self._marks.mark()
         if mark is not None:
+            now.moments.append((mark, self._stack[-1]))
             self._stack.append(len(now.parts))
             now.parts.append(_Part(kind, self._stack[-2], mark))
 
@@ -115,6 +119,7 @@ class PhaseClock:
         mark = self._marks.mark()
         if mark is None:
             return
+        now.moments.append((mark, stack[-1]))
         while True:
             part = parts[stack.pop()]
             part.end = mark
@@ -158,7 +163,7 @@ class PhaseClock:
         for part, ms in zip(parts, own, strict=True):
             sums[part.kind] += ms
         total = whole[0] - sums.pop(PAUSE)
-        host = self._host_side(parts, edges, moments) if iteration.in_parts else None
+        host = self._host_side(iteration, moments) if iteration.in_parts else None
         return Measured(
             iteration.number,
             iteration.disturbed,
@@ -168,28 +173,15 @@ class PhaseClock:
             host=host,
         )
 
-    def _host_side(
-        self, parts: list[_Part], edges: list[tuple[Any, Any]], moments: dict[int, float]
-    ) -> HostSide | None:
+    def _host_side(self, iteration: _Iteration, gpu: dict[int, float]) -> HostSide | None:
         """What the thread did, where the marks are those of a GPU."""
-        made = {id(mark): self._marks.made_ms(mark) for edge in edges for mark in edge}
-        known = {key: ms for key, ms in made.items() if ms is not None}
-        if not known:
-            return None
-        # Of parts that end with one mark the inner one ends first.
-        begins = [(known[id(edge[0])], index, edge[0]) for index, edge in enumerate(edges)]
-        ends = [(known[id(edge[1])], -index, edge[1]) for index, edge in enumerate(edges)]
-        found: list[Moment] = []
-        inside: list[int] = []
-        for when, index, mark, begun in sorted(
-            [*((*one, True) for one in begins), *((*one, False) for one in ends)],
-            key=lambda edge: (edge[0], edge[3], edge[1]),
-        ):
-            kinds = [parts[at].kind for at in inside if parts[at].kind != WAITING]
-            part = kinds[-1] if kinds and PAUSE not in kinds else None
-            found.append(Moment(part, when, moments[id(mark)]))
-            if begun:
-                inside.append(index)
-            else:
-                inside.remove(-index)
+        found = []
+        for mark, at in iteration.moments:
+            host = self._marks.made_ms(mark)
+            if host is None:
+                return None
+            part = iteration.parts[at]
+            if part.kind == WAITING:
+                part = iteration.parts[part.parent]
+            found.append(Moment(None if part.kind == PAUSE else part.kind, host, gpu[id(mark)]))
         return host_side(found)
