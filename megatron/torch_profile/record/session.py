@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata as packages
+from pathlib import Path
 from typing import Any
 
 from megatron.torch_profile.followers import Idle, StepFollower, followers
@@ -29,7 +30,7 @@ from megatron.torch_profile.record.recorder import Recorder
 from megatron.torch_profile.spans.attention_mask import is_causal
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.atomic import atomic_path
-from megatron.torch_trace.format.file_names import RUN_FILE
+from megatron.torch_trace.format.file_names import ENDED_FILE, RUN_FILE
 from megatron.torch_trace.version import __version__
 
 _OURS = "megatron-torch-profile"
@@ -97,15 +98,18 @@ def training(
             type(error).__name__,
             error,
         )
-    failed = False
+    failure: str | None = None
     try:
         yield
     except BaseException as error:
-        failed = not isinstance(error, SystemExit)  # how Megatron ends, on all ranks alike
+        if not isinstance(error, SystemExit):  # how Megatron ends, on all ranks alike
+            failure = type(error).__name__
         raise
     finally:
         follower, followers.steps, followers.plan = followers.steps, Idle(), None
-        follower.close(after_failure=failed)
+        follower.close(after_failure=failure is not None)
+        if capture.topology.rank == 0:
+            _write_end(capture, failure)
         memory, followers.memory = followers.memory, None
         if memory is not None:
             memory.close()
@@ -201,10 +205,20 @@ def _write_run_file(capture: CapturePlan, args: Any, flops: int | None, loop: Tr
         "plan": capture.as_json(),
         "model_flops_per_iteration": flops,
     }
-    path = capture.run_folder / RUN_FILE
+    _write(capture.run_folder / RUN_FILE, run)
+
+
+def _write_end(capture: CapturePlan, failure: str | None) -> None:
+    # A fork that leaves the loop of its parent ends nothing.
+    if os.getpid() == capture.topology.me.pid:
+        ended = datetime.now().astimezone().isoformat(timespec="seconds")
+        _write(capture.run_folder / ENDED_FILE, {"schema": 1, "ended": ended, "error": failure})
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         with atomic_path(path) as unfinished:
-            unfinished.write_text(json.dumps(run, indent=1) + "\n")
+            unfinished.write_text(json.dumps(content, indent=1) + "\n")
     except (OSError, TypeError, ValueError) as error:
         warn(Slug.RUN_RECORD_FAILED, "%s was not written: %s", path, error)
 

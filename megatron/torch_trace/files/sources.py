@@ -15,6 +15,7 @@ from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
 from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.format.file_names import (
     ARTIFACTS,
+    ENDED_FILE,
     METRICS_FILE,
     RUN_FILE,
     TraceName,
@@ -31,7 +32,7 @@ from megatron.torch_trace.reader.tail import split
 from megatron.torch_trace.wording import counted
 
 _MOST_SKIPPED = 10
-_OF_THE_RUN = (RUN_FILE, METRICS_FILE)
+_OF_THE_RUN = (RUN_FILE, ENDED_FILE, METRICS_FILE)
 _RANKS_IN_NAME = tuple(
     re.compile(rf"(?:^|[^a-z]){word}(\d+)(?!\d)", re.IGNORECASE)
     for word in (

@@ -3,6 +3,7 @@
 
     <root>/20261127-221810-j4711/                     a run: one launch, the same name on all ranks
         run.json                                      what the run was
+        ended.json                                    when training left its loop, or its error
         metrics.jsonl                                 numbers of the whole run
         requests/                                     windows that somebody asks for (requests.py)
         out-of-memory/                                rank-07.iter-0000009.memory_snapshot.pickle
@@ -44,6 +45,8 @@ from megatron.torch_trace.format.suffixes import (
 )
 
 RUN_FILE = "run.json"
+ENDED_FILE = "ended.json"
+"""Of a training that left its loop; one that was killed leaves none."""
 METRICS_FILE = "metrics.jsonl"
 ARTIFACTS = "artifacts"
 PARTIAL = ".partial"

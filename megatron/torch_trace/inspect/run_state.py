@@ -16,6 +16,7 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format import requests
 from megatron.torch_trace.format.file_names import (
+    ENDED_FILE,
     METRICS_FILE,
     RUN_FILE,
     TraceName,
@@ -121,7 +122,13 @@ def run_state(run: Path) -> RunState:
         _last_of_monitor(logged),
         tuple(named_ranks(logged))[-_MOST_NAMED:],
         _hung(run / HANGS),
-        sign_of_life(run, plan, logged, requests.TRAINING_HAS_ENDED in told),
+        sign_of_life(
+            run,
+            plan,
+            logged,
+            refused=requests.TRAINING_HAS_ENDED in told,
+            ended=_object(run / ENDED_FILE),
+        ),
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a training has ended, as far as the files of its run tell.
 
-No file says that a training runs: whoever is killed writes nothing more. So there are an end that
-is known, and the time of the last file that the training has written.
+A training that leaves its loop writes that it has ended; whoever is killed writes nothing more. So
+there are an end that is known, and the time of the last file that the training has written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from megatron.torch_trace.format.file_names import METRICS_FILE, RUN_FILE, TraceName, WindowName
+from megatron.torch_trace.format.file_names import (
+    ENDED_FILE,
+    METRICS_FILE,
+    RUN_FILE,
+    TraceName,
+    WindowName,
+)
 from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.format.requests import ANSWER_SUFFIX, REQUESTS
 
@@ -32,6 +38,8 @@ class SignOfLife:
         iteration: the last one that was logged; None without one.
         last_iteration: the last one that this launch is to run; None if that is not known.
         refused: a request was refused because training had ended.
+        left_loop: training has left its loop.
+        error: the kind of error with which it did; None without one.
     """
 
     at_s: float
@@ -39,17 +47,24 @@ class SignOfLife:
     iteration: int | None
     last_iteration: int | None
     refused: bool
+    left_loop: bool = False
+    error: str | None = None
 
     @property
     def has_ended(self) -> bool | None:
         """True where the files tell the end; None where they do not."""
         logged, last = self.iteration, self.last_iteration
         reached = logged is not None and last is not None and logged >= last
-        return True if reached or self.refused else None
+        return True if reached or self.refused or self.left_loop else None
 
 
 def sign_of_life(
-    run: Path, plan: dict[str, Any] | None, logged: Iterable[bytes], refused: bool
+    run: Path,
+    plan: dict[str, Any] | None,
+    logged: Iterable[bytes],
+    *,
+    refused: bool,
+    ended: dict[str, Any],
 ) -> SignOfLife | None:
     """The last one; None where nothing is there that training writes.
 
@@ -58,6 +73,7 @@ def sign_of_life(
         plan: of `run.json`.
         logged: the last lines of the run's numbers.
         refused: see `SignOfLife`.
+        ended: content of `ended.json`; empty without one.
     """
     times = []
     for path in _written(run):
@@ -72,12 +88,15 @@ def sign_of_life(
         iteration=max(iterations, default=None),
         last_iteration=last if isinstance(last, int) else None,
         refused=refused,
+        left_loop=isinstance(ended.get("ended"), str),
+        error=error if isinstance(error := ended.get("error"), str) else None,
     )
 
 
 def _written(run: Path) -> Iterator[Path]:
     """What training itself writes, and nobody after it."""
     yield run / RUN_FILE
+    yield run / ENDED_FILE
     yield run / METRICS_FILE
     with suppress(OSError):
         yield from (run / REQUESTS).glob(f"*{ANSWER_SUFFIX}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -50,6 +51,31 @@ def test_a_training_that_starts_again_in_the_same_process_is_a_run_of_its_own(
         recorder.exporter.wait()
     assert sorted(path.name for path in tmp_path.rglob("*.gz")) == ["rank-0.pt.trace.json.gz"] * 2
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("leaves", "error"),
+    [(None, None), (SystemExit(0), None), (ValueError("no such loss"), "ValueError")],
+)
+def test_a_training_that_leaves_its_loop_says_when_and_by_which_error(
+    args: Any, tmp_path: Path, leaves: BaseException | None, error: str | None
+) -> None:
+    with suppress(ValueError, SystemExit), training(args, [], lambda: 7):
+        assert not [*tmp_path.rglob("ended.json")]
+        if leaves is not None:
+            raise leaves
+    (ended,) = tmp_path.rglob("ended.json")
+    told = json.loads(ended.read_text())
+    assert datetime.fromisoformat(told.pop("ended")).tzinfo is not None
+    assert told == {"schema": 1, "error": error}
+
+
+def test_a_fork_that_leaves_the_loop_of_its_parent_ends_nothing(
+    args: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with training(args, [], lambda: 7):
+        monkeypatch.setattr(session.os, "getpid", lambda: 1)
+    assert not [*tmp_path.rglob("ended.json")]
 
 
 def test_without_the_flag_nothing_follows(args: Any, tmp_path: Path) -> None:
@@ -232,5 +258,8 @@ def test_a_folder_that_takes_no_record_of_the_run_takes_its_traces(
     recorder.exporter.wait()
     (trace,) = tmp_path.rglob("*.gz")
     run = trace.parent.parent
-    assert warned == [f"{run / 'run.json'} was not written: [Errno 28] No space left on device"]
+    assert warned == [
+        f"{run / name} was not written: [Errno 28] No space left on device"
+        for name in ("run.json", "ended.json")
+    ]
     assert not (run / "run.json").exists()

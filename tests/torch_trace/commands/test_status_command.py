@@ -157,6 +157,29 @@ def test_a_training_that_has_refused_a_request_because_it_had_ended_has_ended(ru
     assert shown(run)[1].startswith("training: has ended; last sign of life ")
 
 
+@pytest.mark.parametrize(
+    ("content", "said", "error"),
+    [
+        ('{"ended": "2026-11-29T19:40:02+00:00", "error": null}', "has ended; last sign", None),
+        (
+            '{"ended": "2026-11-29T19:40:02+00:00", "error": "ValueError"}',
+            "has ended with ValueError; last sign",
+            "ValueError",
+        ),
+        ('{"ended": 7, "error": 7}', "unknown whether it has ended; last sign", None),
+        ("{", "unknown whether it has ended; last sign", None),
+    ],
+)
+def test_a_training_that_has_left_its_loop_has_ended(
+    run: Path, content: str, said: str, error: str | None
+) -> None:
+    (run / "ended.json").write_text(content)
+    assert shown(run)[1].startswith(f"training: {said} of life ")
+    training = answered(run)["training"]
+    assert isinstance(training, dict)
+    assert training["error"] == error
+
+
 def test_a_trace_that_was_written_last_is_a_sign_of_life(run: Path) -> None:
     window = run / "iter-0000003"
     window.mkdir()

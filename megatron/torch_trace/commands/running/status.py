@@ -77,6 +77,8 @@ def _training(life: SignOfLife | None, *, follow: bool) -> str:
     """
     has_ended = life is not None and life.has_ended
     said = f"training: {'has ended' if has_ended else 'unknown whether it has ended'}"
+    if life is not None and life.error:
+        said += f" with {life.error}"
     if life is None or follow:
         return said
     logged = ""
@@ -191,4 +193,5 @@ def _training_in_json(life: SignOfLife | None) -> dict[str, Any] | None:
         "last_file": life.file,
         "iteration": life.iteration,
         "last_iteration": life.last_iteration,
+        "error": life.error,
     }
