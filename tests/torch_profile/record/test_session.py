@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import suppress
 from datetime import datetime
@@ -70,12 +71,14 @@ def test_a_training_that_leaves_its_loop_says_when_and_by_which_error(
     assert told == {"schema": 1, "error": error}
 
 
+@pytest.mark.parametrize(("pid", "files"), [(os.getpid(), ["ended.json"]), (1, [])])
 def test_a_fork_that_leaves_the_loop_of_its_parent_ends_nothing(
-    args: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pid: int, files: list[str], tmp_path: Path
 ) -> None:
-    with training(args, [], lambda: 7):
-        monkeypatch.setattr(session.os, "getpid", lambda: 1)
-    assert not [*tmp_path.rglob("ended.json")]
+    rank_0 = SimpleNamespace(rank=0, pid=pid)
+    capture: Any = SimpleNamespace(topology=SimpleNamespace(me=rank_0), run_folder=tmp_path)
+    session._write_end(capture, None)
+    assert [path.name for path in tmp_path.iterdir()] == files
 
 
 def test_without_the_flag_nothing_follows(args: Any, tmp_path: Path) -> None:
