@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from watch_cost import _interval as interval
+from watch_cost import interval
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OUT = "OUTSIDE_WINDOWS"

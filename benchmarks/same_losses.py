@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=29_700, help="the first of one for each")
     parser.add_argument("--cpu", action="store_true", help="no GPU, even if there is one")
     options = parser.parse_args()
+    if options.runs.exists():
+        parser.error(f"{options.runs}: exists; name a folder that does not")
     end = time.monotonic() + options.seconds
     have = 0 if options.cpu else visible_gpus()
     gpus = [*range(RANKS)] if have >= RANKS else [None] * RANKS

@@ -171,10 +171,11 @@ def named(log: str, ranks: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument(
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument(
         "--quick", dest="model", action="store_const", const="quick", help="a small model"
     )
-    parser.add_argument(
+    models.add_argument(
         "--gpu-bound", dest="model", action="store_const", const="gpu-bound",
         help="a model whose iterations vary less than those of the usual one, bound by launches",
     )  # fmt: skip

@@ -55,8 +55,8 @@ def cost(
     return {
         "pairs": len(means),
         "iteration_ms_without": round(1e3 * median(off_ms), 3),
-        "means_pct": _interval(means),
-        "without_parts_pct": _interval(medians),
+        "means_pct": interval(means),
+        "without_parts_pct": interval(medians),
         "in_parts_longer_pct": round(longer, 2),
         "in_parts_share": round(share, 3),
         "all_pct": round(median(medians) + share * longer, 3),
@@ -68,7 +68,7 @@ def _numbers(first: int) -> range:
     return range(first + SWITCH, first + BLOCK)
 
 
-def _interval(pairs: list[float]) -> list[float]:
+def interval(pairs: list[float]) -> list[float]:
     """The median, and where it lies in 95 of 100 draws."""
     draw = random.Random(0)
     drawn = sorted(median(draw.choices(pairs, k=len(pairs))) for _ in range(2000))

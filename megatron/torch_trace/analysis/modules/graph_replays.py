@@ -52,12 +52,9 @@ class NamingLaunches:
 
 def naming_launches(timeline: Timeline) -> NamingLaunches:
     """Where to look for the module of each row; see the module's docstring."""
-    activity, launches = timeline.activity, timeline.launches
+    launches = timeline.launches
     time, track = launches.time, launches.track
-    of_graph = activity.named(activity.calls, launches_graph)
-    known = launches.call != NONE
-    replayed = known.copy()
-    replayed[known] = of_graph[launches.call[known]]
+    known, replayed = launches.call != NONE, replayed_rows(timeline)
     found = np.zeros(len(time), dtype=bool)
     if not replayed.any() or replayed[known].all():
         return NamingLaunches(time, track, replayed, found)
@@ -70,6 +67,15 @@ def naming_launches(timeline: Timeline) -> NamingLaunches:
 
 _MOST = 4
 """A step with less than a quarter of the launches of another one is no whole step."""
+
+
+def replayed_rows(timeline: Timeline) -> npt.NDArray[np.bool_]:
+    """Rows of `Activity.gpu` that a graph launched."""
+    activity, calls = timeline.activity, timeline.launches.call
+    of_graph = activity.named(activity.calls, launches_graph)
+    replayed: npt.NDArray[np.bool_] = calls != NONE
+    replayed[replayed] = of_graph[calls[replayed]]
+    return replayed
 
 
 def _eager_step(

@@ -14,13 +14,13 @@ _MOST = 0.5
 def why_no_modules(analysis: Analysis) -> str | None:
     """Why there are neither modules nor micro-batches though spans are on; None where there are, or
     for another reason."""
-    replaying = next(filter(_replays, analysis.ranks), None)
-    if replaying is None:
+    first = analysis.ranks[0]  # all ranks run one program
+    if not _replays(first):
         return None
-    kernels = sum(_of_graphs(replaying))
+    kernels = sum(_of_graphs(first))
     return (
         f"Modules and micro-batches are unknown: CUDA graphs launched {counted(kernels, 'kernel')} "
-        f"of {replaying.name}, and no iteration of the window launched them one by one. A window "
+        f"of {first.name}, and no iteration of the window launched them one by one. A window "
         "that begins before the graphs are captured would tell the modules "
         "(--torch-profile-iterations 1-6)."
     )

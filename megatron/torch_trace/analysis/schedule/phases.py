@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.modules.graph_replays import naming_launches
+from megatron.torch_trace.analysis.modules.graph_replays import naming_launches, replayed_rows
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.span_names import phase_of
@@ -86,7 +86,7 @@ def phase_rows(timeline: Timeline) -> tuple[PhaseRow, ...]:
 def _eager_launches(timeline: Timeline) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """When kernels that a graph replays outside of micro-batches were launched one by one, and of
     which rows that is known."""
-    outside = timeline.microbatch == NONE
+    outside = replayed_rows(timeline) & (timeline.microbatch == NONE)
     if not timeline.has_microbatches or not outside.any():
         return timeline.launches.time, np.zeros(len(outside), dtype=bool)
     naming = naming_launches(timeline)
