@@ -118,7 +118,7 @@ def _python(word: str) -> str:
         ArgumentTypeError: one sentence.
     """
     if shutil.which(word) is None:
-        raise argparse.ArgumentTypeError(f"{word}: no such program")
+        raise argparse.ArgumentTypeError(f"{word or 'nothing'}: no such program")
     return word
 
 
