@@ -34,6 +34,7 @@ from megatron.torch_trace.wording import counted, ranks, size
 
 TIMELINE, ALONE, OFFSETS, UI = "/timeline.pftrace.gz", "/timeline", "/offsets", "/ui/"
 OTHERS, RANKS = "/timelines/", "/ranks"
+_BEFORE_THE_UI = ("late_engine", "leaving")
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -252,13 +253,15 @@ def _served(traces: Sequence[Path]) -> Iterator[tuple[str, ServedFile]]:
 
 
 def _of_ui(file: ServedFile) -> Reply:
-    """A file of the UI; its page with our script before all others, if it has the usual form."""
+    """A file of the UI; its page with our scripts before all others, if it has the usual form."""
     if file.path.name == "index.html":
         with file.open() as source:
             before, head, after = source.read().decode().partition("<head>")
         if head:
-            script = _page("late_engine", "js").render()
-            return TextReply(f"{before}{head}\n<script>\n{script}</script>{after}")
+            ours = "".join(
+                f"\n<script>\n{_page(name, 'js').render()}</script>" for name in _BEFORE_THE_UI
+            )
+            return TextReply(f"{before}{head}{ours}{after}")
     return FileReply(file, _type_of(file.path))
 
 
