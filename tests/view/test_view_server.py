@@ -28,14 +28,15 @@ def test_tabs_of_several_windows_can_be_told_apart(
     assert title in running.ask(path)[1].decode()
 
 
-def test_perfettos_page_has_our_script_before_its_own(
+def test_perfettos_page_has_our_scripts_before_its_own(
     running: Running, ui: dict[str, Path]
 ) -> None:
     ui["index.html"].write_text("<html><head>\n<script>its()</script></head></html>")
-    before, script, after = running.ask("/ui/")[1].decode().split("script>\n")
-    assert before == "<html><head>\n<"
-    assert "engine_bundle" in script
-    assert after == "<script>its()</script></head></html>"
+    before, engine, leaving = running.ask("/ui/")[1].decode().split("<script>\n")
+    assert before == "<html><head>\n"
+    assert "engine_bundle" in engine
+    assert "beforeunload" in leaving
+    assert leaving.endswith("</script>\n<script>its()</script></head></html>")
 
 
 def test_report_timeline_traces_and_ui_are_on_one_origin(running: Running) -> None:
