@@ -49,6 +49,17 @@ def test_the_straggler_is_named_in_the_first_lines() -> None:
     assert "straggler" in [one["code"] for one in found["findings"]["appeared"]]
 
 
+def test_a_phase_has_its_whole_name() -> None:
+    """A kernel's first word may be its return type; that of `forward micro-batch` is not."""
+    late = SAMPLES.parents[1] / "examples" / "traces" / "late-ranks"
+    text = run(late / "iter-0000078-0000080", late / "iter-0000114-0000116").output
+    phases = text[text.index("PHASES OF THE LOOP") :]
+    assert re.findall(r"^  (.*micro-batch)  ", phases, re.MULTILINE) == [
+        "forward micro-batch",
+        "backward micro-batch",
+    ]
+
+
 def test_a_kernel_that_only_one_side_has_has_appeared_or_vanished(tmp_path: Path) -> None:
     found = comparison(
         window(tmp_path / "a", kernel="old_kernel"), window(tmp_path / "b", kernel="new_kernel")

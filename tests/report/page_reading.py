@@ -19,6 +19,7 @@ class Page(HTMLParser):
         scripts: the text of each script element.
         marks: attributes of every element that can be shown in the timeline.
         tags: every element's name.
+        ids: every element's id.
         links: what `src` and `href` name.
         titles: every `title` attribute.
         pieces: all text outside of scripts and styles.
@@ -29,6 +30,7 @@ class Page(HTMLParser):
     scripts: list[str] = field(default_factory=list)
     marks: list[dict[str, str]] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         own = {name: value or "" for name, value in attrs}
         self.tags.append(tag)
+        self.ids += [own["id"]] if "id" in own else []
         self.links += [own[name] for name in ("src", "href") if name in own]
         self.titles += [own["title"]] if "title" in own else []
         if "data-start" in own:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from many_ranks import of_many
 from page_reading import Page, read
 
+from megatron.torch_trace import analyze
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import find_run
 from megatron.torch_trace.analysis.results.summary import summarise
@@ -18,6 +20,7 @@ from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import ViewLinks, render_html
 from megatron.torch_trace.wording import milliseconds, percent
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
 HOSTILE = "</script><img src=x onerror=document.title='hacked'>"
 
 
@@ -50,6 +53,14 @@ def test_a_section_that_would_be_empty_says_why_it_is_not_there(
     found = read(render_html(spans))
     assert {"modules", "phases"} <= set(found.sections)
     assert "spans of modules" not in found.text
+
+
+def test_no_two_elements_of_a_page_have_one_id(tp2pp2: Analysis, spans: Analysis) -> None:
+    """On a narrow page the labels of a table's numbers are found by its id."""
+    late = analyze(EXAMPLES / "late-ranks" / "iter-0000078-0000080", jobs=1)
+    for one in (tp2pp2, spans, late):
+        ids = read(render_html(one)).ids
+        assert [name for name, times in Counter(ids).items() if times > 1] == []
 
 
 def test_the_answer_is_that_of_the_text_report(tp2pp2: Analysis, page: Page) -> None:

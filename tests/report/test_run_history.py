@@ -228,6 +228,22 @@ def test_a_run_that_has_logged_nothing_says_so(tmp_path: Path) -> None:
     )
 
 
+def test_without_times_the_picture_has_no_scale_and_says_what_would_note_them(
+    tmp_path: Path,
+) -> None:
+    folder = launch(tmp_path, FIRST, [])
+    window = folder / "iter-0000010-0000012"
+    window.mkdir()
+    (window / "rank-0.pt.trace.json.gz").touch()
+    timeline = timeline_of(run_history(folder))
+    assert timeline is not None
+    assert (timeline.top, timeline.bottom) == ("", "")
+    assert timeline.told == (
+        "Iterations 10 to 12. The run has not noted how long they took; --torch-profile-monitor "
+        "does, and --log-timers-to-wandb, also without W&B."
+    )
+
+
 def test_a_hundred_thousand_iterations_are_a_small_picture_that_loses_no_extreme(
     tmp_path: Path,
 ) -> None:

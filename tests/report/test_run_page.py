@@ -37,8 +37,9 @@ def test_the_page_of_a_run_has_a_row_for_each_window_and_says_what_changed(
     output = tmp_path / "report.html"
     assert invoked("report", run, "-o", output).exit_code == 0
     page = read(output.read_text())
+    assert len({*page.ids}) == len(page.ids)
     assert page.sections[:6] == ["iterations", "events", "windows", "changes", "telemetry", "run"]
-    head, *rows = page.tables["windows"]
+    head, *rows = page.tables["means"]
     assert [row[0] for row in rows] == list(WINDOWS)
     for window, row in zip(WINDOWS, rows, strict=True):
         found = json.loads(invoked("analyze", run / window, "--no-gains", "--json").output)
@@ -88,7 +89,7 @@ def test_a_window_that_cannot_be_analysed_is_a_note(run: Path, tmp_path: Path) -
     output = tmp_path / "report.html"
     assert invoked("report", copy, "-o", output).exit_code == 0
     page = read(output.read_text())
-    assert len(page.tables["windows"]) == 3
+    assert len(page.tables["means"]) == 3
     assert "iter-0000009" in page.text
 
 

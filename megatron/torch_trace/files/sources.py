@@ -17,11 +17,14 @@ from megatron.torch_trace.format.file_names import (
     ARTIFACTS,
     ENDED_FILE,
     METRICS_FILE,
+    OUT_OF_MEMORY,
     RUN_FILE,
     TraceName,
     is_kept_analysis,
 )
+from megatron.torch_trace.format.hang_records import HANGS
 from megatron.torch_trace.format.rank_ranges import MOST_RANKS
+from megatron.torch_trace.format.requests import REQUESTS
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
 from megatron.torch_trace.reader import ByteStream, Metadata, NotATraceError, SlimEvent, Trace
 from megatron.torch_trace.reader.block import EventBlock
@@ -33,6 +36,7 @@ from megatron.torch_trace.wording import counted
 
 _MOST_SKIPPED = 10
 _OF_THE_RUN = (RUN_FILE, ENDED_FILE, METRICS_FILE)
+_FOLDERS_OF_THE_RUN = (REQUESTS, HANGS, OUT_OF_MEMORY)
 _RANKS_IN_NAME = tuple(
     re.compile(rf"(?:^|[^a-z]){word}(\d+)(?!\d)", re.IGNORECASE)
     for word in (
@@ -119,8 +123,11 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
 
 def _search(folder: Path, sources: Sources, known: Callable[[Path], bool]) -> None:
     found = []
-    for path in sorted(files_below(folder), key=by_folder_and_rank):
-        if path.name in _OF_THE_RUN:
+    below = sorted(files_below(folder), key=by_folder_and_rank)
+    runs = {path.parent for path in below if path.name == RUN_FILE}
+    for path in below:
+        beside = path.parent.name in _FOLDERS_OF_THE_RUN and path.parent.parent in runs
+        if beside or path.name in _OF_THE_RUN:
             continue
         reason = None if known(path) else stranger(path)
         if reason:

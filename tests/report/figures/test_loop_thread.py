@@ -130,7 +130,7 @@ def test_figure_tree_and_document_have_one_number(spans: Analysis) -> None:
     share = round(100 * first["time_ns"] / thread["time_ns"], 2)
     assert f'<i class="loop-span" style="left:0.0%;width:{share}%;top:0px"' in page
     assert f'title="forward-backward: {duration(first["time_ns"])} an iteration' in page
-    tree = page[page.index('id="loop-0"') :]
+    tree = page[page.index('id="thread-0"') :]
     row = tree[tree.index("<tbody>") : tree.index("</tr>", tree.index("<tbody>"))]
     words = re.sub(r"<[^>]+>", " ", row).split()
     assert words[:3] == ["forward-backward", "span", str(first["calls"])]

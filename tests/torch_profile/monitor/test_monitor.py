@@ -54,11 +54,19 @@ class Marks:
 
 
 def topology(rank: int, *, stages: int = 1, ranks: int = 4) -> Topology:
+    peers = ranks // stages
     members = [
-        Member(number, f"node{number // 2}", 1, number, CPU, {"pp": number * stages // ranks})
+        Member(
+            number,
+            f"node{number // 2}",
+            1,
+            number,
+            CPU,
+            {"pp": number // peers, "dp": number % peers},
+        )
         for number in range(ranks)
     ]
-    return Topology(rank, Layout(ranks, {}), members)
+    return Topology(rank, Layout(ranks, {"pp": stages, "dp": peers}), members)
 
 
 def test_parts_inside_each_other_add_up_to_the_iteration_and_a_pause_is_no_part() -> None:
@@ -190,7 +198,7 @@ def test_ranks_meet_in_the_store_which_does_not_grow_and_a_silent_rank_holds_up_
     assert len([key for key in channel._values if key.startswith("rows/")]) == 3
     (line,) = capsys.readouterr().out.splitlines()
     assert line == (
-        "[torch-profile slow-rank] warning: rank 1 (node0, pp0) is slow since iteration 21: 20 ms "
+        "[torch-profile slow-rank] warning: rank 1 (node0, dp1) is slow since iteration 21: 20 ms "
         "longer in the rest of the iteration than its peers, in an iteration of 40 ms (seen in "
         "iteration 23)"
     )
@@ -224,7 +232,7 @@ def test_a_leak_is_a_line_of_the_log_and_of_the_metrics(
         watching.look()
         held["mb"] += 1.0
     assert capsys.readouterr().out.splitlines() == [
-        "[torch-profile memory-grows] warning: the memory of rank 0 (node0, pp0) on its host grows "
+        "[torch-profile memory-grows] warning: the memory of rank 0 (node0) on its host grows "
         "by 1 MB an iteration since iteration 51: from 1.05 GB to 1.18 GB (seen in iteration 200)"
     ]
     named = [line for line in watching.lines if "monitor/growing_rank" in line]

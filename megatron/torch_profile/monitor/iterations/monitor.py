@@ -251,8 +251,11 @@ class Collector:
         )
 
     def _where(self, rank: int) -> str:
-        member = self._topology.members[rank]
-        coordinates = " ".join(f"{name}{at}" for name, at in member.coordinates.items())
+        member, sizes = self._topology.members[rank], self._topology.layout.sizes
+        # A dimension of one rank tells nothing: `tp1 pp0 dp1`, without cp0 and ep0.
+        coordinates = " ".join(
+            f"{name}{at}" for name, at in member.coordinates.items() if sizes.get(name, at + 2) > 1
+        )
         return ", ".join(filter(None, (member.host, coordinates)))
 
 

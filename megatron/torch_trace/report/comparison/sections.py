@@ -282,7 +282,8 @@ def _one_sided(letter: str, column: str, rows: Sequence[WorkDifference], top: in
 def _name(row: WorkDifference) -> str:
     if row.detail.startswith("["):
         return f"{row.name} {shape_in_words(row.detail)}"
-    return short_name(row.name)
+    # Only a kernel has a return type that may be left out; a phase is `forward micro-batch`.
+    return short_name(row.name) if row.detail else row.name
 
 
 def _full(row: WorkDifference) -> str:

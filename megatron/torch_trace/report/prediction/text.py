@@ -22,6 +22,8 @@ _MOST_RANKS = 16
 _MOST_BESIDE = 3
 _SOME_NS = 1_000
 """Less slack is none."""
+_MORE_TOKENS = "--micro-batches"
+"""The change after which an iteration has another number of tokens."""
 _KINDS = {"cpu": "CPU", "gpu": "GPU", "communication": "communication"}
 
 
@@ -90,8 +92,8 @@ def _gained(one: Candidate) -> str:
     if not one.is_distinguishable:
         return f"{takes}, not distinguishable from before (error {error})"
     what = "gain" if one.gain_ns > 0 else "loss"
-    many = " for as many tokens" if "--micro-batches" in one.change else ""
-    return f"{takes}, a {what} of {duration(abs(one.gain_ns))}{many} (error {error})"
+    many = "; for as many tokens as recorded this is" if _MORE_TOKENS in one.change else ","
+    return f"{takes}{many} a {what} of {duration(abs(one.gain_ns))} (error {error})"
 
 
 def _candidates(answer: WhatIf, width: int) -> list[str]:
@@ -117,6 +119,9 @@ def _candidates(answer: WhatIf, width: int) -> list[str]:
     also = ("undisturbed gain",) if is_known else ()
     heads = ("<~change", "<finding", "iteration", "gain", "error", *also)
     lines = ["GAINS AN ITERATION", *(table(heads, rows, width) if rows else [])]
+    if any(row[0].startswith(_MORE_TOKENS) for row in rows):
+        said = "an iteration has more tokens; the gain is for as many as recorded."
+        lines += paragraph(f"With {_MORE_TOKENS} {said}", width, "  ", "    ")
     little = [one for one in sure if abs(one.gain_ns) < least]
     lines += _named(f"Less than {percent(LEAST_GAIN)} of the iteration", little, width)
     unsure = [one for one in answer.candidates if not one.is_distinguishable]
@@ -205,7 +210,9 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
             f"{'rank' if len(which) == 1 else 'ranks'} {ranks(tuple(which))}: {slack}"
             for slack, which in by_slack.items()
         ]
-        lines += _least("Half of the work of each rank has at least", each, _MOST_RANKS, width)
+        lines += _least(
+            "Half of the work of a rank has at least this slack", each, _MOST_RANKS, width
+        )
     spans = [
         (one.slack_ns, f"rank {one.rank} {one.name}: {duration(one.slack_ns)}")
         for one in answer.slack.spans
@@ -224,7 +231,7 @@ def _slack(answer: WhatIf, width: int) -> list[str]:
         lines += _least(f"{what} with the least slack", list(beside), _MOST_BESIDE, width)
     if not lines:
         return []
-    said = "SLACK: by how much work could be later, and the recorded iteration not longer"
+    said = "SLACK: by how much work could be later without the recorded iteration ending later"
     return [*paragraph(said, width, "", "  "), *lines]
 
 

@@ -156,8 +156,8 @@ def timeline_of(history: RunHistory) -> Timeline | None:
         restarts,
         tuple(_lanes(history, scale)),
         tuple((scale.percent(at), f"{at:,}") for at in _ticks(first, last)),
-        wording.duration(top * 1e6),
-        "0",
+        wording.duration(top * 1e6) if values else "",
+        "0" if values else "",
         _told(history, usual),
         tuple(_notes(history, values, top)),
     )
@@ -227,7 +227,8 @@ def _told(history: RunHistory, usual: float) -> str:
     return (
         f"Iterations {first:,} to {last:,}: the median takes {wording.duration(usual * 1e6)}."
         if usual
-        else f"Iterations {first:,} to {last:,}: their times are not in metrics.jsonl."
+        else f"Iterations {first:,} to {last:,}. The run has not noted how long they took; "
+        "--torch-profile-monitor does, and --log-timers-to-wandb, also without W&B."
     )
 
 

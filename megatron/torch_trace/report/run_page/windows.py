@@ -84,7 +84,7 @@ def table(windows: Windows) -> Section:
         Column("first finding", number=False),
     )
     columns, rows = _known(columns, windows.rows)
-    found = Table("windows", "Means over the ranks", columns, rows, limit=200)
+    found = Table("means", "Means over the ranks", columns, rows, limit=200)
     return Section(
         "windows", "Windows", tables=[found], rest="torch-trace report WINDOW shows one of them."
     )

@@ -243,7 +243,7 @@ def steps(subject: Subject) -> Section:
         return Section("steps", title, "The window is a single step.")
     if len(analysis.ranks) * len(analysis.summary.steps) <= FEW:
         return Section("steps", title, tables=[_steps(analysis)])
-    table = _groups("steps", "steps", "Each step over its ranks", by_step(analysis.ranks))
+    table = _groups("each-step", "steps", "Each step over its ranks", by_step(analysis.ranks))
     heading = "STEPS (ms; parts in % of the step; over all ranks)"
     return Section("steps", title, tables=[replace(table, brief=heading, most=_STEPS, limit=FEW)])
 
@@ -261,4 +261,4 @@ def _steps(analysis: Analysis) -> Table:
             )
             rows.append(Row(cells, At(rank.rank, step.start_ns, length)))
     caption = "Each step of each rank, % of the step"
-    return Table("steps", caption, columns, tuple(rows), brief="STEPS (ms)", limit=FEW)
+    return Table("each-step", caption, columns, tuple(rows), brief="STEPS (ms)", limit=FEW)

@@ -80,7 +80,7 @@ def _tree(rank: RankResult, name: str) -> Table:
         times = (ms(thread.self_ns), Cell(NONE), share(thread.self_ns / whole))
         rows.append(Row((*cells, *times), level=1))
     return Table(
-        f"loop-{rank.rank}",
+        f"thread-{rank.rank}",
         f"{name[0].upper()}{name[1:]}: time of the training loop's thread by path",
         columns,
         tuple(rows),

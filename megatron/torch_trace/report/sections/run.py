@@ -67,8 +67,8 @@ def telemetry(subject: Subject) -> Section:
         return Section(
             "telemetry",
             title,
-            "There is no metrics.jsonl beside the window's folder (--log-gpu-stats-interval, "
-            "--log-timers-to-wandb).",
+            "There is no metrics.jsonl beside the window's folder: --log-timers-to-wandb, "
+            "--log-gpu-stats-interval and --torch-profile-monitor write one.",
         )
     groups: dict[str, list[Line]] = {}
     for one in series:
