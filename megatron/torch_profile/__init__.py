@@ -78,8 +78,9 @@ def attach(
     YAML file, or `MEGATRON_TORCH_PROFILE=1` in the environment (docs/other-loops.md).
 
     Args:
-        model: for spans of modules: a module, or a list of model chunks.
-        optimizer: for the owners of memory.
+        model: for spans of modules: a module, or a list of model chunks. Of a loop with several
+            models a mapping, from a name of one word to each.
+        optimizer: for the owners of memory; of several models a list, or a mapping like theirs.
         config: what is recorded where the environment says nothing else: a configuration, its
             fields by name, or the path of a YAML file that holds them.
         first_iteration: the first that this process will run, counted over the whole training.
@@ -94,7 +95,9 @@ def attach(
 
     Returns:
         What ends the following: as a context manager, or by `detach()`. The end of the process
-        does it too.
+        does it too. A second call with a mapping of other names, or of the same models, adds these
+        models to the loop that the first one follows and returns what the first one returned: its
+        other arguments are not looked at. Any other second call ends that loop, and says so.
 
     Raises:
         SystemExit: a setting is wrong; one sentence says which, and the status is 2.
@@ -116,12 +119,14 @@ def attach(
     )
 
 
-def step(iteration: int | None = None) -> AbstractContextManager[None]:
+def step(iteration: int | None = None, *, model: str | None = None) -> AbstractContextManager[None]:
     """One iteration of an attached loop: one optimizer step, with all its micro-batches.
 
     Args:
         iteration: counted from 1 over the whole training; None is the one after the last.
+        model: the name of one of several models, whose own step this is. Inside another `step` it
+            is a part of that iteration; elsewhere an iteration is a round of the models' steps.
     """
     from megatron.torch_profile.hooks import other_loops
 
-    return other_loops.step(iteration)
+    return other_loops.step(iteration, model)

@@ -39,6 +39,7 @@ class Slug(Enum):
     PROFILING_STOPPED = "profiling-stopped"
     RECORDED_NOTHING = "recorded-nothing"
     STEP_NOT_NEXT = "step-not-next"
+    ATTACHED_AGAIN = "attached-again"
     SIGNAL = "signal"
     WINDOW_SKIPPED = "window-skipped"
     WINDOW_LEFT_OUT = "window-left-out"

@@ -157,6 +157,39 @@ def test_virtual_stages_are_trees_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_several_models_have_trees_and_phases_of_their_own(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 1_000_000 * US)
+    for at, name in ((0, "actor"), (2000, "critic")):
+        begin, end = at * US, (at + 900) * US
+        trace.annotation(f"forward micro-batch 0 of {name}", begin, end)
+        trace.annotation(f"{name}: GPTModel", begin + US, end - US)
+        trace.annotation(f"{name}.decoder: TransformerBlock", begin + 2 * US, end - 100 * US)
+        trace.gpu(GEMM, begin + 10 * US, begin + 1010 * US, launch=begin + 5 * US)
+        trace.gpu(GEMM, begin + 1010 * US, begin + 1510 * US, launch=end - 50 * US)
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    assert [line.split() for line in tree(analysis, 80, 5)[2:8]] == [
+        [*words, share, "%"]
+        for name in ("actor", "critic")
+        for words, share in (
+            ((name, "1", "1.50"), "50"),
+            (("(itself)", "0.50"), "17"),
+            (("decoder", "1", "1.00"), "33"),
+        )
+    ]
+    shown = render_section(phases.section(Subject(analysis)), 80)
+    assert shown == [
+        "PHASES (ms; they nest): rank 0",
+        "  phase                          calls   CPU  GPU work  exposed comm",
+        "  forward micro-batch of actor       1  0.90      1.50             -",
+        "  forward micro-batch of critic      1  0.90      1.50             -",
+        "",
+        "MICRO-BATCHES (ms, means; the longest on the CPU and the one with most GPU work)",
+        "  rank model  pass    in 1F1B count  CPU longest (which) GPU work most (which)",
+        "     0 actor  forward -           1 0.90       0.90 (#0)     1.50    1.50 (#0)",
+        "     0 critic forward -           1 0.90       0.90 (#0)     1.50    1.50 (#0)",
+    ]
+
+
 def test_the_first_and_the_last_stage_stand_beside_each_other(tmp_path: Path) -> None:
     for rank in (0, 1):
         stage(rank).write(tmp_path / f"rank-{rank}.json")

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from megatron.torch_profile.plan.training_loop import Models
+from megatron.torch_trace.errors import UsageError
 
 _DIMENSIONS = {
     **dict.fromkeys(("tp", "tensor"), "tp"),
@@ -34,6 +38,8 @@ _VALUES = (
 )
 _CONFIGURATIONS = ("config", "ddp_config")
 _MOST_WRAPPERS = 8
+_NAME = re.compile(r"(?!model$|chunk\d+$)[A-Za-z_]\w*")
+"""A model's; paths in a trace may begin with the two others."""
 
 
 def mapping_of(arguments: Any) -> dict[str, Any] | None:
@@ -81,13 +87,45 @@ def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:
     return coordinates, sizes
 
 
-def flags_of(chunks: Iterable[Any]) -> tuple[str, ...]:
-    """What megatron-core's configurations in a model switch on, in words of Megatron's flags."""
+def models_of(model: Any) -> Models:
+    """The models of a loop: one, or several by name."""
+    if isinstance(model, Mapping):
+        return Models({name: chunks_of(of) for name, of in model.items()})
+    return Models(chunks_of(model))
+
+
+def chunks_of(model: Any) -> list[Any]:
+    """The chunks of one model."""
+    chunks = model if isinstance(model, (list, tuple)) else [model]
+    return [chunk for chunk in chunks if chunk is not None]
+
+
+def is_same(chunks: list[Any], model: Any) -> bool:
+    """Whether a model has these chunks."""
+    return [id(one) for one in chunks] == [id(one) for one in chunks_of(model)]
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """Those of several models, which begin the paths of their modules.
+
+    Raises:
+        UsageError: one is no such name.
+    """
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"attach(): {name!r} is no name for a model; take one word of letters, digits and "
+                "underscores that is not model, such as actor."
+            )
+
+
+def flags_of(models: Models) -> tuple[str, ...]:
+    """What megatron-core's configurations in models switch on, in words of Megatron's flags."""
     words: dict[str, None] = {}
-    chunks = list(chunks)
-    if len(chunks) > 1:
-        words[f"--num-virtual-stages-per-pipeline-rank={len(chunks)}"] = None
-    for config in _configurations(chunks):
+    most = max(map(len, models.by_name.values()), default=len(models))
+    if most > 1:
+        words[f"--num-virtual-stages-per-pipeline-rank={most}"] = None
+    for config in _configurations(models):
         for name in _SWITCHES:
             if getattr(config, name, None) is True:
                 words[_flag(name)] = None

@@ -8,13 +8,19 @@
 
 What follows Megatron's `train` follows these loops too. An iteration is what runs inside `step`:
 what runs between two of them (evaluation, a checkpoint) belongs to none.
+
+A loop may have several models, which have names. Where each has steps of its own, an iteration is a
+round of them, which begins with the first model and ends where the next round begins:
+
+    step(model=)    critic critic actor actor    critic critic actor actor    critic ...
+    iteration       1                            2                            3
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -26,7 +32,8 @@ from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.hooks import cuda_graphs, following, loop_config, loop_facts
 from megatron.torch_profile.log import Slug, exit_with, warn
 from megatron.torch_profile.plan import topology
-from megatron.torch_profile.plan.training_loop import MEGATRON, NO_LAST, TrainingLoop
+from megatron.torch_profile.plan.training_loop import MEGATRON, NO_LAST, Models, TrainingLoop
+from megatron.torch_profile.spans import loop_phases
 from megatron.torch_trace.errors import UsageError
 
 _BETWEEN = "what runs between two steps"
@@ -38,10 +45,15 @@ class Attached:
     Args:
         first: its first iteration.
         stack: what is open until training ends.
+        models: of the loop.
     """
 
-    def __init__(self, first: int, stack: ExitStack) -> None:
+    def __init__(self, first: int, stack: ExitStack, models: Models) -> None:
         self.next = first
+        self.models = models
+        self.in_step = False
+        self._round: int | None = None
+        self._others = False  # whether another model than the first has stepped in it
         self._stack = stack
         self._failed = False
         self._steps = Guard(Slug.PROFILING_STOPPED, "profiling stops, training goes on")
@@ -60,6 +72,7 @@ class Attached:
     ) -> None:
         _forget(self)
         if os.getpid() == self._pid:  # a fork that ends is not the end of training
+            self.end_round(failed=kind is not None)
             self._stack.__exit__(kind, error, trace)
 
     def detach(self) -> None:
@@ -67,6 +80,7 @@ class Attached:
         _forget(self)
         if os.getpid() != self._pid:
             return
+        self.end_round(failed=self._failed)
         error = RuntimeError("the last step failed") if self._failed else None
         with suppress(RuntimeError):
             self._stack.__exit__(type(error) if error else None, error, None)
@@ -109,6 +123,21 @@ class Attached:
                 self._steps(followers.monitor_lines.write, iteration)
             followers.heartbeat.end_step(_BETWEEN)
 
+    def begin_round(self, name: str) -> None:
+        """A step of one of the models begins, and with it perhaps another round."""
+        is_first = name == next(iter(self.models.by_name), name)
+        if self._others and is_first:
+            self.end_round()
+        if self._round is None and self.begin(iteration := self.next):
+            self._round = iteration
+        self._others = self._others or not is_first
+
+    def end_round(self, *, failed: bool = False) -> None:
+        """The models have had their steps; with one model that is so after each of its steps."""
+        number, self._round, self._others = self._round, None, False
+        if number is not None:
+            self.end(number, failed=failed)
+
 
 class _Step:
     """One iteration of an attached loop."""
@@ -120,7 +149,9 @@ class _Step:
         self._followed = False
 
     def __enter__(self) -> None:
+        self._attached.end_round()
         self._followed = self._attached.begin(self._iteration)
+        self._attached.in_step = True
 
     def __exit__(
         self,
@@ -128,8 +159,26 @@ class _Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._attached.in_step = False
         if self._followed:
             self._attached.end(self._iteration, failed=kind is not None)
+
+
+@contextmanager
+def _model_step(attached: Attached, name: str) -> Iterator[None]:
+    """A step of one of several models; inside an iteration that the loop counts it begins none."""
+    counted, attached.in_step = attached.in_step, True
+    if not counted:
+        attached.begin_round(name)
+    failed = True
+    try:
+        with loop_phases.model_step(name):
+            yield
+        failed = False
+    finally:
+        attached.in_step = counted
+        if not counted and (failed or len(attached.models.by_name) < 2):
+            attached.end_round(failed=failed)
 
 
 def attach(
@@ -147,18 +196,24 @@ def attach(
 ) -> Attached:
     """See `megatron.torch_profile.attach`."""
     global _current
+    named = isinstance(model, Mapping)
+    if _current is not None and named and _joined(_current.models, model):
+        return _current
     if _current is not None:
+        _say_that_it_ends(_current)
         _current.detach()
     stack = ExitStack()
-    attached = Attached(first_iteration, stack)
+    attached = Attached(first_iteration, stack, Models({}))
     try:
         wanted = loop_config.fields_of(config, os.environ)
         if not wanted["enabled"]:
             return attached
         _check(first_iteration, last_iteration)
+        if named:
+            loop_facts.check_names(model)
     except UsageError as error:
         exit_with(error)
-    chunks = list(model) if isinstance(model, (list, tuple)) else [model]
+    models = attached.models = loop_facts.models_of(model)
     args = _arguments(wanted, arguments if loop == MEGATRON else None)
     args.iteration = first_iteration - 1
     args.train_iters = NO_LAST if last_iteration is None else last_iteration
@@ -166,7 +221,7 @@ def attach(
     facts = TrainingLoop(
         name=loop,
         arguments=loop_facts.recorded(arguments),
-        flags=loop_facts.flags_of(chunks),
+        flags=loop_facts.flags_of(models),
         why_last=f"last_iteration={last_iteration} of attach()",
         tokens=tokens_per_iteration,
         coordinates=coordinates,
@@ -174,18 +229,42 @@ def attach(
     )
     followers.attached = True
     cuda_graphs.captures.apply()
-    chunks = [chunk for chunk in chunks if chunk is not None]
-    following.record(stack, args, chunks or None, optimizer, lambda: flops_per_iteration, facts)
+    optimizer = list(optimizer.values()) if isinstance(optimizer, Mapping) else optimizer
+    following.record(stack, args, models or None, optimizer, lambda: flops_per_iteration, facts)
     _current = attached
     at_exit(attached.end_of_process)  # after the recorder's, so called before it
     return attached
 
 
-def step(iteration: int | None) -> AbstractContextManager[None]:
+def step(iteration: int | None, model: str | None) -> AbstractContextManager[None]:
     """See `megatron.torch_profile.step`."""
     if _current is None:
         return _NOTHING
+    if model is not None:
+        return _model_step(_current, model)
     return _Step(_current, _current.next if iteration is None else iteration)
+
+
+def _joined(models: Models, added: Mapping[str, Any]) -> bool:
+    """Whether models join those that are followed, which may be among them already."""
+    for name, of in models.by_name.items():
+        if name in added and not loop_facts.is_same(of, added[name]):
+            return False
+    if not models.by_name:
+        return False
+    for name in added.keys() - models.by_name.keys():
+        models.add(name, loop_facts.chunks_of(added[name]))
+    return True
+
+
+def _say_that_it_ends(attached: Attached) -> None:
+    warn(
+        Slug.ATTACHED_AGAIN,
+        "attach() comes a second time without detach(): the recording of the first loop ends after "
+        "iteration %d; several models of one loop are recorded together where they have names: "
+        'attach({"actor": actor, "critic": critic})',
+        attached.next - 1,
+    )
 
 
 def _check(first: int, last: int | None) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,29 @@ MEGATRON = "megatron"
 """The name of a loop whose flags are Megatron's, which advice then names."""
 NO_LAST = sys.maxsize
 """The last iteration of a loop that does not say how many it runs."""
+
+
+class Models(list[Any]):
+    """The model chunks of all models of a loop, for who needs no more than a list of modules.
+
+    Args:
+        chunks: of a model without a name, or of the models by their names.
+    """
+
+    def __init__(self, chunks: Iterable[Any] | Mapping[str, Iterable[Any]]) -> None:
+        super().__init__()
+        self.by_name: dict[str, list[Any]] = {}
+        """Empty where a loop has one model, which needs no name."""
+        if isinstance(chunks, Mapping):
+            for name, of in chunks.items():
+                self.add(name, of)
+        else:
+            self.extend(chunks)
+
+    def add(self, name: str, chunks: Iterable[Any]) -> None:
+        """One more model; who has this list knows it from the next window on."""
+        self.by_name[name] = list(chunks)
+        self.extend(self.by_name[name])
 
 
 @dataclass(frozen=True, slots=True)

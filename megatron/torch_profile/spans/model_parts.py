@@ -3,7 +3,8 @@
 
 decoder.layers.3.mlp: MLP             path and class
 chunk1.decoder.layers.3.mlp: MLP      where the model has several chunks
-model: GPTModel                       the model itself
+critic.decoder.layers.3.mlp: MLP      of one of several models, which have names
+model: GPTModel                       the model itself; with a name `critic: GPTModel`
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from megatron.torch_profile.plan.training_loop import Models
 from megatron.torch_profile.spans.graph_captures import is_graphed, is_to_come
 from megatron.torch_trace import wording
 
@@ -85,7 +87,8 @@ class ModelPart:
 
 def model_parts(chunks: Any, depth: int | None) -> Iterator[ModelPart]:
     """The modules that are called, down to a depth; see `ModuleSpans`."""
-    for prefix, chunk in _prefixed(chunks):
+    seen: set[int] = set()
+    for root, prefix, chunk in _prefixed(chunks):
         closed: dict[int, tuple[str, bool]] = {}
         for path, module in _unwrapped(chunk).named_modules():
             why = closed.get(id(module)) or _closed_by(module)
@@ -93,16 +96,28 @@ def model_parts(chunks: Any, depth: int | None) -> Iterator[ModelPart]:
                 # Nor can what is inside.
                 closed.update((id(child), why) for child in module.children())
             here = path.count(".") + 1 if path else 0
+            if id(module) in seen:  # of several models: the first one's name is enough
+                continue
+            seen.add(id(module))
             if _is_called(module) and (depth is None or here <= depth):
-                name = f"{prefix}{path or _ROOT}: {type(module).__name__}"
+                name = f"{prefix}{path}" if path else root
+                name = f"{name}: {type(module).__name__}"
                 yield ModelPart(name, module, here, *(why or (None,)))
 
 
-def _prefixed(chunks: Any) -> Iterator[tuple[str, Any]]:
-    """Model chunks, each with what stands before the paths in it."""
+def _prefixed(chunks: Any) -> Iterator[tuple[str, str, Any]]:
+    """Model chunks, each with its own name and what stands before the paths in it."""
+    models = chunks.by_name if isinstance(chunks, Models) else {}
+    for name, of in models.items():
+        for index, chunk in enumerate(of):
+            root = f"{name}.chunk{index}" if len(of) > 1 else name
+            yield root, f"{root}.", chunk
+    if models:
+        return
     chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
     for index, chunk in enumerate(chunks):
-        yield f"chunk{index}." if len(chunks) > 1 else "", chunk
+        prefix = f"chunk{index}." if len(chunks) > 1 else ""
+        yield f"{prefix}{_ROOT}", prefix, chunk
 
 
 def _is_called(module: Any) -> bool:

@@ -3,6 +3,7 @@
 
     forward micro-batch 3 (steady)                a forward_step with gradients, counted from 0
     backward micro-batch 0 chunk 1 (cooldown)     chunk: virtual pipeline stage, if it has several
+    forward micro-batch 3 of critic (steady)      where a loop has several models
     optimizer-inner-step, all-grads-sync, ...     Megatron's timers by name
 
 With `--overlap-moe-expert-parallel-comm` a forward and a backward take turns, node by node; every
@@ -19,7 +20,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ import torch
 from megatron.torch_profile.guard import Guard
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.patching import OLDEST_CORE, Patch, PatchSet
-from megatron.torch_profile.spans.pipeline_schedule import Schedule, microbatch_name, schedule_of
+from megatron.torch_profile.spans.microbatch_names import MicrobatchNames
+from megatron.torch_profile.spans.pipeline_schedule import schedule_of
 from megatron.torch_profile.spans.ranges import Range, begin, end
 
 _TRAINING = "megatron.training.training"
@@ -39,26 +41,20 @@ _DELAYED = "TransformerLayerNode.backward_dw"
 _NO_PHASES = ("interval-time",)  # from one log line to the next, across windows
 
 
-class Phases:
-    """The open phases of one window on this rank."""
+class Phases(MicrobatchNames):
+    """The open phases of one window on this rank.
 
-    def __init__(self) -> None:
+    Args:
+        model: see `MicrobatchNames`.
+    """
+
+    def __init__(self, model: Any = None) -> None:
+        super().__init__(model)
         self.guard = Guard(Slug.SPANS_FAILED, "training goes on without spans of phases")
         self.open: list[str] = []  # names of what is open, the outermost first
-        self.schedule: Schedule | None = None
-        """Of the forward that ran last; None without a pipeline."""
         self.forward_piece: str | None = None  # of micro-batches whose pieces take turns now
         self.backward_piece: str | None = None
         self._timers: dict[str, list[Any]] = {}
-        self._microbatches: dict[int, tuple[int, int | None]] = {}
-        self._forwards: dict[int | None, int] = {}
-        self._count = {"forward": 0, "backward": 0}
-
-    def begin_step(self) -> None:
-        """A new iteration: micro-batches count from 0 again."""
-        self._microbatches.clear()
-        self._forwards.clear()
-        self._count = {"forward": 0, "backward": 0}
 
     def start(self, name: str) -> None:
         """A timer starts."""
@@ -92,27 +88,6 @@ class Phases:
         """A span of a micro-batch, or of a piece of it."""
         return _NotedRange(name, self)
 
-    def forward_name(self, model: Any, given: int | None) -> tuple[str, Callable[[Any], None]]:
-        """The name of the next forward, and the call that remembers its output."""
-        chunk = self.schedule.chunk_of(model) if self.schedule else None
-        number = self._forwards.get(chunk, 0) if given is None else given
-        self._forwards[chunk] = number + 1
-        name = microbatch_name("forward", number, chunk, self._phase("forward"))
-        return name, partial(self._remember, number, chunk)
-
-    def backward_name(self, output: Any) -> str:
-        """The name of the backward of what a forward has returned."""
-        number, chunk = self._microbatches.pop(id(_first(output)), (None, None))
-        return microbatch_name("backward", number, chunk, self._phase("backward"))
-
-    def _remember(self, number: int, chunk: int | None, output: Any) -> None:
-        self._microbatches[id(_first(output))] = (number, chunk)
-
-    def _phase(self, direction: str) -> str | None:
-        index = self._count[direction]
-        self._count[direction] += 1
-        return self.schedule.phase(direction, index) if self.schedule else None
-
 
 class _NotedRange(Range):
     """A range that the phases know while it is open."""
@@ -134,10 +109,14 @@ class _NotedRange(Range):
 
 
 @contextmanager
-def phase_spans() -> Iterator[Phases]:
-    """While open, Megatron's phases leave spans; afterwards its names are its own again."""
+def phase_spans(model: Any = None) -> Iterator[Phases]:
+    """While open, Megatron's phases leave spans; afterwards its names are its own again.
+
+    Args:
+        model: see `Phases`.
+    """
     global _current
-    _current = Phases()
+    _current = Phases(model)
     _PATCHES.apply()
     try:
         yield _current
@@ -145,12 +124,6 @@ def phase_spans() -> Iterator[Phases]:
         _PATCHES.remove()
         _current.close()
         _current = None
-
-
-def _first(value: Any) -> Any:
-    while isinstance(value, (list, tuple, dict)) and value:
-        value = next(iter(value.values())) if isinstance(value, dict) else value[0]
-    return value
 
 
 @lru_cache(maxsize=8)

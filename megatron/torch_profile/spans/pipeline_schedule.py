@@ -85,7 +85,11 @@ def schedule_of(microbatches: int, config: Any) -> Schedule | None:
 
 
 def microbatch_name(
-    direction: str, number: int | None, chunk: int | None, phase: str | None
+    direction: str,
+    number: int | None,
+    chunk: int | None,
+    phase: str | None,
+    model: str | None = None,
 ) -> str:
     """What the span of a pass is called; None is left out.
 
@@ -94,10 +98,13 @@ def microbatch_name(
         number: of the micro-batch, from 0.
         chunk: virtual stage.
         phase: place in 1F1B.
+        model: its name, where a loop has several.
     """
     name = f"{direction} micro-batch"
     if number is not None:
         name += f" {number}"
+    if model is not None:
+        name += f" of {model}"
     if chunk is not None:
         name += f" chunk {chunk}"
     return f"{name} ({phase})" if phase else name

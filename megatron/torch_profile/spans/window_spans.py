@@ -33,7 +33,7 @@ class Spans:
         if config.no_operators and can_hide_operators():
             self._operators = self._stack.enter_context(hidden_operators())
         if "phases" in config.wanted_spans:
-            self._phases = self._stack.enter_context(phase_spans())
+            self._phases = self._stack.enter_context(phase_spans(model))
         if "sections" in config.wanted_spans:
             self._stack.enter_context(section_spans())
         if "modules" in config.wanted_spans and model is not None:

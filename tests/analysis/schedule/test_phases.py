@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.run.rank import analyse_rank
 from megatron.torch_trace.analysis.schedule.microbatches import (
     BubbleRow,
     MicrobatchRow,
+    by_place,
     microbatch_rows,
 )
 from megatron.torch_trace.analysis.schedule.phases import PhaseRow, phase_rows
@@ -33,6 +34,14 @@ from megatron.torch_trace.analysis.timeline.span_names import (
         ("backward micro-batch 0 chunk 1 (cooldown)", MicrobatchSpan("backward", 0, 1, "cooldown")),
         ("backward micro-batch (warmup)", MicrobatchSpan("backward", None, None, "warmup")),
         ("backward micro-batch 10 chunk 2", MicrobatchSpan("backward", 10, 2, None)),
+        (
+            "forward micro-batch 2 of actor chunk 1 (steady), part",
+            MicrobatchSpan("forward", 2, 1, "steady", is_part=True, model="actor"),
+        ),
+        (
+            "backward micro-batch of actor",
+            MicrobatchSpan("backward", None, None, None, model="actor"),
+        ),
         ("forward-compute", None),
     ],
 )
@@ -61,6 +70,11 @@ def test_names_of_modules(name: str, span: ModuleSpan | None) -> None:
         ("optimizer-copy-main-to-model-params", "optimizer-copy-main-to-model-params"),
         ("optimizer", "optimizer"),
         ("backward micro-batch 0 chunk 1 (cooldown)", "backward micro-batch"),
+        ("backward micro-batch 0 of critic chunk 1", "backward micro-batch of critic"),
+        ("forward without gradients of reference", "forward without gradients of reference"),
+        ("step of critic", "step of critic"),
+        ("optimizer of critic", "optimizer of critic"),
+        ("result of critic", None),
         ("ProfilerStep#3", None),
         ("Optimizer.step#AdamW.step", None),
         ("nccl:all_reduce", None),
@@ -126,6 +140,24 @@ def test_micro_batches_are_told_apart_by_step_and_chunk_and_unknown_ones_stand_a
         MicrobatchRow(2, 0, None, None, None, 1, None, 0, None),
         MicrobatchRow(2, 0, None, None, None, 2, None, 0, None),
     )
+
+
+def test_micro_batches_of_several_models_are_told_apart(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 200)
+    for at, name in ((0, "actor"), (40, "critic")):
+        trace.annotation(f"forward micro-batch 0 of {name}", at, at + 10)
+    for at, name in ((20, "critic"), (60, "actor")):
+        trace.annotation(f"backward micro-batch 0 of {name}", at + 40, at + 45)
+    rows = microbatch_rows(trace.timeline(tmp_path))
+    assert rows == tuple(
+        MicrobatchRow(1, 0, None, None, None, 10, 5, 0, 0, model=name)
+        for name in ("actor", "critic")
+    )
+    assert [(one.direction, one.model, one.count) for one in by_place(rows)] == [
+        (direction, name, 1)
+        for direction in ("forward", "backward")
+        for name in ("actor", "critic")
+    ]
 
 
 def test_the_bubble_is_of_the_place_of_the_micro_batch_that_ends_next(tmp_path: Path) -> None:

@@ -109,6 +109,16 @@ def test_spans_tell_micro_batches_and_virtual_stages_of_a_stage_in_the_middle(
     assert (entry.microbatches, entry.chunks, entry.ideal_share) == (4, 2, 2 / 10)
 
 
+def test_a_step_in_which_two_models_train_has_no_bubble_for_each_has_its_own_schedule(
+    tmp_path: Path,
+) -> None:
+    trace = last_stage()
+    for at, name in ((100, "actor"), (310, "critic")):
+        trace.annotation(f"forward micro-batch 0 of {name}", at, at + 30)
+    timeline = trace.timeline(tmp_path)
+    assert pipeline_steps(timeline, attribute(timeline), 1) == ()
+
+
 def test_sends_that_are_not_recorded_leave_the_number_unknown(tmp_path: Path) -> None:
     trace = TraceBuilder(0, 2, groups=GROUPS).step(1, 0, 1000)
     trace.gpu(SENDRECV, 20, 30, launch=10, args=collective_args("send", "pp"))

@@ -8,34 +8,15 @@ torchtitan have for it.
 
 from __future__ import annotations
 
-import gzip
-import os
-import re
-import subprocess
-from collections.abc import Callable, Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from warm_child import warm_python
+from documented_loops import CORE, TRAINING, VERL_BASE, Run, example, text_of
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "other-loops.md").read_text()
-
 CALLBACK = "class Callback: pass\n"
-TRAINING = """
-import torch
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def train_a_step():
-    model(torch.ones(2, 4)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 BRIDGE = f"""{TRAINING}
 from types import SimpleNamespace
 done = SimpleNamespace(step=4)
@@ -64,7 +45,6 @@ for batch in range(8):
     callback.on_train_batch_end(trainer, model, None, None, batch)
 callback.on_train_end(trainer, model)
 """
-VERL_BASE = "class BaseEngine:\n    def train_batch(self, *args): self.train_a_step()\n"
 VERL = f"""{TRAINING}
 class Engine(BaseEngine):
     module, train_a_step = model, staticmethod(train_a_step)
@@ -119,105 +99,9 @@ trainer.config = SimpleNamespace(training=SimpleNamespace(steps=8), to_dict=dict
 trainer.parallel_dims = SimpleNamespace(get_optional_mesh=lambda name: None)
 trainer.train()
 """
-CORE = """
-import torch
-from megatron.core.transformer import MegatronModule, TransformerConfig
-
-torch.distributed.init_process_group("gloo")
-parallel_state.initialize_model_parallel()
-
-class Model(MegatronModule):
-    def __init__(self):
-        super().__init__(TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=1))
-        self.linear = torch.nn.Linear(4, 4)
-
-    model_type = None
-
-    def set_input_tensor(self, tensor):
-        pass
-
-    def forward(self, x):
-        return self.linear(x)
-
-def forward_step(data, model):
-    def loss(output):
-        value = output.square().mean()
-        return value, {"loss": value.detach()}
-
-    return model(next(data)), loss
-
-def batches():
-    while True:
-        yield torch.ones(2, 4)
-
-model = Model()
-train([model], torch.optim.SGD(model.parameters(), lr=0.1), forward_step, batches(), 4, 2, 2, 2)
-"""
 
 
-def example(heading: str | None) -> str:
-    """The first Python of a section; of the page's own head without one."""
-    section = PAGE.partition(f"\n## {heading}")[2] if heading else PAGE
-    match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert match, heading
-    return match[1]
-
-
-LIBRARIES = ("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp")
-Run = Callable[..., set[str]]
-
-
-@pytest.fixture(scope="module")
-def python() -> Iterator[str]:
-    """Has imported what takes longer than the loops."""
-    with warm_python(os.environ, LIBRARIES) as warm:
-        yield str(warm.command)
-
-
-@pytest.fixture
-def run(python: str, tmp_path: Path) -> Run:
-    return partial(run_rank, python, tmp_path)
-
-
-def run_rank(
-    python: str,
-    tmp_path: Path,
-    source: str,
-    packages: dict[str, str] | None = None,
-    runner: tuple[str, ...] = (),
-    quiet: bool = True,
-) -> set[str]:
-    """Run it as one rank, recorded, and return the windows that have a trace."""
-    for name, text in (packages or {}).items():
-        module = tmp_path / "packages" / f"{name.replace('.', '/')}.py"
-        module.parent.mkdir(parents=True, exist_ok=True)
-        module.write_text(text)
-    (tmp_path / "train.py").write_text(source)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "packages")]),
-        "MEGATRON_TORCH_PROFILE": "1",
-        "MEGATRON_TORCH_PROFILE_SPANS": "phases modules",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }
-    done = subprocess.run(
-        [python, *runner, "train.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not quiet or "warning" not in done.stdout, done.stdout
-    return {trace.parent.name for trace in tmp_path.rglob("rank-0.pt.trace.json.gz")}
-
-
-@pytest.mark.parametrize("heading", [None, "FSDP2"])
+@pytest.mark.parametrize("heading", [None, "Several models", "FSDP2"])
 def test_loops_of_pytorch_alone(heading: str | None, run: Run) -> None:
     assert run(example(heading)) == {"iter-0000003"}
 
@@ -227,7 +111,7 @@ def test_a_loop_on_megatron_cores_schedules(run: Run, tmp_path: Path) -> None:
     source = example("megatron-core") + CORE
     assert run(source, runner=("-m", "megatron.torch_profile", "--cpu")) == {"iter-0000003"}
     (trace,) = tmp_path.rglob("rank-0.pt.trace.json.gz")
-    text = gzip.decompress(trace.read_bytes()).decode()
+    text = text_of(trace)
     for direction in ("forward", "backward"):
         for number in (0, 1):
             assert text.count(f'"{direction} micro-batch {number}"') == 1
@@ -246,7 +130,7 @@ for iteration in range(1, 13):
 {ending}"""
     assert run(source, quiet=False) == set()
     (trace,) = tmp_path.rglob("rank-0.partial.pt.trace.json.gz")
-    steps = gzip.decompress(trace.read_bytes()).decode().count('"ProfilerStep#')
+    steps = text_of(trace).count('"ProfilerStep#')
     assert steps == 3
     assert list(tmp_path.rglob("*.json.tmp")) == []
 

@@ -36,16 +36,17 @@ def passes_of(annotations: Iterable[Annotation]) -> list[MicrobatchPass]:
     after its backward.
     """
     passes: list[MicrobatchPass] = []
-    latest: dict[tuple[int | None, int | None], MicrobatchPass] = {}
+    latest: dict[tuple[int | None, int | None, str | None], MicrobatchPass] = {}
     for one in sorted(annotations, key=lambda one: one.start):
         span = microbatch_span(one.name)
         if span is None:
             continue
-        before = latest.get((span.number, span.chunk))
+        key = (span.number, span.chunk, span.model)
+        before = latest.get(key)
         if span.is_part and before and before.direction == span.direction:
             before.end = one.end
             continue
         found = MicrobatchPass(one.name, span.direction, span.number, one.start, one.end)
-        latest[span.number, span.chunk] = found
+        latest[key] = found
         passes.append(found)
     return passes

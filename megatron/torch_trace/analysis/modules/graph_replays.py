@@ -98,8 +98,8 @@ def _eager_step(
     return ints(rows[np.argsort(timeline.launches.time[rows], kind="stable")])
 
 
-_Pass = tuple[str, int | None] | None
-"""Direction and virtual stage of a micro-batch; None outside of all."""
+_Pass = tuple[str, int | None, str | None] | None
+"""Direction, virtual stage and model of a micro-batch; None outside of all."""
 
 
 class _Twins:
@@ -138,7 +138,8 @@ class _Twins:
         micro_batch = microbatch_span(names[int(ops.name[span])])
         if micro_batch is None:
             return None, None
-        return (micro_batch.direction, micro_batch.chunk), micro_batch.number
+        key = (micro_batch.direction, micro_batch.chunk, micro_batch.model)
+        return key, micro_batch.number
 
     def of(self, block: Ints, key: _Pass, at: int) -> tuple[Ints, int]:
         """The twins of a graph's rows, NONE where there is none, and where the next graph's are."""

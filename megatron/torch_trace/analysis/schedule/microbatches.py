@@ -41,6 +41,7 @@ class MicrobatchRow:
         forward_ns, backward_ns: of the CPU, as long as the span.
         forward_gpu_ns, backward_gpu_ns: sum of GPU work launched meanwhile, cut to the window.
         forward_on_gpu, backward_on_gpu: from the first to the last of that which computes.
+        model: its name, where a loop has several.
     """
 
     step: int | None
@@ -54,6 +55,7 @@ class MicrobatchRow:
     backward_gpu_ns: int | None = None
     forward_on_gpu: Moment | None = field(default=None, compare=False)
     backward_on_gpu: Moment | None = field(default=None, compare=False)
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class MicrobatchMeans:
 
     Args:
         direction: forward or backward.
-        place: as in `MicrobatchRow`.
+        place, model: as in `MicrobatchRow`.
         count: how many there are.
         cpu_ns, gpu_ns: means of the time on the CPU and of the GPU work.
         longest, heaviest: the one that takes longest on the CPU, and the one with most GPU work.
@@ -90,6 +92,7 @@ class MicrobatchMeans:
     gpu_ns: float
     longest: MicrobatchRow
     heaviest: MicrobatchRow
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +117,24 @@ def microbatch_rows(timeline: Timeline) -> tuple[MicrobatchRow, ...]:
     work = dict(zip(spans.tolist(), sums.tolist(), strict=True))
     computed = _computed(timeline)
     found: list[dict[str, Any]] = []
-    waiting: dict[tuple[int | None, int, int | None], dict[str, Any]] = {}
+    waiting: dict[tuple[Any, ...], dict[str, Any]] = {}
     for span in _spans(timeline):
         name, direction = span.name, span.name.direction
+        which: dict[str, Any] = {
+            "step": span.step,
+            "number": name.number,
+            "chunk": name.chunk,
+            "model": name.model,
+        }
+        key = tuple(which.values())
         entry: dict[str, Any] | None = None
         if direction != FORWARD and name.number is not None:
-            entry = waiting.pop((span.step, name.number, name.chunk), None)
+            entry = waiting.pop(key, None)
         if entry is None:
-            entry = {"step": span.step, "number": name.number, "chunk": name.chunk}
+            entry = which
             found.append(entry)
         if direction == FORWARD and name.number is not None:
-            waiting[span.step, name.number, name.chunk] = entry
+            waiting[key] = entry
         entry[f"{direction}_place"] = name.place
         entry[f"{direction}_ns"] = sum(int(ops.end[row] - ops.start[row]) for row in span.rows)
         entry[f"{direction}_gpu_ns"] = sum(work.get(row, 0) for row in span.rows)
@@ -142,17 +152,19 @@ def _first_to_last(moments: list[Moment]) -> Moment | None:
 
 
 def by_place(rows: Iterable[MicrobatchRow]) -> list[MicrobatchMeans]:
-    """Forwards before backwards; places in the order in which they are found."""
-    groups: dict[tuple[str, str | None], list[MicrobatchRow]] = {}
+    """Forwards before backwards; places and models in the order in which they are found."""
+    groups: dict[tuple[str, str | None, str | None], list[MicrobatchRow]] = {}
     for direction in (FORWARD, BACKWARD):
         for row in rows:
             if getattr(row, f"{direction}_ns") is not None:
                 place = getattr(row, f"{direction}_place")
-                groups.setdefault((direction, place), []).append(row)
-    return [_means(direction, place, found) for (direction, place), found in groups.items()]
+                groups.setdefault((direction, place, row.model), []).append(row)
+    return [_means(*key, found) for key, found in groups.items()]
 
 
-def _means(direction: str, place: str | None, rows: list[MicrobatchRow]) -> MicrobatchMeans:
+def _means(
+    direction: str, place: str | None, model: str | None, rows: list[MicrobatchRow]
+) -> MicrobatchMeans:
     cpu, gpu = (attrgetter(f"{direction}{unit}") for unit in ("_ns", "_gpu_ns"))
     return MicrobatchMeans(
         direction,
@@ -162,6 +174,7 @@ def _means(direction: str, place: str | None, rows: list[MicrobatchRow]) -> Micr
         mean(map(gpu, rows)),
         max(rows, key=cpu),
         max(rows, key=gpu),
+        model,
     )
 
 

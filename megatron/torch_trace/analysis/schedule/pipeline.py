@@ -25,7 +25,11 @@ from megatron.torch_trace.analysis.timeline.activity import NONE, Collective
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
 from megatron.torch_trace.analysis.timeline.command_line import settings, virtual_stages
 from megatron.torch_trace.analysis.timeline.kernel_names import family_of
-from megatron.torch_trace.analysis.timeline.span_names import FORWARD, microbatch_span
+from megatron.torch_trace.analysis.timeline.span_names import (
+    FORWARD,
+    MicrobatchSpan,
+    microbatch_span,
+)
 from megatron.torch_trace.analysis.timeline.steps import Step
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals
@@ -90,6 +94,8 @@ def pipeline_steps(
 ) -> tuple[PipelineStep, ...]:
     """One entry a step, times in ns, shares of 1; empty for a rank without pipeline communication.
 
+    Of a step in which several models train there is none: each has a schedule of its own.
+
     Source: docs/computed.md, "Pipeline"; the ideal is that of Narayanan et al., see the module.
     """
     mask = sends_and_receives(timeline, calls)
@@ -107,9 +113,12 @@ def pipeline_steps(
         finish = gpu.end[here & (mask | model | backward)]
         if not len(begin) or not (here & mask).any():
             continue
+        spans = _forwards(timeline, step)
+        if len({span.model for span in spans}) > 1:
+            continue
         start = max(int(begin.min()), timeline.window.start)
         end = min(int(finish.max()), timeline.window.end)
-        schedule = _schedule(timeline, step, stage, stages)
+        schedule = _spanned(spans) or _schedule(timeline, step, stage, stages)
         found.append(
             _measure(timeline, exposed, idle, rank, step, (stage, stages, schedule), (start, end))
         )
@@ -205,16 +214,13 @@ def launched_elsewhere(timeline: Timeline) -> npt.NDArray[np.bool_]:
 
 
 def _schedule(timeline: Timeline, step: Step, stage: int | None, stages: int | None) -> Schedule:
-    """As spans tell it; without them from sends, of which an edge stage has one a micro-batch.
+    """Without spans, from sends, of which an edge stage has one a micro-batch.
 
     A stage in between sends twice for each micro-batch. With interleaving a stage sends twice more
     for each further chunk; how many chunks there are tells the command line, or the data loader of
     an edge stage, which is asked once a micro-batch.
     """
     activity = timeline.activity
-    spanned = _spanned(timeline, step)
-    if spanned is not None:
-        return spanned
     ops = activity.ops
     sends = [code for code, one in enumerate(activity.collectives) if _is_activation_sent(one)]
     inside = (ops.start >= step.start) & (ops.start < step.end)
@@ -243,11 +249,15 @@ def _is_activation_sent(collective: Collective) -> bool:
     return not (is_shape and (collective.in_nelems or 0) <= _MOST_DIMENSIONS)
 
 
-def _spanned(timeline: Timeline, step: Step) -> Schedule | None:
+def _forwards(timeline: Timeline, step: Step) -> list[MicrobatchSpan]:
     ops, rows = timeline.activity.ops, timeline.phase_spans
     rows = rows[(ops.start[rows] >= step.start) & (ops.start[rows] < step.end)]
     spans = [microbatch_span(timeline.activity.names[int(ops.name[row])]) for row in rows.tolist()]
-    forwards = [span for span in spans if span is not None and span.direction == FORWARD]
+    return [span for span in spans if span is not None and span.direction == FORWARD]
+
+
+def _spanned(forwards: list[MicrobatchSpan]) -> Schedule | None:
+    """As spans tell it; None where they do not."""
     if not forwards or any(span.number is None for span in forwards):
         return None
     return Schedule(len({span.number for span in forwards}), len({span.chunk for span in forwards}))

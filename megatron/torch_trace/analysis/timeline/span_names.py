@@ -5,7 +5,9 @@ decoder.layers.3.mlp: MLP (recompute)       module, class, pass
 ...linear_fc1: Linear (weight gradient)     what the backward pass of a module left for later
 backward micro-batch 3 chunk 1 (steady)     direction, number, virtual stage, place in 1F1B
 backward micro-batch 3 (steady), part       one of its turns with another micro-batch
+backward micro-batch 3 of critic (steady)   of one of several models of a loop
 optimizer-inner-step                        a timer of Megatron's
+step of critic, optimizer of critic         phases of one of several models
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ _MODULE = re.compile(
     r"(?: \((?P<pass>backward|recompute|weight gradient)\))?"
 )
 _MICROBATCH = re.compile(
-    r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: chunk (?P<chunk>\d+))?"
+    r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: of (?P<model>\w+))?"
+    r"(?: chunk (?P<chunk>\d+))?"
     r"(?: \((?P<place>warmup|steady|cooldown)\))?(?P<part>, part)?"
 )
 # Megatron names its timers in words joined by hyphens, and a few in one word.
-_TIMER = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)+|optimizer|logging|evaluation|checkpoint")
+_TIMER = re.compile(
+    r"[a-z][a-z0-9]*(?:-[a-z0-9]+)+|optimizer|logging|evaluation|checkpoint"
+    r"|(?:step|optimizer|forward without gradients) of \w+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class MicrobatchSpan:
         chunk: virtual pipeline stage.
         place: in 1F1B: `warmup`, `steady` or `cooldown`.
         is_part: it took turns with another micro-batch, and this is one of its turns.
+        model: the name of its model, where a loop has several.
     """
 
     direction: str
@@ -68,6 +75,7 @@ class MicrobatchSpan:
     chunk: int | None
     place: str | None
     is_part: bool = False
+    model: str | None = None
 
 
 def module_span(name: str) -> ModuleSpan | None:
@@ -92,13 +100,22 @@ def microbatch_span(name: str) -> MicrobatchSpan | None:
         return None
     number, chunk = (int(text) if text else None for text in match.group("number", "chunk"))
     return MicrobatchSpan(
-        match["direction"], number, chunk, match["place"], match["part"] is not None
+        match["direction"],
+        number,
+        chunk,
+        match["place"],
+        match["part"] is not None,
+        match["model"],
     )
 
 
 def phase_of(name: str) -> str | None:
-    """The phase whose span has this name: a timer's name or `forward micro-batch`, else None."""
+    """The phase whose span has this name: a timer's name or `forward micro-batch`, else None.
+
+    Each of several models has phases of its own: `forward micro-batch of critic`.
+    """
     microbatch = microbatch_span(name)
     if microbatch:
-        return f"{microbatch.direction} micro-batch"
+        of = f" of {microbatch.model}" if microbatch.model else ""
+        return f"{microbatch.direction} micro-batch{of}"
     return name if _TIMER.fullmatch(name) else None

@@ -22,7 +22,9 @@ class RecordedPass(NamedTuple):
 
 
 def recorded_passes(rank: RankResult) -> list[RecordedPass]:
-    """All of a rank, of all steps."""
+    """All of a rank, of all steps; none where several models have a schedule each."""
+    if len({row.model for row in rank.microbatches}) > 1:
+        return []
     if rank.microbatches:
         return [one for row in rank.microbatches for one in _directions(row)]
     return [

@@ -195,8 +195,9 @@ def _block(
     name = "" if row.number is None else f"{row.number}"
     if row.chunk is not None:
         name += f".{row.chunk}"
+    of = f" of {row.model}" if row.model else ""
     place = getattr(row, f"{direction}_place")
-    told = f"{direction} {name or 'micro-batch'}{f', {place}' if place else ''}: " + duration(
+    told = f"{direction} {name or 'micro-batch'}{of}{f', {place}' if place else ''}: " + duration(
         moment.duration_ns
     )
     width = max(round(right - left, _DECIMALS), 0.5)

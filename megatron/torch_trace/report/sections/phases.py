@@ -118,8 +118,10 @@ def _phase(rank: RankResult, row: PhaseRow) -> tuple[Cell, ...]:
 
 
 def _places(shown: Ranks, of: str) -> Table:
+    named = any(row.model for rank in shown for row in rank.microbatches)
     columns = (
         Column("rank"),
+        *([Column("model", number=False)] if named else []),
         Column("pass", number=False),
         Column("in 1F1B", number=False),
         Column("count"),
@@ -130,7 +132,9 @@ def _places(shown: Ranks, of: str) -> Table:
         ),
         Column("most GPU work (micro-batch)", brief="most (which)"),
     )
-    rows = tuple(Row(_place(rank, one)) for rank in shown for one in by_place(rank.microbatches))
+    rows = tuple(
+        Row(_place(rank, one, named)) for rank in shown for one in by_place(rank.microbatches)
+    )
     caption = f"Micro-batches of {of} by place in 1F1B"
     gpu = any(row.gpu_ns for rank in shown for row in rank.phases)
     most = " and the one with most GPU work" if gpu else ""
@@ -138,9 +142,10 @@ def _places(shown: Ranks, of: str) -> Table:
     return Table("microbatch-places", caption, columns, rows, brief=brief, limit=32)
 
 
-def _place(rank: RankResult, one: MicrobatchMeans) -> tuple[Cell, ...]:
+def _place(rank: RankResult, one: MicrobatchMeans, named: bool) -> tuple[Cell, ...]:
     return (
         rank_cell(rank),
+        *([text(one.model or NONE)] if named else []),
         text(one.direction),
         text(one.place or NONE),
         amount(one.count),
@@ -162,14 +167,16 @@ def _name(row: MicrobatchRow) -> str:
 
 
 def _microbatches(shown: Ranks, of: str) -> Table:
+    named = any(row.model for rank in shown for row in rank.microbatches)
     rows = [
-        _microbatch(rank, row, direction)
+        _microbatch(rank, row, direction, named)
         for rank in shown
         for row in rank.microbatches
         for direction in _PASSES
         if getattr(row, f"{direction}_ns") is not None
     ]
     columns = (
+        *([Column("model", number=False)] if named else []),
         Column("micro-batch"),
         Column("pass", number=False),
         Column("rank"),
@@ -180,7 +187,7 @@ def _microbatches(shown: Ranks, of: str) -> Table:
     )
     more = len(rows) - _MOST
     if more > 0:
-        rows = sorted(rows, key=lambda row: -(row.cells[5].sort or 0))[:_MOST]
+        rows = sorted(rows, key=lambda row: -(row.cells[-2].sort or 0))[:_MOST]
     rest = f"These are the longest on the CPU; {in_json(more)}" if more > 0 else ""
     caption = f"Micro-batches of {of}, one by one"
     return Table(
@@ -188,8 +195,9 @@ def _microbatches(shown: Ranks, of: str) -> Table:
     )
 
 
-def _microbatch(rank: RankResult, row: MicrobatchRow, direction: str) -> Row:
+def _microbatch(rank: RankResult, row: MicrobatchRow, direction: str, named: bool) -> Row:
     cells = (
+        *([text(row.model or NONE)] if named else []),
         Cell(_name(row), sort=row.number),
         text(direction),
         rank_cell(rank),

@@ -53,6 +53,17 @@ def test_only_steps_that_all_ranks_have_count() -> None:
         recording(rank(0), rank(1, whole=False))
 
 
+def test_steps_in_which_several_models_train_are_not_replayed() -> None:
+    both = rank(0)
+    both.microbatches = [
+        SimpleNamespace(number=0, chunk=None, model=name) for name in ("actor", "critic")
+    ]
+    with pytest.raises(UnreplayableError, match=r"^several models train in the window, each with"):
+        recording(both, rank(1))
+    both.microbatches.pop()
+    assert recording(both, rank(1)).shape == Shape(2, 1, 1)
+
+
 def test_ranks_of_experts_that_share_a_replica_are_of_one_copy_of_the_model() -> None:
     plain = recording(rank(0), rank(1), rank(0, dp=1), rank(1, dp=1))
     assert (plain.copies, len(plain.at(1, 0))) == ((0, 1), 1)

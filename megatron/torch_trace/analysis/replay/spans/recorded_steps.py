@@ -121,6 +121,10 @@ def _shape(ranks: Sequence[Rank]) -> Shape:
     microbatches = _most_common(step.microbatches for step in steps)
     chunks = _most_common(step.chunks for step in steps)
     rows = [row for rank in ranks for row in rank.result.microbatches if row.number is not None]
+    if len({row.model for row in rows}) > 1:
+        raise UnreplayableError(
+            "several models train in the window, each with a schedule of its own."
+        )
     if rows:
         # A first and a last stage may do without spans of the other chunks' forwards: none may.
         microbatches = len({row.number for row in rows})

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that each have steps of their own: what an iteration is, and what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attached_training import config, traces
+from several_models import Engine, model, spans, train
+
+from megatron import torch_profile
+
+PASSES = ("forward micro-batch 0", "backward micro-batch 0")
+PASSES += ("forward micro-batch 1", "backward micro-batch 1", "optimizer")
+
+
+def a_step_of(name: str) -> list[str]:
+    return [f"step of {name}", *(f"{one} of {name}" for one in PASSES)]
+
+
+def test_where_each_model_has_steps_of_its_own_an_iteration_is_a_round_of_them(
+    tmp_path: Path, warned: list[str]
+) -> None:
+    plain, engines = Engine(1), {"critic": Engine(1), "actor": Engine(2)}
+    for _ in range(8):
+        plain.train()
+    attached: list[Any] = []
+
+    def followed(name: str) -> None:
+        engine = engines[name]
+        attached.append(
+            torch_profile.attach(
+                {name: engine.model}, config=config(tmp_path, spans=["phases"], iterations=["6"])
+            )
+        )
+        with torch_profile.step(model=name):
+            engine.train()
+
+    # Iterations 1 to 4 are steps of the critic alone, and 5 is what the actor does until the
+    # critic comes again.
+    for name in ("critic", "critic", *("critic", "critic", "actor", "actor") * 3):
+        followed(name)
+    attached[0].detach()
+    assert all(one is attached[0] for one in attached)
+    assert engines["critic"].losses == plain.losses
+    assert [line for line in warned if "attach()" in line or "step(" in line] == []
+    (trace,) = traces(tmp_path)
+    both = [*a_step_of("critic") * 2, *a_step_of("actor") * 2]
+    assert spans(trace) == ["ProfilerStep#6", *both]
+
+
+def test_the_step_of_a_model_inside_an_iteration_begins_none(tmp_path: Path) -> None:
+    engines = {"critic": Engine(1), "actor": Engine(2)}
+    models = {name: engine.model for name, engine in engines.items()}
+
+    def both() -> None:
+        for name, engine in engines.items():
+            with torch_profile.step(model=name):
+                engine.train()
+
+    with torch_profile.attach(models, config=config(tmp_path, spans=["phases"])):
+        train(both)
+    (trace,) = traces(tmp_path)
+    assert spans(trace) == ["ProfilerStep#3", *a_step_of("critic"), *a_step_of("actor")]
+
+
+def test_the_step_of_a_model_that_fails_leaves_what_is_recorded(tmp_path: Path) -> None:
+    engine = Engine(1)
+
+    def run_and_fail() -> None:
+        wanted = config(tmp_path, skip_first=0, active=3)
+        with torch_profile.attach({"actor": engine.model, "critic": model()}, config=wanted):
+            for _ in range(2):
+                with torch_profile.step(model="actor"):
+                    engine.train()
+                with torch_profile.step(model="critic"):
+                    pass
+            with torch_profile.step(model="actor"):
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_and_fail()
+    assert [trace.name for trace in traces(tmp_path)] == ["rank-0.partial.pt.trace.json.gz"]
