@@ -19,6 +19,8 @@ from typing import Any
 from trace_builder import NCCL, SENDRECV, TraceBuilder, collective_args
 from trace_builder.events import BACKWARD, LOOP
 
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
 LATENCY, GAP, RETURN, COST, CALL = 5_000, 1_500, 4_000, 3_000, 2
 """ns: from a launch to its kernel; between kernels; from the end of work to the return of a call
 that waits for it; such a call if there is nothing to wait for; a call that launches."""
@@ -42,6 +44,11 @@ class Act:
 def cpu(time: int) -> Act:
     """The CPU works."""
     return Act("cpu", time)
+
+
+def load(time: int) -> Act:
+    """The CPU waits for the data loader."""
+    return Act("load", time)
 
 
 def run(name: str, time: int, stream: int = MAIN, thread: int = LOOP) -> Act:
@@ -151,6 +158,9 @@ class Machine:
         for act in self.programs[rank]:
             if act.what == "cpu":
                 now += act.time
+            elif act.what == "load":
+                waits.append(("load", now, now + act.time))
+                now += act.time
             elif act.what == "mark":
                 marks.append(now)
             elif act.what in ("sync", "device"):
@@ -211,6 +221,9 @@ class Machine:
             trace.step(number, begin, end)
         names = {"sync": "cudaStreamSynchronize", "device": "cudaDeviceSynchronize"}
         for what, begin, end in self.waits[rank]:
+            if what == "load":
+                trace.op(LOADER, begin, end)
+                continue
             trace.call(names.get(what, "cudaStreamWaitEvent"), begin, end)
         for one in self.ran[rank]:
             act = one.act

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from machine import CALL, LATENCY, Act, Machine, barrier, cpu, reduce, run, sync
+from machine import CALL, LATENCY, LOADER, Act, Machine, barrier, cpu, reduce, run, sync
 from trace_builder import TraceBuilder
 
 from megatron.torch_trace.analysis.findings.remedies import remedies_of, remedy_of
@@ -29,8 +29,6 @@ from megatron.torch_trace.analysis.replay.change import (
 from megatron.torch_trace.analysis.replay.replay import Replay
 from megatron.torch_trace.analysis.results.analysis import Finding
 from megatron.torch_trace.errors import UsageError
-
-LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def taking_turns(between: Act) -> Mapping[int, Sequence[Act]]:

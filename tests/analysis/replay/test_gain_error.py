@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from machine import Act, Machine, cpu, mark, reduce, run, sync
+from machine import Act, Machine, cpu, load, mark, reduce, run, sync
 from trace_builder import TraceBuilder
 
 from megatron import torch_trace
-from megatron.torch_trace.analysis.replay.change import KernelsScaled, LaunchScaled, RankAsMedian
+from megatron.torch_trace.analysis.replay.change import (
+    DataLoaderScaled,
+    KernelsScaled,
+    LaunchScaled,
+    RankAsMedian,
+)
 from megatron.torch_trace.analysis.replay.gain_error import GainError, jackknife, of_steps
 from megatron.torch_trace.analysis.replay.path.causes import Cause
 from megatron.torch_trace.analysis.replay.replay import Replay
@@ -108,6 +113,29 @@ def test_one_peer_tells_the_luck_of_a_step_by_what_it_takes_longer_itself(
     # 12 us of rank 0 in each step; and of each sleep as much, which as often is less as more.
     luck = 12_000 * steps**0.5 / steps
     assert result.error.ranks == pytest.approx((12_000**2 + luck**2) ** 0.5)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5])
+def test_one_rank_that_waits_for_data_in_every_step_is_no_luck_of_that_rank(
+    factor: float, tmp_path: Path
+) -> None:
+    def step(rank: int, late: int) -> list[Act]:
+        waits = [load(400_000)] if rank == 0 else [load(2_000)]
+        return [*waits, cpu(100_000 + late), run("gemm", 50_000), reduce(8_000), sync()]
+
+    # Of the CPU's own work rank 1 takes longer by 6 us in each step.
+    programs = {
+        rank: [act for turn in range(3) for act in (mark(), *step(rank, 6_000 * rank))][1:]
+        for rank in range(2)
+    }
+    replay = Replay.of(Machine(programs).record(tmp_path))
+    result = replay.simulate([DataLoaderScaled(factor)])
+    gain = replay.recorded_ns - result.iteration_ns
+    # Without any wait rank 1 is the last, by 6 us; with half of the waits rank 0 still is.
+    assert gain == (394_000 if factor == 0.0 else 200_000)
+    assert result.error.steps == 0.0
+    # With either rank left out, both take as long beside the waits.
+    assert result.error.ranks == 0.0
 
 
 def test_a_rank_that_is_slower_everywhere_is_mended_everywhere(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
 from megatron.torch_trace.analysis.replay.gain_error import jackknife
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import median_of, segments_of
-from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.columns.intervals import Ints, ints
 
 MOST_RANKS = 8
 """Of more ranks those are left out whose CPU works longest: which of them is last is the luck."""
@@ -35,7 +36,7 @@ class LeftOut:
         self._found = found
         self._recorded = recorded
         self._iteration_ns = iteration_ns
-        self._before: dict[tuple[int, frozenset[int]], float] = {}
+        self._before: dict[tuple[int, frozenset[int], bool], float] = {}
 
     def error(self, changed: Adjustment, gain: float) -> float | None:
         """The jackknife's standard error of a gain; None where ranks have no peers."""
@@ -44,7 +45,7 @@ class LeftOut:
             return self._only_peer(changed)
         chosen = possible[:MOST_RANKS]
         gains = [
-            self._recorded_without(position, changed.mended)
+            self._recorded_without(position, changed)
             - self._iteration_ns(changed, self._without(position, changed))
             for position in chosen
         ]
@@ -73,20 +74,29 @@ class LeftOut:
         ]
         return sorted(there, key=lambda at: (-int(duration[segments_of(ranks[at])].sum()), at))
 
-    def _recorded_without(self, position: int, mended: frozenset[int]) -> float:
-        key = position, mended
+    def _recorded_without(self, position: int, changed: Adjustment) -> float:
+        key = position, changed.mended, changed.waits is not None
         if key not in self._before:
-            duration = self._without(position, self._recorded, mended)
-            self._before[key] = self._iteration_ns(self._recorded, duration)
+            recorded = replace(self._recorded, still=changed.waits)
+            duration = self._without(position, recorded, changed.mended)
+            self._before[key] = self._iteration_ns(recorded, duration)
         return self._before[key]
 
     def _without(
         self, position: int, changed: Adjustment, mended: frozenset[int] | None = None
     ) -> Ints:
+        """Durations of which one rank's are its peers', ns; its recorded waits stay its own.
+
+        A wait for storage is no luck of the rank's CPU. The trace tells how long it is, and whether
+        it is in every step is the error's part of the steps.
+        """
         peers = self._found.peers
         others = peers.peers(position, changed.mended if mended is None else mended)
         here = segments_of(self._found.ranks[position])
-        duration = changed.duration.copy()
-        columns = peers.columns(position, others, duration)
-        duration[here] = median_of(columns, np.asarray(duration[here]))
+        duration, waits = changed.duration.copy(), changed.still
+        works = duration if waits is None else ints(np.maximum(duration - waits, 0))
+        columns = peers.columns(position, others, works)
+        duration[here] = median_of(columns, np.asarray(works[here]))
+        if waits is not None:
+            duration[here] += waits[here]
         return duration

@@ -109,18 +109,23 @@ def scale_launches(
 def data_loader(found: KernelGraph, result: Adjustment, change: DataLoaderScaled) -> None:
     """The data loader takes another time."""
     there = False
+    waits = np.zeros(len(result.duration), dtype=np.int64)
     for rank in found.ranks:
         ops = rank.timeline.activity.ops
         mine = rank.timeline.activity.named(ops, is_loader)
         there |= bool(mine.any())
         here = segments_of(rank)
-        parts = cpu_segments.parts_in(rank, result.duration[here], ops, mine)
-        result.duration[here] -= scaled(parts, 1 - change.factor)
+        waits[here] = cpu_segments.parts_in(rank, result.duration[here], ops, mine)
     if not there:
         raise UsageError(
             f"{change.text}: no data loader is in these traces; torch records its own, and another "
             "one is in no event."
         )
+    taken = scaled(ints(waits), 1 - change.factor)
+    result.duration -= taken
+    result.still = ints(waits - taken)
+    if result.waits is None:
+        result.waits = ints(waits)
 
 
 def operators(found: KernelGraph, result: Adjustment, change: OperatorsScaled) -> None:
