@@ -55,6 +55,17 @@ def test_the_bubble_is_exposed_send_and_receive_and_idle_between_the_micro_batch
     )
 
 
+def test_matrix_products_of_the_optimizer_are_no_micro_batch(tmp_path: Path) -> None:
+    """Muon orthogonalises with them, on the thread of the training loop."""
+    plain, muon = last_stage().timeline(tmp_path), last_stage()
+    muon.annotation("Optimizer.step#TensorParallelMuon.step", 700, 780)
+    muon.gpu(GEMM, 790, 800, launch=750)
+    timeline = muon.timeline(tmp_path / "muon")
+    assert pipeline_steps(timeline, attribute(timeline), 1) == pipeline_steps(
+        plain, attribute(plain), 1
+    )
+
+
 def test_a_rank_without_pipeline_has_no_entry(tmp_path: Path) -> None:
     timeline = TraceBuilder().step(1, 0, 100).gpu(GEMM, 10, 20, launch=1).timeline(tmp_path)
     assert pipeline_steps(timeline, attribute(timeline), 0) == ()

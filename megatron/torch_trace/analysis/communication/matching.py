@@ -3,7 +3,8 @@
 
 The same call is the same process group and sequence number. Where torch recorded none, it is the
 n-th call of the group; a rank whose trace begins or ends a few calls apart from the others' is
-shifted against them until the messages agree.
+shifted against them until the messages agree. A call of an unknown group may be of any group, so it
+is the same as none, unless the traces tell of no group at all: then all ranks are taken for one.
 
 Thousands of ranks with thousands of calls each are millions of rows: nothing here goes row by row,
 and only one group at a time is sorted.
@@ -19,12 +20,14 @@ import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.call_order import are_alike, by_number, shifted
 from megatron.torch_trace.analysis.communication.collectives import SYMMETRIC, CollectiveKind
+from megatron.torch_trace.analysis.communication.dimensions import UNKNOWN
 from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _UNMATCHED = frozenset({"send", "recv", "send_recv", "unknown"})
+_UNEVEN = ("all_to_all", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +111,15 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
 
 def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
     """By group the ranks that have calls in it, ascending."""
+    tells = any(kind.group != UNKNOWN for one in calls for kind in one.kinds)
     found: dict[str, list[_Member]] = {}
     # Of thousands of ranks most share their column of kinds, and so they share the rows, too.
     rows_of: dict[tuple[int, tuple[int, ...], int], Ints] = {}
     for position, one in enumerate(calls):
         keys: dict[str, list[int]] = {}
         for code, kind in enumerate(one.kinds):
+            if tells and kind.group == UNKNOWN:
+                continue
             if kind.collective not in _UNMATCHED and (kind.group_size or 2) > 1:
                 keys.setdefault(kind.key, []).append(code)
         for key, codes in keys.items():
@@ -235,7 +241,11 @@ def _numbers(members: list[_Member]) -> list[Ints]:
         own.append(known[same])
     if not any((seq == NONE).any() for seq in known.values()):
         return own
-    return shifted(_signatures(members))
+    signatures = _signatures(members)
+    # A call of another size, or of another collective, is another call, wherever it stands.
+    kinds = 1 + max(int(one.max(initial=0)) for one in signatures)
+    places = zip(shifted(signatures), signatures, strict=True)
+    return [place * kinds + signature for place, signature in places]
 
 
 def _signatures(members: list[_Member]) -> list[Ints]:
@@ -245,9 +255,9 @@ def _signatures(members: list[_Member]) -> list[Ints]:
     for one in members:
         of_kind = ints([names.setdefault(kind.collective, len(names)) for kind in one.calls.kinds])
         collective = of_kind[one.calls.kind[one.rows]]
-        # All-to-all exchanges other amounts on every rank.
-        exchanges = collective == names.get("all_to_all", NONE)
-        elements = np.where(exchanges, 0, one.calls.elements[one.rows])
+        # Of these every rank has other amounts.
+        differ = np.isin(collective, [names.get(name, NONE) for name in _UNEVEN])
+        elements = np.where(differ, 0, one.calls.elements[one.rows])
         columns.append(np.stack((collective, elements)))
     code = np.unique(np.concatenate(columns, axis=1), axis=1, return_inverse=True)[1].ravel()
     return np.split(code, np.cumsum([column.shape[1] for column in columns])[:-1])

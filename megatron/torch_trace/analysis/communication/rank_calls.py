@@ -13,7 +13,7 @@ from megatron.torch_trace.analysis.communication.collectives import (
     attribute,
     starts_and_ends,
 )
-from megatron.torch_trace.analysis.timeline.activity import Activity
+from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 
@@ -68,7 +68,20 @@ def rank_calls(timeline: Timeline, calls: CollectiveCalls) -> RankCalls:
 
 
 def launch_order(timeline: Timeline, calls: CollectiveCalls) -> Ints:
-    """Rows of `calls` in the order of launch, which is that of `rank_calls`."""
-    start = timeline.activity.gpu.start[calls.rows]
-    launched = timeline.launches.time[calls.rows]
-    return ints(np.lexsort((start, np.where(launched < 0, start, launched))))
+    """Rows of `calls` in the order of launch, which is that of `rank_calls`.
+
+    Calls of the CPU are numbered in their order. So work whose launch is not in the trace, such as
+    what had queued up before the trace began, was launched before all that has a higher number.
+    """
+    gpu, times = timeline.activity.gpu, timeline.launches.time
+    start, number = gpu.start[calls.rows], gpu.correlation[calls.rows]
+    latest = np.where(times == NONE, gpu.start, times)
+    numbered = np.flatnonzero(gpu.correlation > 0)
+    numbered = numbered[np.argsort(gpu.correlation[numbered], kind="stable")]
+    # The first time that is known of these numbers or higher ones.
+    bound = np.minimum.accumulate(latest[numbered][::-1])[::-1]
+    at = np.searchsorted(gpu.correlation[numbered], number)
+    launched = latest[calls.rows]
+    missing = (times[calls.rows] == NONE) & (number > 0)
+    launched[missing] = bound[at[missing]]
+    return ints(np.lexsort((start, number, launched)))

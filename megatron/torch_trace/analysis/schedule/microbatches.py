@@ -208,12 +208,15 @@ def bubble_rows(
     if not spans:
         return ()
     end_of = {row: at.start_ns + at.duration_ns for row, at in _computed(timeline).items()}
+    # Work of a single step may run on behind it: what is before it, is in the step all the same.
+    behind = timeline.window.end
     found = {place: [0, 0] for place in _PLACES_IN_1F1B}
     for start, end in bounds:
         ends = sorted(
             (last, span.name.place or "unknown")
             for span in spans
-            if start < (last := max(end_of.get(row, NONE) for row in span.rows)) <= end
+            if start < (last := max(end_of.get(row, NONE) for row in span.rows))
+            and min(last, behind) <= end
         )
         edges = np.clip(ints([start, *(one for one, _ in ends[:-1]), end]), start, end)
         parts = waiting.covered(edges[:-1], edges[1:]).tolist()

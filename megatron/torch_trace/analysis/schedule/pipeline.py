@@ -28,6 +28,7 @@ from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.span_names import (
     FORWARD,
     MicrobatchSpan,
+    is_optimizer,
     microbatch_span,
 )
 from megatron.torch_trace.analysis.timeline.steps import Step
@@ -196,10 +197,13 @@ def _position(timeline: Timeline) -> tuple[int | None, int | None]:
 
 
 def model_work(timeline: Timeline) -> npt.NDArray[np.bool_]:
-    """Matrix products and attention, by row of `activity.gpu`."""
+    """Matrix products and attention, by row of `activity.gpu`; those of an optimizer are none."""
     names, gpu = timeline.activity.names, timeline.activity.gpu
     codes = [code for code in present(gpu.name) if family_of(names[code]) in _MODEL_FAMILIES]
-    return timeline.is_compute & rows_with(gpu.name, codes, len(names))
+    ops = timeline.activity.ops
+    steps = timeline.activity.named(ops, is_optimizer) & ops.annotation
+    optimizer = Intervals.of(ops.start[steps], ops.end[steps]).holds(timeline.launches.time)
+    return timeline.is_compute & rows_with(gpu.name, codes, len(names)) & ~optimizer
 
 
 def launched_elsewhere(timeline: Timeline) -> npt.NDArray[np.bool_]:

@@ -119,3 +119,8 @@ def phase_of(name: str) -> str | None:
         of = f" of {microbatch.model}" if microbatch.model else ""
         return f"{microbatch.direction} micro-batch{of}"
     return name if _TIMER.fullmatch(name) else None
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a span is around a step of the optimizer: Megatron's timer, or torch's own range."""
+    return name == "optimizer" or name.startswith("Optimizer.step#")
