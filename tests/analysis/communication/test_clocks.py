@@ -6,9 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
+import pytest
 from trace_builder import BASE, NCCL, TraceBuilder, collective_args
 
 from megatron import torch_trace
+from megatron.torch_trace.analysis.communication import clocks
 from megatron.torch_trace.files.sources import find_traces, ranked
 from megatron.torch_trace.parquet.export import export
 
@@ -35,10 +37,15 @@ def write(folder: Path, rank: int, trace: TraceBuilder) -> None:
     trace.write(folder / f"rank-{rank}.pt.trace.json")
 
 
-def test_ranks_are_aligned_through_ranks_in_between_and_among_themselves(tmp_path: Path) -> None:
-    clocks = {0: 0, 1: 100, 2: FAR, 3: 9_000, 4: 2_000, 5: 0}
+@pytest.mark.parametrize("most_key", [clocks._MOST_KEY, 0])
+def test_ranks_are_aligned_through_ranks_in_between_and_among_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_key: int
+) -> None:
+    # With 0 no rank and difference fit into one number, as those of clocks centuries apart do not.
+    monkeypatch.setattr(clocks, "_MOST_KEY", most_key)
+    of_ranks = {0: 0, 1: 100, 2: FAR, 3: 9_000, 4: 2_000, 5: 0}
     dimensions = {0: ["tp"], 1: ["tp", "dp"], 2: ["dp"], 3: ["pp"], 4: ["pp"], 5: ["ep"]}
-    for rank, clock in clocks.items():
+    for rank, clock in of_ranks.items():
         trace = TraceBuilder(rank, 6, clock=clock).step(1, 0, 10_000_000)
         for number in range(1, 5):
             for dimension in dimensions[rank]:

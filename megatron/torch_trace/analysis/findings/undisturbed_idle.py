@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.wording import percent
@@ -78,7 +78,7 @@ def what_remains(
         explained: the part of it that the slowdown explains.
         remaining: share of the undisturbed iteration that remains.
     """
-    share = mean(explained(UndisturbedIdle.of(rank)) / rank.window_ns for rank in ranks)
+    share = fmean(explained(UndisturbedIdle.of(rank)) / rank.window_ns for rank in ranks)
     if share <= 0:
         return ""
     return (

@@ -66,9 +66,9 @@ def test_steps_in_which_several_models_train_are_not_replayed() -> None:
 
 def test_ranks_of_experts_that_share_a_replica_are_of_one_copy_of_the_model() -> None:
     plain = recording(rank(0), rank(1), rank(0, dp=1), rank(1, dp=1))
-    assert (plain.copies, len(plain.at(1, 0))) == ((0, 1), 1)
+    assert (plain.copies, len(plain.by_place()[1, 0])) == ((0, 1), 1)
     experts = recording(rank(0), rank(1), rank(0, dp=1, ep=1), rank(1, dp=1, ep=1))
-    assert (experts.copies, len(experts.at(0, 1))) == ((0,), 2)
+    assert (experts.copies, len(experts.by_place()[0, 1])) == ((0,), 2)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,12 @@
 
 Most nodes have one edge that leads to them, and are a fixed time after its source: these chains are
 added up for all at once (every pass doubles how far a node looks back). What is left, where two
-edges or more meet, goes one by one, in an order in which sources are before their targets.
+edges or more meet, goes one by one, in an order in which sources are before their targets. A node
+of more than two edges takes them in two by two:
+
+    edge 1 -+
+    edge 2 -+- later of both -+
+    edge 3 -------------------+- later of both = the node
 """
 
 from __future__ import annotations
@@ -16,11 +21,83 @@ from megatron.torch_trace.analysis.replay.kernels.graph import Bools, Graph
 from megatron.torch_trace.columns.intervals import Ints, ints
 
 _MOST_PASSES = 64
-_FAR = 1 << 62
+_NONE = -1
 
 
 class CyclicGraphError(Exception):
     """Times contradict each other so much that no order of the nodes is left."""
+
+
+@dataclass(slots=True)
+class _Later:
+    """The later of two, a row each: of two edges, or of one edge and the row before.
+
+    Args:
+        first, second: of each row the root or the row that either comes from; roots have the lower
+            numbers.
+        first_edge, second_edge: the edges; _NONE where the row before is taken as it is.
+        ends: the row in which each node has all of its edges.
+    """
+
+    first: list[int]
+    second: list[int]
+    first_edge: Ints
+    second_edge: Ints
+    ends: Ints
+
+    @classmethod
+    def of(
+        cls, count: int, edges: Ints, begins: Ints, anchor: Ints, roots: Ints, meets: Ints
+    ) -> _Later:
+        """Make rows.
+
+        Args:
+            count: of all nodes.
+            edges: of nodes with two or more, node by node, sources before their targets.
+            begins: position of the first edge of each of these nodes.
+            anchor: node that each of the edges is a fixed time after: a root or one of `meets`.
+            roots, meets: nodes without an edge, and with two or more.
+        """
+        is_first = np.zeros(len(edges), dtype=bool)
+        is_first[begins] = True
+        # Each edge but the first of a node makes a row: with the first edge, or the row before.
+        at = np.flatnonzero(~is_first)
+        opens = is_first[at - 1]
+        row = len(roots) + np.arange(len(at))
+        ends = np.append(np.flatnonzero(opens)[1:], len(at)) - 1 if len(at) else at
+        number = np.full(count, _NONE)
+        number[roots] = np.arange(len(roots))
+        number[meets] = row[ends]
+        source = number[anchor]
+        return cls(
+            first=np.where(opens, source[at - 1], row - 1).tolist(),
+            second=source[at].tolist(),
+            first_edge=np.where(opens, edges[at - 1], _NONE),
+            second_edge=edges[at],
+            ends=ends,
+        )
+
+    def times(self, weights: Ints, roots: Ints) -> Ints:
+        """When each node is reached.
+
+        Args:
+            weights: of all edges from their anchors on, ns, and 0 behind them.
+            roots: when each of these is, ns.
+        """
+        found = roots.tolist()
+        add = found.append
+        rows = zip(
+            self.first,
+            self.second,
+            weights[self.first_edge].tolist(),
+            weights[self.second_edge].tolist(),
+            strict=True,
+        )
+        for first, second, lag, other_lag in rows:
+            one = found[first] + lag
+            other = found[second] + other_lag
+            add(one if one > other else other)
+        return ints(found[len(roots) :])[self.ends]
 
 
 @dataclass(slots=True)
@@ -36,9 +113,7 @@ class LongestPaths:
     _single_edge: Ints
     _roots: Ints
     _meets: Ints
-    _first: Ints
-    _edges: Ints
-    _steps: list[tuple[int, int]]
+    _later: _Later
 
     @classmethod
     def of(
@@ -69,29 +144,10 @@ class LongestPaths:
         several = used[~one]
         several = several[np.argsort(position[edges.target[several]], kind="stable")]
         targets = edges.target[several]
-        first = np.flatnonzero(np.diff(targets, prepend=-1))
-        meets = targets[first]
-        # Numbers of the nodes that are not a fixed time after another: roots, then meets.
-        number = np.full(count, -1, dtype=np.int64)
-        number[roots] = np.arange(len(roots))
-        number[meets] = len(roots) + np.arange(len(meets))
-        sources = number[anchor[source[several]]]
-        goals = number[targets]
-        steps = list(zip(goals.tolist(), sources.tolist(), strict=True))
-        return cls(
-            graph,
-            used,
-            source,
-            anchor,
-            passes,
-            single,
-            single_edge,
-            roots,
-            meets,
-            first,
-            several,
-            steps,
-        )
+        begins = np.flatnonzero(np.diff(targets, prepend=-1))
+        meets = targets[begins]
+        later = _Later.of(count, several, begins, anchor[source[several]], roots, meets)
+        return cls(graph, used, source, anchor, passes, single, single_edge, roots, meets, later)
 
     def times(self, weights: Ints, start: Ints) -> Ints:
         """When each node is reached.
@@ -101,15 +157,11 @@ class LongestPaths:
             start: of each node that nothing leads to, ns; of others it is not looked at.
         """
         offset = self._offsets(weights)
-        steps = (weights[self._edges] + offset[self.source[self._edges]]).tolist()
-        found = start[self._roots].tolist() + [-_FAR] * len(self._meets)
-        for (goal, source), weight in zip(self._steps, steps, strict=True):
-            time = found[source] + weight
-            if time > found[goal]:
-                found[goal] = time
         reached = np.zeros(len(self.graph.nodes), dtype=np.int64)
-        reached[self._roots] = found[: len(self._roots)]
-        reached[self._meets] = found[len(self._roots) :]
+        reached[self._roots] = start[self._roots]
+        reached[self._meets] = self._later.times(
+            np.append(weights + offset[self.source], 0), start[self._roots]
+        )
         return ints(reached[self._anchor] + offset)
 
     def latest(self, weights: Ints, last: Ints) -> Ints:

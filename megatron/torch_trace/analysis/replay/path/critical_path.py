@@ -73,9 +73,9 @@ def critical_path(
     nodes = graph.nodes
     before = _reasons(graph, changed, times)
     before[times <= begin] = NONE
-    back = np.where(before == NONE, NONE, changed.source[before])
+    back = np.where(before == NONE, NONE, changed.source[before]).tolist()
     way, node = [last], last
-    while (node := back.item(node)) != NONE:
+    while (node := back[node]) != NONE:
         way.append(node)
     target, source = ints(way[:-1]), ints(way[1:])
     taken, kind = _who(graph, before[target], source, target)

@@ -184,18 +184,21 @@ def _readable(pieces: list[_Piece]) -> list[_Piece]:
 
 def _without_small(pieces: list[_Piece], least: float) -> list[_Piece]:
     """Pieces shorter than `least` as a part of the one before, the first of the one behind."""
-    found: list[_Piece] = []
+    kept: list[_Piece] = []
+    times: list[int] = []
     waiting = 0
-    for piece, stretch in pieces:
-        if piece.time_ns >= least:
-            found.append((replace(piece, time_ns=piece.time_ns + waiting), stretch))
+    for one in pieces:
+        time = one[0].time_ns
+        if time >= least:
+            kept.append(one)
+            times.append(time + waiting)
             waiting = 0
-        elif found:
-            last, longest = found[-1]
-            found[-1] = replace(last, time_ns=last.time_ns + piece.time_ns), longest
+        elif times:
+            times[-1] += time
         else:
-            waiting += piece.time_ns
-    return found or pieces
+            waiting += time
+    found = zip(kept, times, strict=True)
+    return [(replace(piece, time_ns=time), stretch) for (piece, stretch), time in found] or pieces
 
 
 def _summed(pieces: list[_Piece]) -> list[_Piece]:

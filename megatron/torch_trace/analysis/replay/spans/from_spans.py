@@ -69,6 +69,8 @@ def _directions(
 
 def _fill(times: Times) -> None:
     """What is unknown becomes the mean of its direction and chunk, else of its direction."""
+    if not np.isnan(times).any():
+        return
     for direction in times:
         whole = float(np.nanmean(direction)) if not np.isnan(direction).all() else 0.0
         for chunk in direction:

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape, order_of, warmup_of
+from megatron.torch_trace.analysis.replay.spans.orders import (
+    MOST_STAGES,
+    Pass,
+    Shape,
+    order_of,
+    warmup_of,
+)
 from megatron.torch_trace.analysis.replay.spans.passes import BACKWARD, FORWARD, Times
 from megatron.torch_trace.analysis.replay.spans.recorded_steps import Rank
+from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.columns.intervals import Ints
 
 _POINT_TO_POINT = ("send", "recv", "send_recv")
@@ -54,12 +62,14 @@ def transfers_of(rank: Rank, number: int) -> Transfers:
         for code, kind in enumerate(calls.kinds)
         if kind.dimension == "pp" and kind.collective in _POINT_TO_POINT
     ]
-    rows = np.flatnonzero(np.isin(calls.kind, kinds) & (calls.step == number))
+    mine = rows_with(calls.kind, kinds, len(calls.kinds))
+    rows = np.flatnonzero(mine & (calls.step == number))
     base = rank.result.base_ns + step.start_ns
     return Transfers(calls.start[rows] - base, calls.end[rows] - base)
 
 
-def blocks_of(shape: Shape, stage: int) -> list[list[Pass]]:
+@lru_cache(maxsize=MOST_STAGES)
+def blocks_of(shape: Shape, stage: int) -> tuple[tuple[Pass, ...], ...]:
     """Passes between transfers; an empty block where one transfer follows another."""
     last, warmup = shape.stages - 1, warmup_of(shape, stage)
     order = order_of(shape, stage)
@@ -76,13 +86,14 @@ def blocks_of(shape: Shape, stage: int) -> list[list[Pass]]:
         blocks[-1].append(one)
         if sends or (in_turns and one.is_forward and stage < last):
             blocks.append([])
-    return blocks
+    return tuple(map(tuple, blocks))
 
 
 def measure(shape: Shape, rank: Rank, number: int) -> Measured | None:
     """Times of a rank's passes in a step; None where its transfers are not those of 1F1B."""
     row = next((one for one in rank.result.pipeline if one.step == number), None)
-    found, blocks = transfers_of(rank, number), blocks_of(shape, rank.stage)
+    found = transfers_of(rank, number)
+    blocks: Sequence[tuple[Pass, ...]] = blocks_of(shape, rank.stage)
     if row is None or shape.chunks != 1 or len(found.start) != len(blocks) - 1:
         return None
     step = rank.step(number)
@@ -106,9 +117,11 @@ def measure(shape: Shape, rank: Rank, number: int) -> Measured | None:
     return Measured(cpu, gpu, head, float(step.end_ns - row.end_ns))
 
 
-def _without_empty(lengths: Times, blocks: Sequence[list[Pass]]) -> tuple[Times, list[list[Pass]]]:
+def _without_empty(
+    lengths: Times, blocks: Sequence[tuple[Pass, ...]]
+) -> tuple[Times, Sequence[tuple[Pass, ...]]]:
     """What the CPU does between two transfers delays the passes that come next."""
-    kept: list[list[Pass]] = []
+    kept: list[tuple[Pass, ...]] = []
     found: list[float] = []
     more = 0.0
     for number, (length, block) in enumerate(zip(lengths.tolist(), blocks, strict=True)):
@@ -122,7 +135,7 @@ def _without_empty(lengths: Times, blocks: Sequence[list[Pass]]) -> tuple[Times,
     return np.array(found), kept
 
 
-def _divided(shape: Shape, lengths: Times, blocks: Sequence[list[Pass]]) -> Times:
+def _divided(shape: Shape, lengths: Times, blocks: Sequence[tuple[Pass, ...]]) -> Times:
     """Blocks with a forward and a backward are divided as those alone are long."""
     alone: tuple[list[float], list[float]] = ([], [])
     for length, block in zip(lengths.tolist(), blocks, strict=True):

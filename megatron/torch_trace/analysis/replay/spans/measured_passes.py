@@ -38,8 +38,9 @@ def passes_of(recording: Recording) -> Passes:
         )
     )
     lanes = [(step, copy) for step in recording.steps for copy in recording.copies]
+    places = recording.by_place()
     measured = {
-        (step, copy, stage): _stage(recording, step, copy, stage, is_blocking)
+        (step, copy, stage): _stage(shape, places[copy, stage], step, is_blocking)
         for step, copy in lanes
         for stage in range(shape.stages)
     }
@@ -73,7 +74,7 @@ def passes_of(recording: Recording) -> Passes:
         is_blocking=is_blocking,
         ranks=tuple(
             tuple(
-                tuple(one.result.rank for one in recording.at(copy, stage))
+                tuple(one.result.rank for one in places[copy, stage])
                 for stage in range(shape.stages)
             )
             for _, copy in lanes
@@ -83,12 +84,9 @@ def passes_of(recording: Recording) -> Passes:
     )
 
 
-def _stage(
-    recording: Recording, step: int, copy: int, stage: int, is_blocking: bool
-) -> Measured | None:
+def _stage(shape: Shape, ranks: Sequence[Rank], step: int, is_blocking: bool) -> Measured | None:
     """Never the longest of each part: that would be a rank which there is not."""
-    found = [_rank(recording.shape, one, step, is_blocking) for one in recording.at(copy, stage)]
-    return _mean(found)
+    return _mean([_rank(shape, one, step, is_blocking) for one in ranks])
 
 
 def _rank(shape: Shape, rank: Rank, step: int, is_blocking: bool) -> Measured | None:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+MOST_STAGES = 64
+"""Orders that are kept: of thousands of ranks there are as many as there are stages."""
+
 
 class Pass(NamedTuple):
     """A forward or a backward of a micro-batch through a chunk of a stage."""
@@ -47,7 +50,8 @@ def warmup_of(shape: Shape, stage: int) -> int:
     return min(2 * behind + (shape.chunks - 1) * shape.stages, passes)
 
 
-def order_of(shape: Shape, stage: int) -> list[Pass]:
+@lru_cache(maxsize=MOST_STAGES)
+def order_of(shape: Shape, stage: int) -> tuple[Pass, ...]:
     """All passes of a stage in one iteration, in order."""
     forwards = [Pass(stage, True, chunk, number) for chunk, number in _rounds(shape)]
     backwards = [
@@ -57,7 +61,7 @@ def order_of(shape: Shape, stage: int) -> list[Pass]:
     found = forwards[:warmup]
     for forward, backward in zip(forwards[warmup:], backwards, strict=False):
         found += (forward, backward)
-    return found + backwards[len(forwards) - warmup :]
+    return (*found, *backwards[len(forwards) - warmup :])
 
 
 def _rounds(shape: Shape) -> list[tuple[int, int]]:

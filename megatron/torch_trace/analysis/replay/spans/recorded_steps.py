@@ -66,9 +66,13 @@ class Recording:
     copies: tuple[int, ...]
     layers: tuple[int, ...] | None
 
-    def at(self, copy: int, stage: int) -> list[Rank]:
-        """The recorded ranks of a stage of a copy, which differ in tp, cp and ep."""
-        return [one for one in self.ranks if one.copy == copy and one.stage == stage]
+    def by_place(self) -> dict[tuple[int, int], list[Rank]]:
+        """By copy and stage the recorded ranks, which differ in tp, cp and ep."""
+        places = ((copy, stage) for copy in self.copies for stage in range(self.shape.stages))
+        found: dict[tuple[int, int], list[Rank]] = {place: [] for place in places}
+        for one in self.ranks:
+            found.setdefault((one.copy, one.stage), []).append(one)
+        return found
 
 
 def recording_of(found: Iterable[tuple[RankResult, RankCalls]]) -> Recording:
