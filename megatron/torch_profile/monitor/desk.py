@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_profile.log import Slug, say, warn
-from megatron.torch_profile.monitor.agreement import Agreed, Pace, placed
+from megatron.torch_profile.monitor.agreement import LEAD_SECONDS, Agreed, Pace, placed
 from megatron.torch_profile.monitor.channel import Channel
 from megatron.torch_profile.monitor.requested_steps import LATE, RECORDED
 from megatron.torch_profile.plan import ranks
@@ -173,8 +173,8 @@ class Desk:
             self._answer(
                 name,
                 "refused",
-                f"the first window that fits is {wording.iterations(window)}, and training runs "
-                f"{plan.schedule.span}.",
+                f"a window begins {LEAD_SECONDS:.0f} s after the request or later, so this one "
+                f"would be {wording.iterations(window)}, and training runs {plan.schedule.span}.",
             )
             return
         chosen = self._ranks(request)

@@ -186,24 +186,49 @@ def make(config: TorchProfileConfig, span: Span, *, why_last: str) -> Schedule:
     length = wait + config.warmup + config.active
     end = span.first + head + (wanted - 1) * length + config.active - 1
     if end > span.last:
-        fitting = sum(1 for _ in islice(schedule, wanted))
-        last_window = Window(end - config.active + 1, end, config.warmup)
-        room = span.last - span.first + 1
-        needs = head + (wanted - 1) * length + config.active
+        fits: int | None = sum(1 for _ in islice(schedule, wanted))
+        flag, value = flag_of("repeat"), config.repeat
+        if not fits:
+            end = span.first + head + config.active - 1
+            flag, value, fits = _too_long(config, end - span.last)
+        window = Window(end - config.active + 1, end, config.warmup)
+        needs = head + config.active
         advice = (
-            f"{flag_of('repeat')} {fitting} fits"
-            if fitting
-            else f"lower {flag_of('skip_first')}, "
-            f"{flag_of('wait')}, {flag_of('warmup')} or {flag_of('active')}, which need {needs} "
-            f"iterations, and there are {room}"
+            f"{flag} {fits} fits"
+            if fits is not None
+            else f"lower {flag_of('skip_first')}, {flag_of('wait')}, {flag_of('warmup')} or "
+            f"{flag_of('active')}, which need {needs} iterations, and there are "
+            f"{span.last - span.first + 1}"
         )
         raise UsageError(
-            f"{flag_of('repeat') if fitting else flag_of('active')} "
-            f"{config.repeat if fitting else config.active}: the window of "
-            f"{iterations(last_window)} cannot happen, because this process runs {span} "
-            f"({why_last}); {advice}."
+            f"{flag} {value}: the window of {iterations(window)} cannot happen, because this "
+            f"process runs {span} ({why_last}); {advice}."
         )
     return schedule
+
+
+def _too_long(config: TorchProfileConfig, beyond: int) -> tuple[str, int, int | None]:
+    """The flag that asks for most iterations, its value, and the value that would fit.
+
+    Args:
+        beyond: how many iterations the first window ends too late.
+
+    Returns:
+        None as the last one where no value of that flag alone would do.
+    """
+    asked = {"skip_first": config.skip_first, "warmup": config.warmup, "active": config.active}
+    if not config.skip_first_wait:
+        asked["wait"] = wait_of(config)
+    field = max(asked, key=asked.__getitem__)
+    fits = asked[field] - beyond
+    if field == "wait" and config.frequency is not None:
+        return (
+            flag_of("frequency"),
+            config.frequency,
+            config.frequency - beyond if fits >= 0 else None,
+        )
+    least = 1 if field == "active" else 0
+    return flag_of(field), asked[field], fits if fits >= least else None
 
 
 def _check_absolute(ranges: list[tuple[int, int]], span: Span, why_last: str) -> None:

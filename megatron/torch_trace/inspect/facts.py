@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_right
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -132,9 +133,9 @@ def _steps_at(one: Survey, times: list[int]) -> list[int]:
 
 def advice(one: Survey) -> list[str]:
     """Which command makes the trace small enough for which viewer."""
-    name = one.path.name
+    name = shlex.quote(wording.path_text(one.path))
     sizes = {key: size for key, (_, size) in one.account.items()}
-    out = name.split(".")[0] + ".slim.json.gz"
+    out = shlex.quote(wording.path_text(one.path.name.split(".")[0]) + ".slim.json.gz")
     whole = f"torch-trace slim {name} -o {out} --preset perfetto"
     if one.metadata.merged is not None:
         if one.raw_bytes <= _LARGEST_BYTES:

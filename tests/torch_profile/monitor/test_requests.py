@@ -117,8 +117,8 @@ def test_two_requests_at_once_and_a_planned_window_wait_for_each_other(tmp_path:
         (" " * 70_000, "the request is longer than 65,536 bytes."),
         (
             '{"iterations": 990}',
-            "the first window that fits is iterations 14-1003, and training runs iterations 1 to "
-            "1000.",
+            "a window begins 10 s after the request or later, so this one would be iterations "
+            "14-1003, and training runs iterations 1 to 1000.",
         ),
     ],
 )

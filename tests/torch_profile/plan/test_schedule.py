@@ -151,9 +151,31 @@ def test_absolute_iterations(
         (
             {"active": 40},
             "--torch-profile-active 40: the window of iterations 3-42 cannot happen, because this "
-            "process runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
-            "--torch-profile-wait, --torch-profile-warmup or --torch-profile-active, which need 42 "
-            "iterations, and there are 30.",
+            "process runs iterations 1 to 30 (--train-iters 30); --torch-profile-active 28 fits.",
+        ),
+        (
+            {"skip_first": 100},
+            "--torch-profile-skip-first 100: the window of iteration 102 cannot happen, because "
+            "this process runs iterations 1 to 30 (--train-iters 30); --torch-profile-skip-first "
+            "28 fits.",
+        ),
+        (
+            {"skip_first": 20, "warmup": 5, "active": 40, "repeat": 3},
+            "--torch-profile-active 40: the window of iterations 26-65 cannot happen, because this "
+            "process runs iterations 1 to 30 (--train-iters 30); --torch-profile-active 5 fits.",
+        ),
+        (
+            {"skip_first": 30, "warmup": 30, "active": 20},
+            "--torch-profile-skip-first 30: the window of iterations 61-80 cannot happen, because "
+            "this process runs iterations 1 to 30 (--train-iters 30); lower "
+            "--torch-profile-skip-first, --torch-profile-wait, --torch-profile-warmup or "
+            "--torch-profile-active, which need 80 iterations, and there are 30.",
+        ),
+        (
+            {"frequency": 100},
+            "--torch-profile-frequency 100: the window of iteration 101 cannot happen, because "
+            "this process runs iterations 1 to 30 (--train-iters 30); --torch-profile-frequency 29 "
+            "fits.",
         ),
         (
             {"wait": 10, "repeat": 5},
@@ -162,10 +184,8 @@ def test_absolute_iterations(
         ),
         (
             {"repeat": 0, "wait": 100},
-            "--torch-profile-active 1: the window of iteration 103 cannot happen, because this "
-            "process runs iterations 1 to 30 (--train-iters 30); lower --torch-profile-skip-first, "
-            "--torch-profile-wait, --torch-profile-warmup or --torch-profile-active, which need "
-            "103 iterations, and there are 30.",
+            "--torch-profile-wait 100: the window of iteration 103 cannot happen, because this "
+            "process runs iterations 1 to 30 (--train-iters 30); --torch-profile-wait 27 fits.",
         ),
         (
             {"iterations": ["5-3"]},
