@@ -11,17 +11,42 @@ module lies outside of the namespace, so Python always finds it.
 
 from __future__ import annotations
 
+# Nothing else here: until `quiet` is called, Ctrl-C prints a traceback of what is imported.
+import os
+import signal
 import sys
-from importlib.machinery import PathFinder
-from pathlib import Path
-from types import ModuleType
-from typing import NoReturn
 
-_OURS = str(Path(__file__).absolute().parent / "megatron")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def quiet() -> None:
+    """From now on Ctrl-C ends this process without a word: it has not begun to work.
+
+    A program calls it before its imports; who handles SIGINT otherwise, or not at all, stays.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def aloud() -> None:
+    """Take `quiet` back: what runs now says itself what Ctrl-C means."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    os._exit(128 + number)
 
 
 def open_namespace() -> None:
     """Make `megatron.torch_trace` and `megatron.torch_profile` importable; again is nothing."""
+    from importlib.machinery import PathFinder
+    from pathlib import Path
+    from types import ModuleType
+
+    ours = str(Path(__file__).absolute().parent / "megatron")
     package = sys.modules.get("megatron")
     if package is None:
         found = PathFinder.find_spec("megatron")
@@ -31,11 +56,12 @@ def open_namespace() -> None:
         package = sys.modules["megatron"] = ModuleType("megatron")
         package.__path__ = []
     if getattr(package, "__file__", None) or package.__spec__ is None:
-        package.__path__ = [_OURS, *(path for path in package.__path__ if path != _OURS)]
+        package.__path__ = [ours, *(path for path in package.__path__ if path != ours)]
 
 
 def torch_trace() -> NoReturn:
     """Run `torch-trace`."""
+    quiet()
     open_namespace()
     from megatron.torch_trace.commands import main
 
@@ -44,6 +70,7 @@ def torch_trace() -> NoReturn:
 
 def torch_profile() -> None:
     """Run `python -m megatron.torch_profile`, which names a Megatron that is too old."""
+    quiet()
     open_namespace()
     from megatron.torch_profile.__main__ import main
 
@@ -51,4 +78,7 @@ def torch_profile() -> None:
 
 
 if __name__ == "__main__":
-    torch_profile()
+    # By its name: what the recorder imports is this module, too, and no copy of it.
+    from megatron_torch_profile import torch_profile as run
+
+    run()

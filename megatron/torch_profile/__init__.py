@@ -20,22 +20,29 @@ Importing this package imports neither torch nor Megatron, and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from megatron.torch_profile.config import TorchProfileConfig
-from megatron.torch_profile.hooks import cuda_graphs
-from megatron.torch_profile.hooks.megatron_names import PATCHES
-from megatron.torch_profile.patching import PatchSet
-
+TYPE_CHECKING = False  # typing's own takes time, in which Ctrl-C prints a traceback
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import Any
+
+    from megatron.torch_profile.config import TorchProfileConfig
     from megatron.torch_profile.hooks.other_loops import Attached
+    from megatron.torch_profile.patching import PatchSet
 
 __all__ = ["TorchProfileConfig", "attach", "install", "step", "uninstall"]
 
-_patches = PatchSet(PATCHES)
+_patches: PatchSet | None = None
+
+
+def __getattr__(name: str) -> Any:
+    # Every module of the package passes here first: nothing may be imported until it is asked for.
+    if name != "TorchProfileConfig":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from megatron.torch_profile.config import TorchProfileConfig
+
+    return TorchProfileConfig
 
 
 def install() -> None:
@@ -49,13 +56,22 @@ def install() -> None:
         SystemExit: Megatron is older than the oldest that can be profiled. If Megatron is imported
             later, its import raises this.
     """
+    global _patches
+    from megatron.torch_profile.hooks import cuda_graphs
+    from megatron.torch_profile.hooks.megatron_names import PATCHES
+    from megatron.torch_profile.patching import PatchSet
+
+    _patches = _patches or PatchSet(PATCHES)
     _patches.apply()
     cuda_graphs.captures.apply()
 
 
 def uninstall() -> None:
     """Put every name back; again is nothing."""
-    _patches.remove()
+    from megatron.torch_profile.hooks import cuda_graphs
+
+    if _patches is not None:
+        _patches.remove()
     cuda_graphs.captures.remove()
 
 

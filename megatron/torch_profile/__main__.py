@@ -10,6 +10,11 @@ and its arguments are its own.
 
 from __future__ import annotations
 
+import megatron_torch_profile
+
+if __name__ == "__main__":
+    megatron_torch_profile.quiet()
+
 import os
 import re
 import runpy
@@ -105,6 +110,7 @@ def main(argv: list[str]) -> None:
             stack.enter_context(on_cpu.training())
         sys.argv = [target[0], *by_launcher, *arguments]
         status: Any = 0
+        megatron_torch_profile.aloud()
         try:
             if as_module:
                 runpy.run_module(target[0], run_name="__main__", alter_sys=True)

@@ -9,11 +9,13 @@ analysis = torch_trace.analyze("torch_profile/20261127-221810/iter-0000003")
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.version import __version__
 
+TYPE_CHECKING = False  # typing's own takes time, in which Ctrl-C prints a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from megatron.torch_trace.allocator.answer import memory
     from megatron.torch_trace.allocator.difference.difference import memory_difference
     from megatron.torch_trace.allocator.ranks.analysed import analyze

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.commands import main
-
 if __name__ == "__main__":
-    main()
+    from megatron_torch_profile import torch_trace
+
+    torch_trace()

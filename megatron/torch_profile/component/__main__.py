@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import megatron_torch_profile
+
+if __name__ == "__main__":
+    megatron_torch_profile.quiet()
+
 import contextlib
 import json
 import shutil
@@ -94,6 +99,7 @@ def main() -> None:
     """Run the command; a user's mistake is one sentence and an exit status."""
     from megatron.torch_profile.log import exit_with
 
+    megatron_torch_profile.aloud()
     try:
         command.main(standalone_mode=False)
     except click.exceptions.NoSuchOption as error:

@@ -3,7 +3,8 @@
 
 A `finally` removes them where the work ends by itself. A signal may end this process anywhere, also
 between making a file and the `finally`: therefore each is noted here before it is made, and
-`clear` removes what is noted.
+`clear` removes what is noted. A process can be noted only after it was started: what ends this one
+waits for that moment.
 """
 
 from __future__ import annotations
@@ -17,6 +18,29 @@ from pathlib import Path
 _processes: dict[int, int] = {}
 _paths: dict[Path, int] = {}
 """Each with the process that noted it: a forked child must not remove what is its parent's."""
+_starting = 0
+_late: list[int] = []
+"""Signals that came while a process was being started."""
+
+
+@contextmanager
+def being_started() -> Iterator[None]:
+    """Inside, a process is started and noted, whatever signal comes."""
+    global _starting
+    _starting += 1
+    try:
+        yield
+    finally:
+        _starting -= 1
+        while _late and not _starting:
+            signal.raise_signal(_late.pop())
+
+
+def must_wait(number: int) -> bool:
+    """Whether a signal comes too early, and comes again when `clear` knows every process."""
+    if _starting:
+        _late.append(number)
+    return _starting > 0
 
 
 def note_process(pid: int) -> None:

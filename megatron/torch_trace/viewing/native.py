@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megatron.torch_trace.errors import TorchTraceError, UsageError
+from megatron.torch_trace.system import leftovers
 from megatron.torch_trace.wording import size
 
 NATIVE_PORT = 9001
@@ -53,7 +54,9 @@ def serving(binary: Path, timeline: Path) -> Iterator[None]:
     """
     command = [str(binary), "--httpd", "--http-port", str(NATIVE_PORT), str(timeline)]
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        with leftovers.being_started():
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            leftovers.note_process(process.pid)
     except OSError as error:
         raise TorchTraceError(f"--trace-processor {binary}: {error.strerror}.") from error
     try:
@@ -65,6 +68,7 @@ def serving(binary: Path, timeline: Path) -> Iterator[None]:
             process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             process.kill()
+        leftovers.forget_process(process.pid)
 
 
 def _wait(process: subprocess.Popen[bytes], binary: Path) -> None:

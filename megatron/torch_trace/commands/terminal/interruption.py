@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
 
 from megatron.torch_trace.system import leftovers
 
@@ -57,7 +56,9 @@ def as_exception() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _end(number: int, frame: object) -> None:
+    if leftovers.must_wait(number):
+        return
     leftovers.clear()
     with suppress(OSError, ValueError):
         # Below Python's own buffers, in the middle of which the signal may have come.
@@ -66,7 +67,9 @@ def _end(number: int, frame: object) -> NoReturn:
     os._exit(128 + number)
 
 
-def _raise(number: int, frame: object) -> NoReturn:
+def _raise(number: int, frame: object) -> None:
+    if leftovers.must_wait(number):
+        return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
