@@ -204,6 +204,7 @@ def test_a_collective_that_all_have_called_blames_nobody(tmp_path: Path) -> None
     answer = answered(RecordBuilder(tp0=[0, 1]).call([0, 1], "tp0", 3), tmp_path)
     assert answer.culprits == ()
     assert answer.verdict.startswith("All ranks of every pending collective have called it")
+    assert answer.advice.startswith("Look for errors of the network and of GPUs on the hosts")
 
 
 def test_completed_calls_alone_are_no_hang(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from megatron.torch_trace.flight_recorder.hang_files import (
     hang_files,
     read_last_hang,
 )
-from megatron.torch_trace.flight_recorder.nobody_at_fault import nobody_at_fault
+from megatron.torch_trace.flight_recorder.nobody_at_fault import nobody_at_fault, what_to_do
 from megatron.torch_trace.flight_recorder.positions import (
     GPU,
     Position,
@@ -104,7 +104,8 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
     states = tuple(_state(rank, joined) for rank in everyone)
     verdict = " ".join(_sentences(blames, joined, {})) or nobody_at_fault(joined)
     damaged = tuple(one.path for one in records if one.damaged)
-    return HangAnswer(states, blames, verdict, _advice(blames), tuple(skipped), damaged)
+    advice = _advice(blames) or what_to_do(verdict)
+    return HangAnswer(states, blames, verdict, advice, tuple(skipped), damaged)
 
 
 def _of_a_run(last: LastHang) -> HangAnswer:
@@ -127,7 +128,7 @@ def _of_a_run(last: LastHang) -> HangAnswer:
     )
     named = " ".join(_sentences(blames, joined, positions))
     verdict = at_work or named or nobody_at_fault(joined, last, positions)
-    advice = early_records.ADVICE if at_work else _advice(blames, positions)
+    advice = early_records.ADVICE if at_work else _advice(blames, positions) or what_to_do(verdict)
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
     return HangAnswer(states, blames, verdict, advice, last.skipped, damaged)
 

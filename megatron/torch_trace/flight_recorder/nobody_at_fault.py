@@ -14,6 +14,14 @@ from megatron.torch_trace.wording import ranks as rank_list
 
 _MOST_WAYS = 4
 """In which ranks call something at the same number, that are said."""
+_NOT_FINISHED = (
+    "All ranks of every pending collective have called it, with the same sizes: the network or a "
+    "GPU does not finish it, or ranks wait for each other in a circle."
+)
+_LOOK_AT_THE_NETWORK = (
+    "Look for errors of the network and of GPUs on the hosts of these ranks (`dmesg`), and for "
+    "NCCL's own lines in the log (`NCCL_DEBUG=WARN` in the launch script)."
+)
 
 
 def nobody_at_fault(
@@ -30,14 +38,7 @@ def nobody_at_fault(
     if unlike:
         return f"{unlike} Nothing tells which of them is wrong."
     if any(joined.pending.values()):
-        return (
-            _unread(last, positions or {})
-            or _silent(joined)
-            or (
-                "All ranks of every pending collective have called it, with the same sizes: the "
-                "network or a GPU does not finish it, or ranks wait for each other in a circle."
-            )
-        )
+        return _unread(last, positions or {}) or _silent(joined) or _NOT_FINISHED
     if last is None or positions is None:
         return "Nothing is pending on any rank: the job does not hang in a collective."
     if not any(one.collective for one in positions.values()):
@@ -45,6 +46,11 @@ def nobody_at_fault(
     return _unread(last, positions) or (
         "All ranks wait in collectives, and no rank differs from most: see where each one waits."
     )
+
+
+def what_to_do(verdict: str) -> str:
+    """The advice that belongs to a verdict of `nobody_at_fault`; empty where there is none."""
+    return _LOOK_AT_THE_NETWORK if verdict == _NOT_FINISHED else ""
 
 
 def _unread(last: LastHang | None, positions: Mapping[int, Position]) -> str:
