@@ -3,6 +3,7 @@
 
 builder            what a table is, and one block in, its columns out
 activity_tables    the tables of an analysis            slice_columns   the table of every slice
+activity_blocks    which of them a trace needs, computed before it is read
 joined_columns     blocks joined to the whole file      true_times      times that cannot be, mended
 slice_table        `read_table`: slices as polars columns
 arguments          which arguments are decoded          codes           values as small numbers

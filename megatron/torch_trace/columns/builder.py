@@ -161,6 +161,13 @@ class ColumnBuilder:
     def __init__(self, tables: Sequence[Table]) -> None:
         self._tables = tuple(tables)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both give the same of every block."""
+        return type(other) is type(self) and other._tables == self._tables
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._tables))
+
     def __call__(self, block: EventBlock[Any]) -> BlockColumns:
         view = _view(block)
         timed = view.start != NO_TIME

@@ -110,6 +110,7 @@ def command(
     analysis, _ = analysed_with_memory(
         "analyze",
         paths,
+        needs=f"megatron.torch_trace.report.{'json_document' if as_json else 'text'}",
         ranks=ranks,
         step=step,
         model_flops=model_flops,

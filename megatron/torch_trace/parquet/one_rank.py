@@ -14,8 +14,9 @@ from megatron.torch_trace.analysis.communication.common_timebase import RankTime
 from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, rank_calls
 from megatron.torch_trace.analysis.run.iterations_beside import with_iterations_beside
 from megatron.torch_trace.analysis.run.rank import RankOutcome, analyse_timeline
-from megatron.torch_trace.analysis.timeline.activity import Activity, activity_of, tables_of
+from megatron.torch_trace.analysis.timeline.activity import Activity, activity_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
+from megatron.torch_trace.columns.activity_blocks import tables_of
 from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.builder import ColumnBuilder

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.cutter import Cutter, RawBlock
+from megatron.torch_trace.reader.early_blocks import EarlyBlocks, taken
 from megatron.torch_trace.reader.workers import Child
 
 Result = TypeVar("Result")
@@ -87,6 +88,9 @@ class Stripes(Generic[Result]):
             other.collect()
         if self.alone is not None and number < self.alone:
             return None
+        for other in others:
+            if number < other.early:
+                return other
         return next((other for other in others if other.is_free(self.alone is not None)), None)
 
 
@@ -111,12 +115,13 @@ def _finished(entry: _Entry) -> tuple[RawBlock, Any]:
 
 
 class _Other:
-    """Another process, with the blocks that it works on."""
+    """Another process: the blocks that it works on, and how many it had before it was asked."""
 
     def __init__(self, path: Path, function: Callable[[RawBlock], Any]) -> None:
         self.child = Child(_Stripe(path, function))
         self.child.send(_HELLO)
         self.has_started = False
+        self.early = 0
         self.given: deque[_Entry] = deque()
 
     def is_free(self, at_once: bool) -> bool:
@@ -137,7 +142,8 @@ class _Other:
         answer = self.child.receive()
         if self.has_started:
             self.given.popleft().finish(answer)
-        self.has_started = True
+        else:
+            self.has_started, self.early = True, answer
 
 
 class _Stripe:
@@ -145,13 +151,18 @@ class _Stripe:
 
     def __init__(self, path: Path, function: Callable[[RawBlock], Any]) -> None:
         self.path, self.function = path, function
+        self._early: EarlyBlocks | None = None
         self._blocks: Iterator[tuple[int, RawBlock]] | None = None
 
     def __call__(self, wanted: int) -> Any:
         if wanted == _HELLO:
-            return None
+            self._early = taken(self.path, self.function)
+            return len(self._early.results) if self._early else 0
+        if self._early and wanted in self._early.results:
+            return self._early.results.pop(wanted)
         if self._blocks is None:
-            self._blocks = enumerate(Cutter(ByteStream(self.path)))
+            early = self._early
+            self._blocks = early.blocks if early else enumerate(Cutter(ByteStream(self.path)))
         for number, raw in self._blocks:
             if number == wanted:
                 return self.function(raw)

@@ -33,11 +33,20 @@ class _Outcome(Generic[Result]):
     unfinished: int | None
 
 
-def _step(
-    function: Callable[[EventBlock[Any]], Result], kind: type[Any], raw: RawBlock
-) -> _Outcome[Result]:
-    block = EventBlock(raw, kind)
-    return _Outcome(function(block), block.damage, block.end, block.unfinished)
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Result]):
+    """What is computed of every block of text; equal where function and kind are.
+
+    Args:
+        function, kind: see `Trace.map`.
+    """
+
+    function: Callable[[EventBlock[Any]], Result]
+    kind: type[Any]
+
+    def __call__(self, raw: RawBlock) -> _Outcome[Result]:
+        block = EventBlock(raw, self.kind)
+        return _Outcome(self.function(block), block.damage, block.end, block.unfinished)
 
 
 def _known(
@@ -136,7 +145,7 @@ class Trace:
         if (size is not None and size < SMALL_BYTES) or function.__module__ == "__main__":
             # Not worth starting processes for, or nothing that another process could import.
             workers = 1
-        step = partial(_step, function, kind)
+        step = Step(function, kind)
         at_once = partial(_known, known)
         raws = iter(self._cutter)
         pairs: Iterable[tuple[RawBlock, _Outcome[Any]]]

@@ -12,7 +12,6 @@ works inside `started_early`: they import while it does, and serve one reading a
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pickle
 import select
@@ -75,16 +74,20 @@ _early: set[int] = set()
 
 
 @contextlib.contextmanager
-def started_early(count: int, paths: Iterable[Path | str], imports: str) -> Iterator[None]:
+def started_early(
+    count: int, paths: Iterable[Path | str], imports: str, first: str = ""
+) -> Iterator[None]:
     """Start `count` processes now; they serve every `Child` of the context, one after another.
 
     Args:
         paths: what will be read; if all are small none is started, because none will be needed.
         imports: a module that they will need and can import meanwhile.
+        first: a statement that one of them does after that, until it is asked for something.
     """
     if count > 0 and any(map(is_large, paths)):
-        for _ in range(count):
-            process = _start(f"import {imports}")
+        for number in range(count):
+            begins = f"; {first}" if first and not number else ""
+            process = _start(f"import {imports}{begins}")
             _early.add(process.pid)
             _spare.append(process)
     try:
@@ -135,7 +138,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 _PACKAGE = str(Path(__file__).parents[2])
 _PROGRAM = """
-import os, sys, types
+import gc, os, sys, types
+# Events are made by the thousand and have no cycles: looking for some takes a twentieth.
+gc.set_threshold(100_000)
 try:
     # As in this process, whatever hides `megatron` on the path (megatron_torch_profile.py).
     sys.modules["megatron"] = types.ModuleType("megatron")
@@ -243,8 +248,6 @@ class _Enough:
 
 def main() -> None:
     """A child's whole life: a function, then jobs, and so on until standard input ends."""
-    # Events are made by the thousand and have no cycles: looking for some takes a twentieth.
-    gc.set_threshold(100_000)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     threading.Thread(target=_end_with_parent, args=(source.fileno(),), daemon=True).start()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,28 @@ def test_those_without_work_can_end_before_the_answer_is_complete(window: Path) 
         end_early()
         assert process.returncode == 0
         assert workers._spare == []
+
+
+def begun(paths: list[str]) -> list[bool]:
+    """Of each process that is started, whether it begins to read."""
+    programs: list[bool] = []
+    start = workers._start
+
+    def note(first: str) -> subprocess.Popen[bytes]:
+        programs.append(".begin(" in first)
+        return start(first)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_start", note)
+        started(paths, 3)
+    return programs
+
+
+def test_one_reader_begins_at_once_where_there_is_one_large_trace_alone(window: Path) -> None:
+    assert begun([str(window)]) == [True, False]
+    (window / "rank-2.pt.trace.json.gz").write_bytes(b"x" * SMALL_BYTES)
+    assert begun([str(window)]) == [False, False]
+    assert begun([str(window / "rank-0.pt.trace.json.gz")]) == [True, False]
 
 
 def test_one_process_small_traces_and_paths_that_are_not_there_need_no_readers(

@@ -26,6 +26,7 @@ from megatron.torch_trace.analysis.timeline.code_columns import codes_of, rows_w
 from megatron.torch_trace.analysis.timeline.rows import NONE as NONE
 from megatron.torch_trace.analysis.timeline.rows import Numbered
 from megatron.torch_trace.analysis.timeline.rows import Rows as Rows
+from megatron.torch_trace.columns.activity_blocks import tables_of
 from megatron.torch_trace.columns.activity_tables import (
     CALL,
     CODES,
@@ -38,9 +39,8 @@ from megatron.torch_trace.columns.activity_tables import (
     OVERHEAD,
     PYTHON_FUNCTIONS,
     WAIT,
-    activity_tables,
 )
-from megatron.torch_trace.columns.builder import ColumnBuilder, Table
+from megatron.torch_trace.columns.builder import ColumnBuilder
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.columns.joined_columns import JoinedColumns
 from megatron.torch_trace.columns.slice_events import EventOrSlice
@@ -190,16 +190,6 @@ def read_activity(path: Path | str, *, workers: int = 1, strict: bool = False) -
     for block in trace.map(look, EventOrSlice, workers=workers, small_results=True):
         joined.add(block)
     return activity_of(trace, joined)
-
-
-# Metadata of traces with shapes, with frames of modules, or with spans of them.
-_WITH_OPERATORS = ("record_shapes", "with_stack", "torch_profile")
-
-
-def tables_of(trace: Trace) -> tuple[Table, ...]:
-    """The tables that the analysis of this trace needs."""
-    recorded = trace.read_header().entries
-    return activity_tables(operators=any(recorded.get(key) for key in _WITH_OPERATORS))
 
 
 def activity_of(trace: Trace, joined: JoinedColumns) -> Activity:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +95,14 @@ def analysed(title: str, paths: str | Sequence[str], **options: Any) -> Analysis
 
 
 def analysed_with_memory(
-    title: str, paths: str | Sequence[str], **options: Any
+    title: str, paths: str | Sequence[str], *, needs: str = "", **options: Any
 ) -> tuple[Analysis, tuple[RankMemory, ...]]:
     """The same, with the findings of the allocator snapshots beside the traces, and their answers.
 
     Args:
         title: of the bar.
         paths: traces and folders.
+        needs: a module that the caller will import, which other processes need not wait for.
         options: of `torch_trace.analyze`.
     """
     options["ranks"] = options["ranks"] or None
@@ -108,6 +110,8 @@ def analysed_with_memory(
         # Imported here: meanwhile the other processes start.
         from megatron.torch_trace.allocator.ranks import analysed as with_memory
 
+        if needs:
+            import_module(needs)
         found = with_memory.analysed_with_memory(
             paths,
             on_start=progress.start,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that will read traces start while this process imports the analysis."""
+"""Processes that will read traces start while this process imports the analysis.
+
+One of them begins to read at once, if there is one trace alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from megatron.torch_trace.format.file_names import ARTIFACTS, found_analysis_of
 from megatron.torch_trace.reader.workers import is_large, started_early
 from megatron.torch_trace.system.cores import available_cores
 
-_IMPORTS = "megatron.torch_trace.columns.activity_tables, megatron.torch_trace.reader.stripes"
+_BLOCKS = "megatron.torch_trace.columns.activity_blocks"
+_IMPORTS = f"{_BLOCKS}, megatron.torch_trace.reader.stripes"
 
 _MOST = 64
 """Files that are looked at: on a shared file system each question costs."""
@@ -32,14 +36,17 @@ def readers_of(
         jobs: as the user says.
         use_partials: whether kept analyses stand in for traces.
     """
-    found = filter(None, map(_large_file, map(Path, [paths] if isinstance(paths, str) else paths)))
-    to_read = (one for one in found if not (use_partials and found_analysis_of(one).is_file()))
-    return started_early((jobs or available_cores()) - 1, to_read, _IMPORTS)
+    named = map(Path, [paths] if isinstance(paths, str) else paths)
+    found = (one for path in named for one in _large_files(path))
+    to_read = [one for one in found if not (use_partials and found_analysis_of(one).is_file())]
+    # Of several nobody knows here which is read first, and by whom.
+    first = f"{_BLOCKS}.begin({str(to_read[0])!r})" if len(to_read) == 1 else ""
+    return started_early((jobs or available_cores()) - 1, to_read, _IMPORTS, first)
 
 
-def _large_file(path: Path) -> Path | None:
-    """One large file at or below a path; of thousands the others are not asked."""
-    return next(filter(is_large, islice(_files(path), _MOST)), None)
+def _large_files(path: Path) -> Iterator[Path]:
+    """At most two large files at or below a path; of thousands the others are not asked."""
+    return islice(filter(is_large, islice(_files(path), _MOST)), 2)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.analysis.communication.rank_calls import RankCalls, calls_in
-from megatron.torch_trace.analysis.timeline.activity import activity_of, tables_of
+from megatron.torch_trace.analysis.timeline.activity import activity_of
+from megatron.torch_trace.columns.activity_blocks import tables_of
 from megatron.torch_trace.columns.activity_tables import CODES, COLUMNS
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs
 from megatron.torch_trace.columns.builder import BlockColumns, BlockView, ColumnBuilder
