@@ -18,6 +18,9 @@ from megatron.torch_trace.analysis.compare.different_work import WorkAmount
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.report.comparison.sections import sections
 
+_WINDOWS = SAMPLES.parents[1] / "examples" / "traces" / "late-ranks"
+LATE = (_WINDOWS / "iter-0000078-0000080", _WINDOWS / "iter-0000114-0000116")
+
 
 def test_numbers_are_for_an_iteration_and_a_rank(tmp_path: Path) -> None:
     found = comparison(
@@ -49,10 +52,15 @@ def test_the_straggler_is_named_in_the_first_lines() -> None:
     assert "straggler" in [one["code"] for one in found["findings"]["appeared"]]
 
 
+def test_a_change_that_is_sure_has_no_exponent_in_its_sentence(tmp_path: Path) -> None:
+    text = run(*LATE, "-o", tmp_path / "page.html").output
+    assert "this is more than the noise of 3 and 3 steps (p < 0.001)." in " ".join(text.split())
+    assert "88.2\u00a0ms → 134\u00a0ms" in (tmp_path / "page.html").read_text()
+
+
 def test_a_phase_has_its_whole_name() -> None:
     """A kernel's first word may be its return type; that of `forward micro-batch` is not."""
-    late = SAMPLES.parents[1] / "examples" / "traces" / "late-ranks"
-    text = run(late / "iter-0000078-0000080", late / "iter-0000114-0000116").output
+    text = run(*LATE).output
     phases = text[text.index("PHASES OF THE LOOP") :]
     assert re.findall(r"^  (.*micro-batch)  ", phases, re.MULTILINE) == [
         "forward micro-batch",

@@ -46,6 +46,8 @@ def test_the_page_of_a_run_has_a_row_for_each_window_and_says_what_changed(
         iteration = float(row[head.index("iteration ms")].replace(",", ""))
         assert iteration == pytest.approx(found["summary"]["iteration_ns"] / 1e6, rel=0.005)
     assert "A and B do not do the same work in an iteration" in page.text
+    # The analysis of one window tells hosts and traces, and the page says which one that is.
+    assert f"Traces of {WINDOWS[-1]}" in page.text
 
 
 def test_a_column_of_which_no_window_knows_anything_is_left_out() -> None:

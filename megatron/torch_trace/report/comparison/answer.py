@@ -100,11 +100,16 @@ def _noise(one: Difference) -> str:
     if one.significant is None:
         return "one step on each side cannot show whether this is noise"
     if one.significant:
-        return f"this is more than the noise of {samples} {what} (p = {one.p:.2g})"
+        return f"this is more than the noise of {samples} {what} ({_chance(one.p or 0.0)})"
     return (
         f"this may be noise: with {samples} {what} the 95 % interval is {signed(one.low)} to "
         f"{signed(one.high)} ms"
     )
+
+
+def _chance(p: float) -> str:
+    """`p = 0.013`, `p < 0.001`: no exponent in a sentence."""
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
 def _straggler(comparison: Comparison) -> list[str]:

@@ -34,7 +34,7 @@ def render_run(folder: Path, found: Windows) -> str:
             windows.table(found),
             windows.changes(found),
             run.telemetry(subject),
-            run.section(subject),
+            run.section(subject, window=Path(found.last.ranks[0].file).parent.name),
         ]
     if found.failures:
         sections.append(Section("notes", "Notes", data={"notes": found.failures}))

@@ -115,8 +115,12 @@ def _line(series: Series) -> Line:
     )
 
 
-def section(subject: Subject) -> Section:
-    """From run.json, or what the traces themselves tell."""
+def section(subject: Subject, *, window: str = "") -> Section:
+    """From run.json, or what the traces themselves tell.
+
+    Args:
+        window: name of the window that hosts and traces are of, on a page of several windows.
+    """
     analysis = subject.analysis
     record = subject.record
     run: Mapping[str, Any] = record.run if record else {}
@@ -131,13 +135,14 @@ def section(subject: Subject) -> Section:
     if isinstance(layout, Mapping):
         facts.append(("layout", ", ".join(f"{k} {v}" for k, v in layout.items())))
     facts += _plan(run.get("plan"))
-    facts += _hosts(analysis)
+    of = f" of {window}" if window else ""
+    facts += [(f"hosts{of}", hosts) for hosts in _hosts(analysis)]
     argv = run.get("argv") or next((list(r.argv) for r in analysis.ranks if r.argv), None)
     versions = run.get("versions")
     shown = shown_ranks(analysis)
     files = Table(
         "files",
-        "Traces",
+        f"Traces{of}",
         (
             Column("rank"),
             Column("file", number=False),
@@ -183,7 +188,9 @@ def _plan(plan: object) -> list[tuple[str, str]]:
     if isinstance(windows, list):
         shown = [_window(one) for one in windows[:12] if isinstance(one, Mapping)]
         more = len(windows) - len(shown)
-        found.append(("windows", ", ".join(shown) + (f", and {more} more" if more > 0 else "")))
+        found.append(
+            ("planned windows", ", ".join(shown) + (f", and {more} more" if more > 0 else ""))
+        )
     return found
 
 
@@ -192,7 +199,7 @@ def _window(window: Mapping[str, Any]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _hosts(analysis: Analysis) -> list[tuple[str, str]]:
+def _hosts(analysis: Analysis) -> list[str]:
     hosts: dict[str, list[int]] = {}
     for rank in analysis.ranks:
         if rank.host_name:
@@ -204,7 +211,7 @@ def _hosts(analysis: Analysis) -> list[tuple[str, str]]:
     more = len(hosts) - len(shown)
     if not shown:
         return []
-    return [("hosts", ", ".join(shown) + (f", and {more} more" if more else ""))]
+    return [", ".join(shown) + (f", and {more} more" if more else "")]
 
 
 def _pairs(name: str, caption: str, values: object, limit: int) -> Table | None:
