@@ -9,26 +9,18 @@ Two batches are a step, on two ranks under DDP.
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import page_examples
 import torch
+from attached_loop import Layer
 from lightning.pytorch import LightningModule, Trainer
 
 STEPS, BATCHES = 4, 2
-
-
-class Layer(torch.nn.Module):
-    """Two products and what is between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.narrow = torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
-        self.activation = torch.nn.GELU()
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = hidden + self.narrow(self.activation(self.wide(hidden)))
-        return out
 
 
 class Model(LightningModule):

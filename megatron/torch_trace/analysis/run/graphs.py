@@ -220,6 +220,10 @@ class Graphs:
         """Dependencies of a graph that the traces do not tell."""
         return sum(self.kernels().replay.inferred_edges.values()) if name == KERNELS else 0
 
+    def absent_calls(self, name: str) -> int:
+        """Kernels of collectives in a graph with a rank that has no trace."""
+        return self.kernels().replay.absent_calls if name == KERNELS else 0
+
     def slack(self, name: str) -> Slack:
         """Of ranks, spans and collectives, by one of the graphs."""
         return self.spans().slack() if name == SPANS else self.kernels().replay.slack()

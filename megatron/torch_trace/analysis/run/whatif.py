@@ -27,6 +27,7 @@ from megatron.torch_trace.analysis.run.recorded import Recorded, recorded
 from megatron.torch_trace.analysis.run.together import together
 from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +180,20 @@ def answer(
         after=_speed(
             analysis.mfu, undisturbed or simulated.iteration_ns, times_the_tokens(graph, changes)
         ),
-        notes=(*graphs.notes, *_estimates(changes)),
+        notes=(*graphs.notes, *_absences(graphs.absent_calls(name)), *_estimates(changes)),
         damaged_files=tuple(one.file for one in analysis.ranks if one.damage),
         skipped_files=tuple(one.file for one in analysis.skipped_files),
         times=_times(graph, changes) if with_times else (),
     )
+
+
+def _absences(calls: int) -> Iterable[str]:
+    if calls:
+        yield (
+            f"{counted(calls, 'kernel')} of collectives had partners in ranks without a trace: "
+            "what they waited for these counts as communication, so a change of the communication "
+            "gains less than is told."
+        )
 
 
 def _times(graph: Graph, changes: Sequence[Change]) -> tuple[SimulatedTimes, ...]:

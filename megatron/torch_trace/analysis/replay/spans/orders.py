@@ -35,11 +35,6 @@ class Shape:
     chunks: int
     microbatches: int
 
-    @property
-    def ideal_bubble(self) -> float:
-        """Bubble as a part of the time that a stage works: (p-1)/(m v)."""
-        return (self.stages - 1) / (self.microbatches * self.chunks)
-
 
 def warmup_of(shape: Shape, stage: int) -> int:
     """Forwards of a stage before its first backward comes in turn."""
