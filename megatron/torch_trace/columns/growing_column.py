@@ -34,11 +34,6 @@ class GrowingColumn:
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether every row, of at least one, has none."""
-        return self._values is None and self._length > 0
-
     def add(self, values: npt.NDArray[Any]) -> None:
         """Append `values`."""
         if self._values is None:

@@ -39,8 +39,6 @@ _COLLECTIVES = (
 _RANGE = re.compile(r"(?:nccl\w*|rccl|hccl|xccl|ucc|gloo):(?!:)", re.IGNORECASE)
 """torch's ranges around calls of a backend: `nccl:all_reduce`, of the newer one `nccl2:...`."""
 _COALESCED = "coalesced"
-_ALONE = re.compile(r"send|recv|wait|^coalesced$|nvshmem\w*_(?:put|get|signal)")
-"""In the names of what ranks do not leave together."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -73,9 +71,3 @@ def is_coalesced_range(name: str) -> bool:
     """Whether it is around several calls that become one kernel: `nccl:coalesced`."""
     match = _RANGE.match(name)
     return match is not None and name[match.end() :] == _COALESCED
-
-
-@lru_cache(maxsize=1 << 16)
-def ends_together(name: str) -> bool:
-    """Whether all ranks leave such a collective, or kernel, together; sends and receives not."""
-    return _ALONE.search(name.lower()) is None

@@ -27,7 +27,6 @@ from megatron.torch_trace.errors import ReaderDiedError
 from megatron.torch_trace.system import leftovers
 
 Job = TypeVar("Job")
-Result = TypeVar("Result")
 
 SMALL_BYTES = 3 << 19
 """Compressed size below which starting other processes costs more than it gives."""

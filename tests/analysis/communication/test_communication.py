@@ -19,7 +19,6 @@ from megatron.torch_trace.analysis.communication.totals import (
 )
 from megatron.torch_trace.analysis.timeline.activity import Collective
 from megatron.torch_trace.format.communication_names import (
-    ends_together,
     is_communication,
 )
 
@@ -183,8 +182,5 @@ def test_sends_in_a_coalesced_range_of_torch_s_newer_backend_are_attributed(
     "name",
     ["oneccl_allreduce_ring", "void deep_ep::internode::combine<true>(int)", "nvshmemi_barrier"],
 )
-def test_clocks_are_aligned_by_kernels_of_every_library(name: str) -> None:
+def test_kernels_of_every_library_are_communication(name: str) -> None:
     assert is_communication(name)
-    assert ends_together(name)
-    assert not ends_together("ncclDevKernel_SendRecv")
-    assert not ends_together("nvshmemi_put_block")

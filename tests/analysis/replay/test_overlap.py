@@ -59,3 +59,17 @@ def test_changes_before_and_after_overlap_do_not_make_its_error(tmp_path: Path) 
         )
     ]
     assert errors[0] == pytest.approx(errors[1], rel=0.3)
+
+
+def test_ranks_without_a_trace_are_said_for_transfers_gain_less_than_is_told(
+    tmp_path: Path,
+) -> None:
+    path = Machine({rank: program(2_000) for rank in range(3)}).record(tmp_path)
+    told = (
+        "8 kernels of collectives had partners in ranks without a trace: what they waited for "
+        "these counts as communication, so a change of the communication gains less than is told."
+    )
+    two = [path / f"rank-{rank}.json" for rank in (0, 1)]
+    assert told in torch_trace.whatif(two, "--overlap dp").notes
+    notes = torch_trace.whatif(path, "--overlap dp").notes
+    assert not any("without a trace" in note for note in notes)

@@ -16,7 +16,6 @@ ASSUMED_OUTSIDE = 2 * 10**9
 _MOST = 1024
 _TRIED = 4
 """Micro-batches whose need is told where nothing says what there is room for."""
-_LEAST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

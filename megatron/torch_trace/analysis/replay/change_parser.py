@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
@@ -98,30 +98,6 @@ def read_text(text: str) -> Change:
             raise UsageError(f"{flag}: needs a value, such as {flag} {FORMS[flag].metavar}.")
         raise UsageError(f"{flag or 'an empty change'}: no such change; {_nearest_flag(flag)}")
     return read(match[1], match[2])
-
-
-def checked(change: Change, what: str, value: str, there: Iterable[str]) -> None:
-    """Refuse a change of something that the recording does not have.
-
-    Args:
-        change: whose text the sentence begins with.
-        what: a noun for `value`: `dimension`, `rank`.
-        value: what the change names.
-        there: what the recording has.
-
-    Raises:
-        UsageError: `value` is not there.
-    """
-    known = list(there)
-    if value in known:
-        return
-    near = get_close_matches(value, known, n=1, cutoff=0.4)
-    if near:
-        right = f"did you mean {change.text.replace(value, near[0], 1)}?"
-    else:
-        listed = ", ".join(known[:16]) + (", ..." if len(known) > 16 else "")
-        right = f"the recording has {listed}." if known else "the recording has none."
-    raise UsageError(f"{change.text}: no {what} {value} was recorded; {right}")
 
 
 def _nearest_flag(flag: str) -> str:

@@ -28,7 +28,6 @@ from megatron.torch_trace.rewrite.tracks.arrows import arrows_beside, track_even
 from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, keyed, slices_of
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, TrackPlanner
 
-_IN_MEMORY_BYTES = 4 << 20
 _FEW_CHANGES = 256
 """In a block with more changed events, finding each costs more than decoding all."""
 _KINDS = KindTable(Selection())

@@ -15,10 +15,20 @@ from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape
 from megatron.torch_trace.analysis.replay.spans.passes import Passes
 from megatron.torch_trace.analysis.replay.spans.simulation import (
     Simulation,
+    pass_slack,
     path_of,
     simulate,
-    slack_of,
 )
+
+
+def slack_of(simulation: Simulation) -> np.ndarray:
+    """By lane and stage: by how much one pass may be later without the iteration ending later."""
+    free, plan = pass_slack(simulation), simulation.plan
+    stage = np.array([one.stage for one in plan.passes])
+    return np.stack(
+        [free[stage == number].min(axis=0) for number in range(simulation.passes.shape.stages)],
+        axis=1,
+    )
 
 
 def test_the_bubble_of_1f1b_is_that_of_the_paper() -> None:

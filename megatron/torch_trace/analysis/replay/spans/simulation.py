@@ -81,16 +81,6 @@ def simulate(passes: Passes) -> Simulation:
     return Simulation(passes, plan, cpu, gpu, waits, steps + passes.tail)
 
 
-def slack_of(simulation: Simulation) -> Times:
-    """By lane and stage: by how much one pass may be later without the iteration ending later."""
-    free, plan = pass_slack(simulation), simulation.plan
-    stage = np.array([one.stage for one in plan.passes])
-    return np.stack(
-        [free[stage == number].min(axis=0) for number in range(simulation.passes.shape.stages)],
-        axis=1,
-    )
-
-
 def pass_slack(simulation: Simulation) -> Times:
     """By pass of the plan and lane: by how much it may be later."""
     cpu, gpu = _latest(simulation)
