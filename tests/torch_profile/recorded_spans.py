@@ -31,7 +31,8 @@ def recorded(path: Path, *, draw: bool = False) -> Iterator[list[tuple[str, int]
         yield found
     profiler.export_chrome_trace(str(path))
     if draw:
-        path.write_bytes(b"".join(with_backward_spans([path.read_bytes()], _fail)))
+        pieces = with_backward_spans([path.read_bytes()], _fail)
+        path.write_bytes(b"".join(piece.text for piece in pieces))
     events = [
         (float(e["ts"]), -float(e["dur"]), e["name"])
         for e in json.loads(path.read_text())["traceEvents"]

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from megatron.torch_trace.errors import TorchTraceError
 
@@ -56,8 +56,20 @@ def give_way() -> None:
     """Leave the cores to training, and end with it."""
     os.nice(19)
     end_with_parent()
+    start_no_threads()
+
+
+def start_no_threads() -> None:
+    """Have polars and numpy, which are not imported yet, start none for each core of the host."""
     for name in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+
+
+def leave_at_once() -> NoReturn:
+    """End this process, which has said all, without freeing its modules and objects one by one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def answer_training(work: Callable[[dict[str, Any]], None]) -> None:

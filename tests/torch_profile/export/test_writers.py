@@ -125,7 +125,7 @@ def test_so_do_programs() -> None:
         "publish/window_summary",
     ):
         source = (capture / f"{name}.py").read_text()
-        assert 'if __name__ == "__main__":\n    be_killed_first()\n    main(' in source
+        assert 'if __name__ == "__main__":\n    be_killed_first()\n' in source
 
 
 def test_a_fork_that_fails_leaves_no_open_file(

@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from trace_builder import BACKWARD, annotation, instant, kernel, launch, op, tex
 
 from megatron.torch_trace.rewrite.backward_spans import event_columns
 from megatron.torch_trace.rewrite.backward_spans.event_columns import EventColumns
+from megatron.torch_trace.rewrite.backward_spans.pieces import Counts, Piece
 from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
 from megatron.torch_trace.rewrite.backward_spans.single_events import add_one_by_one
 from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spans
+from megatron.torch_trace.rewrite.backward_spans.text_words import BEFORE, BEYOND
 
 DATA = Path(__file__).parents[2] / "data"
 ENGINE = "autograd::engine::evaluate_function: "
@@ -50,10 +52,18 @@ def fail(error: Exception) -> None:
     raise error
 
 
+def joined(pieces: Iterable[Piece]) -> bytes:
+    """The text, in which what was counted is what is in it."""
+    found = list(pieces)
+    for piece in found:
+        assert piece.counts in (None, Counts.of(bytes(piece.text)))
+    return b"".join(piece.text for piece in found)
+
+
 def drawn(*events: str, category: str = "user_annotation") -> list[Slice]:
     """Name, thread, begin and end in ns of each span that is new."""
     before = text(*events, LAST)
-    after = json.loads(b"".join(with_backward_spans(blocks(before), fail)))["traceEvents"]
+    after = json.loads(joined(with_backward_spans(blocks(before), fail)))["traceEvents"]
     assert after[: len(events) - 1] == json.loads(before)["traceEvents"][:-2]
     assert after[-1]["name"] == "Record Window End"
     return [
@@ -142,19 +152,19 @@ def test_work_of_the_gpu_is_of_the_smallest_span_around_its_launch() -> None:
 )
 def test_where_there_is_nothing_to_draw_the_text_is_as_it_was(events: list[str]) -> None:
     before = text(*events, LAST)
-    assert b"".join(with_backward_spans(blocks(before), fail)) == before
+    assert joined(with_backward_spans(blocks(before), fail)) == before
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", text(), text(LAST), b'{"traceEvents":[]}' * 9])
 def test_what_kineto_did_not_write_so_is_as_it_was(data: bytes) -> None:
-    assert b"".join(with_backward_spans(blocks(data, 5), fail)) == data
+    assert joined(with_backward_spans(blocks(data, 5), fail)) == data
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 def test_blocks_of_any_size_give_the_same(size: int) -> None:
     data = text(*FORWARD, *PASS, LAST)
-    whole = b"".join(with_backward_spans([data], fail))
-    assert b"".join(with_backward_spans(blocks(data, size), fail)) == whole
+    whole = joined(with_backward_spans([data], fail))
+    assert joined(with_backward_spans(blocks(data, size), fail)) == whole
     assert whole != data
 
 
@@ -162,7 +172,7 @@ def test_the_layout_of_newer_torches_is_read_too() -> None:
     data = text(*FORWARD, *PASS, LAST).decode()
     lines = re.sub(r', "(cat|name|pid|tid|dur)"', r',\n    "\1"', data)
     found = [
-        json.loads(b"".join(with_backward_spans([one.encode()], fail)))["traceEvents"]
+        json.loads(joined(with_backward_spans([one.encode()], fail)))["traceEvents"]
         for one in (data, lines)
     ]
     assert found[0] == found[1]
@@ -188,6 +198,12 @@ ODD = [
 ]
 
 
+def add_at_once(columns: EventColumns, events: bytes) -> Counts | None:
+    """Within a text, as they are there."""
+    before = b"\n".rjust(BEFORE)
+    return columns.add(before + events + bytes(BEYOND), len(before), len(before + events))
+
+
 def columns_of(events: RawEvents) -> list[list[list[int]]]:
     four = (events.operators, events.annotations, events.calls, events.gpu)
     return [one.tolist() for one in four]
@@ -201,7 +217,7 @@ def test_thousands_at_once_are_what_they_are_one_by_one(odd: str, layout: str) -
         data = re.sub(rb', "(cat|name|pid|tid|dur)"', rb',\n    "\1"', data)
     whole = data[: data.rindex(b"\n  },\n") + 6]
     at_once, single = RawEvents(), RawEvents()
-    EventColumns(at_once).add(whole)
+    add_at_once(EventColumns(at_once), whole)
     add_one_by_one(single, whole)
     assert columns_of(at_once) == columns_of(single)
     assert list(at_once.names) == list(single.names)
@@ -214,7 +230,7 @@ def test_what_kineto_writes_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         data = gzip.decompress((DATA / name / "rank-0.pt.trace.json.gz").read_bytes())
         whole = data[: data.rindex(b"\n  },\n") + 6]
         for lines in (whole, re.sub(rb', "(cat|name|pid|tid|dur)"', rb',\n    "\1"', whole)):
-            EventColumns(RawEvents()).add(lines)
+            assert add_at_once(EventColumns(RawEvents()), lines)
 
 
 RECORDED = ["dp2-spans", "ep2-spans", "pp2-recompute-spans", "tp2pp2-spans"]
@@ -237,7 +253,7 @@ def spans(data: bytes, category: str) -> dict[tuple[str, int], list[tuple[float,
 def test_on_h200s_hooks_had_seen_the_same_spans(name: str) -> None:
     data = gzip.decompress((DATA / name / "rank-0.pt.trace.json.gz").read_bytes())
     bare = _SPAN.sub(b"", data)
-    after = b"".join(with_backward_spans(blocks(bare), fail))
+    after = joined(with_backward_spans(blocks(bare), fail))
     hooked, found = spans(data, "user_annotation"), spans(after, "user_annotation")
     # Where the first stage's hooks never came to an end, the window ended before.
     assert set(hooked) <= set(found)

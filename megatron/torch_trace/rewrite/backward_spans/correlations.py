@@ -11,9 +11,11 @@ import numpy as np
 
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.rewrite.backward_spans.raw_events import CORRELATION, NONE
-from megatron.torch_trace.rewrite.backward_spans.text_words import TextWords, Truths
+from megatron.torch_trace.rewrite.backward_spans.text_words import WORD, TextWords, Truths, word
 
 _MOST = 64
+_MARK_AT = 2
+_MARK = word(CORRELATION[_MARK_AT : _MARK_AT + WORD])
 
 
 class Correlations:
@@ -60,4 +62,5 @@ class Correlations:
 
     @staticmethod
     def _there(words: TextWords, at: Ints, until: Ints) -> Truths:
-        return words.have(np.minimum(at, until), CORRELATION) & (at < until)
+        found: Truths = words.words(np.minimum(at, until) + _MARK_AT) == _MARK
+        return found & (at < until)

@@ -22,6 +22,7 @@ from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.analysis.timeline.rows import NONE, Numbered
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, module_span
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
 
 
@@ -141,15 +142,15 @@ def _both(one: Span | None, other: Span) -> Span:
 def _holders(start: Ints, end: Ints, track: Ints) -> list[int]:
     """For each range the one around it, NONE if there is none."""
     found = [NONE] * len(start)
-    open_: dict[int, list[tuple[int, int]]] = {}
-    columns = zip(start.tolist(), end.tolist(), track.tolist(), strict=True)
-    for row, (begin, until, thread) in enumerate(columns):
-        stack = open_.setdefault(thread, [])
-        while stack and stack[-1][0] <= begin:
+    ends = end.tolist()
+    open_: dict[int, list[int]] = {one: [] for one in distinct(track).tolist()}
+    for row, (begin, thread) in enumerate(zip(start.tolist(), track.tolist(), strict=True)):
+        stack = open_[thread]
+        while stack and ends[stack[-1]] <= begin:
             stack.pop()
         if stack:
-            found[row] = stack[-1][1]
-        stack.append((until, row))
+            found[row] = stack[-1]
+        stack.append(row)
     return found
 
 

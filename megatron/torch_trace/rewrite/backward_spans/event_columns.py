@@ -24,6 +24,7 @@ import numpy as np
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.rewrite.backward_spans.correlations import Correlations
 from megatron.torch_trace.rewrite.backward_spans.heads import Heads, OtherLayoutError
+from megatron.torch_trace.rewrite.backward_spans.pieces import Counts
 from megatron.torch_trace.rewrite.backward_spans.raw_events import (
     ANNOTATION,
     CALL,
@@ -38,23 +39,29 @@ from megatron.torch_trace.rewrite.backward_spans.raw_events import (
 )
 from megatron.torch_trace.rewrite.backward_spans.single_events import add_one_by_one, number
 from megatron.torch_trace.rewrite.backward_spans.text_words import (
-    PADDING,
     WORD,
     TextWords,
     Truths,
+    Words,
+    fraction,
     word,
 )
 
 _NEWLINE, _COMMA = b"\n,"
-_BEGIN, _SLICE, _CATEGORY = b"\n  {\n   ", b'"ph": "X"', b' "cat": "'
-_BEHIND, _LINE_END = word(b"\0\0\0\0\xff\0\0\0"), word(b"\0\0\0\0\n\0\0\0")
+_SLICE, _CATEGORY = b'"ph": "X', b'"cat": "'
 _BROKEN = len(b"\n   ")
 """So much longer is a place where newer torches break the line."""
 _NAME = len(b'cpu_op", "name": "')
-_ARGUMENTS, _DURATION, _TIME = b',\n    "args": {', b' "dur": ', b',\n    "ts": '
+_ARGUMENTS, _DURATION, _TIME = b',\n    "args": {', b', "dur": ', b',\n    "ts": '
 _FORWARD_THREAD = b", " + THREAD
 # A point, three digits and a comma.
 _FRACTION, _FRACTION_MASK = word(b".000,\0\0\0"), word(b"\xff\xf0\xf0\xf0\xff\0\0\0")
+_WRITTEN = {
+    kind: [word((name + b'", ')[:WORD]) for name, one in KINDS.items() if one == kind]
+    for kind in (OPERATOR, ANNOTATION, CALL, GPU)
+}
+"""How the categories of a kind begin."""
+_KERNEL = word(b'kernel",')
 
 
 @dataclass(slots=True)
@@ -75,16 +82,6 @@ class _Slices:
     arguments: Ints
     broken: Ints
 
-    def of(self, rows: Ints) -> _Slices:
-        """Some of them."""
-        return _Slices(
-            self.begin[rows],
-            self.until[rows],
-            self.category[rows],
-            self.arguments[rows],
-            self.broken[rows],
-        )
-
 
 class EventColumns:
     """Takes what is wanted of text, a piece with whole events at a time.
@@ -95,121 +92,141 @@ class EventColumns:
 
     def __init__(self, events: RawEvents) -> None:
         self._events = events
-        self._room = np.empty(0, dtype=bool)
+        self._room = np.empty(0, dtype=np.uint64)
         self._heads = Heads(events)
-        self._correlations = Correlations()
+        self._correlations = {CALL: Correlations(), GPU: Correlations()}
 
-    def add(self, *text: bytes) -> None:
-        """Take what is wanted of whole events, which end at the end of a line.
+    def add(self, text: bytes, begin: int, end: int) -> Counts | None:
+        """Take what is wanted of whole events.
 
         Args:
-            text: in one piece or in several.
+            text: `BEFORE` letters or more, these events, and `BEYOND` letters or more.
+            begin: of the first event, behind the end of a line.
+            end: of the last one, behind the end of its line.
+
+        Returns:
+            How many they are; None where they were looked at one by one.
         """
-        padded = b"".join((b"\n", *text, PADDING))
-        if len(self._room) < len(padded):
-            self._room = np.empty(2 * len(padded), dtype=bool)
+        if len(self._room) * WORD <= end - begin:
+            self._room = np.empty((end - begin) // WORD + 1, dtype=np.uint64)
         try:
-            self._add(padded, TextWords(padded, self._room))
+            return self._add(text, TextWords(text, begin, end, self._room))
         except OtherLayoutError:
-            add_one_by_one(self._events, b"".join(text))
+            add_one_by_one(self._events, text[begin:end])
+            return None
 
-    def _add(self, text: bytes, words: TextWords) -> None:
-        slices = _slices(words)
-        kind = _kinds(words, slices)
-        numbered, sequence_at = _numbered(words, slices)
-        wanted = (kind != NONE) & ((kind != OPERATOR) | numbered)
-        without = np.flatnonzero((kind == OPERATOR) & ~numbered)
-        wanted[without] = _engine(words, slices, without)
-        correlation_at = np.full(len(kind), NONE, dtype=np.int64)
-        linked = np.flatnonzero((kind == CALL) | (kind == GPU))
-        of = slices.of(linked)
-        correlation_at[linked] = self._correlations.places(text, words, of.arguments, of.until)
-        wanted[linked] &= correlation_at[linked] != NONE
-        rows = np.flatnonzero(wanted)
-        kind, sequence_at, correlation_at = kind[rows], sequence_at[rows], correlation_at[rows]
-        slices = slices.of(rows)
-        start, duration, head_end = _times(words, slices)
-        name, track = self._heads.codes(text, words, kind, slices.category, head_end)
-        kept = track != NONE
-        found: dict[int, list[Ints]] = {}
-        for one, columns in (
-            (OPERATOR, (start, start + duration, name, track)),
-            (ANNOTATION, (start, start + duration, name, track)),
-            (CALL, (start, track)),
-            (GPU, (start, start + duration, track)),
-        ):
-            here = np.flatnonzero((kind == one) & kept)
-            found[one] = [ints(column[here]) for column in columns]
-            if one == OPERATOR:
-                found[one] += _sequences(text, words, sequence_at[here], slices.of(here))
-            elif one in (CALL, GPU):
-                found[one].append(_present(*words.numbers_from(correlation_at[here])))
-        for one, wanted_columns in found.items():
-            self._events.add(one, np.array(wanted_columns))
+    def _add(self, text: bytes, words: TextWords) -> Counts:
+        slices, events = _slices(words)
+        written = words.words(slices.category)
+        operators, sequence_at = _numbered(words, slices, _of_kind(written, OPERATOR))
+        annotations = _of_kind(written, ANNOTATION)
+        calls, called_at = self._linked(text, words, slices, written, CALL)
+        on_gpu, launched_at = self._linked(text, words, slices, written, GPU)
+        rows = np.concatenate((operators, annotations, calls, on_gpu))
+        start, duration, head_end = _times(words, slices.arguments[rows])
+        name, track, launches = self._heads.codes(
+            text, words, slices.category[rows], head_end, len(rows) - len(on_gpu)
+        )
+        end = start + duration
+        first, second, third = np.cumsum((len(operators), len(annotations), len(calls))).tolist()
+        sequences = _sequences(text, words, slices, operators, sequence_at)
+        here = slice(first)
+        found = [start[here], end[here], name[here], track[here], *sequences]
+        self._events.add(OPERATOR, np.array(found))
+        here = slice(first, second)
+        found = [start[here], end[here], name[here], track[here]]
+        self._events.add(ANNOTATION, np.array(found))
+        launching = np.flatnonzero(track[second:third] != NONE)
+        found = [one[second:third][launching] for one in (start, track)]
+        found.append(_present(*words.numbers_from(called_at[launching])))
+        self._events.add(CALL, np.array(found))
+        found = [one[third:] for one in (start, end, track)]
+        found.append(_present(*words.numbers_from(launched_at)))
+        self._events.add(GPU, np.array(found))
+        return Counts(events, int(np.count_nonzero(written == _KERNEL)), launches)
+
+    def _linked(
+        self, text: bytes, words: TextWords, slices: _Slices, written: Words, kind: int
+    ) -> tuple[Ints, Ints]:
+        """Calls or GPU rows with a number that links them, and where it begins."""
+        rows = _of_kind(written, kind)
+        at = self._correlations[kind].places(
+            text, words, slices.arguments[rows], slices.until[rows]
+        )
+        linked = np.flatnonzero(at != NONE)
+        return rows[linked], at[linked]
 
 
-def _slices(words: TextWords) -> _Slices:
+def _slices(words: TextWords) -> tuple[_Slices, int]:
+    """The events with a duration, and how many events there are."""
+    letters = words.letters
     braces = words.places(b"{")
-    around = words.words(braces - len(_BEGIN) // 2 + 1)
-    rows = np.flatnonzero((around & _BEHIND) == _LINE_END)
-    braces, around = braces[rows], around[rows]
-    end = len(words.letters) + len(b"  {") - 1
-    rows = np.flatnonzero(around == word(_BEGIN))
+    braces = braces[letters[braces + 1] == _NEWLINE]
+    end = words.end + len(b"  {") - 1
+    rows = np.flatnonzero(letters[braces - len(b"\n  ")] == _NEWLINE)
     begin = braces[rows]
     until = np.append(begin[1:], end)
     behind = np.append(braces[1:], end)[rows]
-    rows = np.flatnonzero(words.have(begin + len(b"{\n    "), _SLICE))
+    rows = np.flatnonzero(words.words(begin + len(b"{\n    ")) == word(_SLICE))
     begin = begin[rows]
-    category = begin + len(b'{\n    "ph": "X",' + _CATEGORY)
-    broken = np.where(words.letters[category - len(_CATEGORY)] == _NEWLINE, _BROKEN, 0)
-    category += broken
-    if not words.have(category - len(_CATEGORY), _CATEGORY).all():
-        raise OtherLayoutError
-    return _Slices(begin, until[rows], category, behind[rows], broken)
+    category = begin + len(b'{\n    "ph": "X", ' + _CATEGORY)
+    broken = np.zeros(len(begin), dtype=np.int64)
+    moved = np.flatnonzero(words.words(category - WORD) != word(_CATEGORY))
+    if len(moved):
+        category[moved] += _BROKEN
+        broken[moved] = _BROKEN
+        if (words.words(category[moved] - WORD) != word(_CATEGORY)).any():
+            raise OtherLayoutError
+    return _Slices(begin, until[rows], category, behind[rows], broken), len(until)
 
 
-def _kinds(words: TextWords, slices: _Slices) -> Ints:
-    found = np.full(len(slices.begin), NONE, dtype=np.int64)
-    written = words.words(slices.category)
-    for category, kind in KINDS.items():
-        found[written == word((category + b'", ')[:WORD])] = kind
-    return found
+def _of_kind(written: Words, kind: int) -> Ints:
+    """Which events are, by how their categories begin."""
+    found = written == _WRITTEN[kind][0]
+    for other in _WRITTEN[kind][1:]:
+        found |= written == other
+    return ints(np.flatnonzero(found))
 
 
-def _engine(words: TextWords, slices: _Slices, rows: Ints) -> Truths:
-    """Which of some operators are autograd's engine at work."""
-    name = slices.category[rows] + _NAME + slices.broken[rows]
-    found = words.have(name, ENGINE[:WORD])
-    found[found] = words.have(name[found], ENGINE)
-    return found
-
-
-def _numbered(words: TextWords, slices: _Slices) -> tuple[Truths, Ints]:
-    """Which events have a sequence number, and where it begins."""
-    numbered, at = np.zeros(len(slices.begin), dtype=bool), np.full(len(slices.begin), NONE)
+def _numbered(words: TextWords, slices: _Slices, operators: Ints) -> tuple[Ints, Ints]:
+    """Operators with a sequence number, and where it begins; and autograd's engine at work, NONE
+    where it has none."""
+    if not len(operators):
+        return operators, operators
     keys = words.places(b"q") - SEQUENCE.index(b"q")
     keys = keys[words.have(keys, SEQUENCE)]
-    if len(keys) and len(at):
-        of = np.searchsorted(slices.begin, keys, side="right") - 1
-        inside = (of >= 0) & (keys < slices.until[of])
-        keys, of = keys[inside], of[inside]
-        if not (np.diff(of) > 0).all():
-            raise OtherLayoutError
-        numbered[of], at[of] = True, keys + len(SEQUENCE)
-    return numbered, at
+    of = np.searchsorted(slices.begin, keys, side="right") - 1
+    inside = np.flatnonzero((of >= 0) & (keys < slices.until[of]))
+    keys, of = keys[inside], of[inside]
+    if not (np.diff(of) > 0).all():
+        raise OtherLayoutError
+    at = np.full(len(slices.begin), NONE)
+    at[of] = keys + len(SEQUENCE)
+    at = at[operators]
+    wanted = at != NONE
+    without = np.flatnonzero(~wanted)
+    name = slices.category[operators[without]] + _NAME + slices.broken[operators[without]]
+    engine = words.words(name) == word(ENGINE[:WORD])
+    engine[engine] = words.have(name[engine], ENGINE)
+    wanted[without] = engine
+    return operators[wanted], at[wanted]
 
 
-def _times(words: TextWords, slices: _Slices) -> tuple[Ints, Ints, Ints]:
-    """Starts and durations in ns, and where the line before them ends."""
-    letters = words.letters
-    comma = slices.arguments - len(_ARGUMENTS) + 1
-    usual = words.have(comma, _ARGUMENTS)
-    duration, begin, right = _ns(words, comma)
-    usual &= right & words.have(begin - len(_DURATION), _DURATION)
-    comma = begin - len(_DURATION) - 1
-    comma = np.where(letters[comma] == _COMMA, comma, comma - _BROKEN)
+def _times(words: TextWords, brace: Ints) -> tuple[Ints, Ints, Ints]:
+    """Starts and durations in ns, and where the line before them ends.
+
+    Args:
+        brace: of the arguments, which are behind.
+    """
+    usual = words.words(brace - WORD) == word(_ARGUMENTS[-WORD - 1 : -1])
+    duration, begin, right = _ns(words, brace + 1 - len(_ARGUMENTS))
+    usual &= right & (words.words(begin - WORD) == word(_DURATION[-WORD:]))
+    comma = begin - len(_DURATION)
+    broken = words.letters[comma] != _COMMA
+    if broken.any():
+        comma[broken] -= _BROKEN
     start, begin, right = _ns(words, comma)
-    usual &= right & words.have(begin - len(_TIME), _TIME)
+    usual &= right & (words.words(begin - WORD) == word(_TIME[-WORD:]))
     if not usual.all():
         raise OtherLayoutError
     return start, duration, begin - len(_TIME)
@@ -218,26 +235,26 @@ def _times(words: TextWords, slices: _Slices) -> tuple[Ints, Ints, Ints]:
 def _ns(words: TextWords, end: Ints) -> tuple[Ints, Ints, Truths]:
     """Numbers with three digits behind the point that end at commas, where they begin, and
     whether they are such."""
-    tail = words.words(end - 4)
+    point = end - len(b".000")
+    tail = words.words(point)
     usual = (tail & _FRACTION_MASK) == _FRACTION
-    whole, width = words.numbers_to(end - 4)
-    found = whole * 1000
-    for place, times in ((1, 100), (2, 10), (3, 1)):
-        found += ((tail >> np.uint64(8 * place)) & np.uint64(0xF)).astype(np.int64) * times
-    return found, end - 4 - width, usual & (width > 0)
+    whole, width = words.numbers_to(point)
+    return whole * 1000 + fraction(tail), point - width, usual & (width > 0)
 
 
-def _sequences(text: bytes, words: TextWords, at: Ints, slices: _Slices) -> list[Ints]:
+def _sequences(
+    text: bytes, words: TextWords, slices: _Slices, rows: Ints, at: Ints
+) -> tuple[Ints, Ints]:
     """Sequence numbers and numbers of forward threads."""
     sequence, width = words.numbers_from(at)
     _present(sequence, np.where(at == NONE, 1, width))
     behind = at + width
     usual = words.have(behind, _FORWARD_THREAD)
     thread = words.numbers_from(behind + len(_FORWARD_THREAD))[0]
-    for row in np.flatnonzero(~usual).tolist():
-        event = text[slices.begin[row] : slices.until[row]]
-        thread[row] = number(event, THREAD)
-    return [np.where(at == NONE, NONE, sequence), thread]
+    for place in np.flatnonzero(~usual).tolist():
+        row = rows[place]
+        thread[place] = number(text[slices.begin[row] : slices.until[row]], THREAD)
+    return np.where(at == NONE, NONE, sequence), thread
 
 
 def _present(numbers: Ints, width: Ints) -> Ints:

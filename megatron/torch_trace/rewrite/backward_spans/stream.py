@@ -7,10 +7,14 @@ times as much as these.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatron.torch_trace.analysis.timeline.span_names import RECOMPUTE
+from megatron.torch_trace.analysis.timeline.span_names import RECOMPUTE, module_span
+from megatron.torch_trace.rewrite.backward_spans.pieces import Piece
 
 if TYPE_CHECKING:
     from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
@@ -18,8 +22,11 @@ if TYPE_CHECKING:
 _END = b"\n  },\n"
 _LONGEST = 64 << 20
 """Text without the end of an event that is taken for another format, and left as it is."""
+_ANNOTATION = b'"user_annotation"'
+_NAME = re.compile(rb',\s+"name": "([^"\\]+)"')
+_CHUNK, _OVERLAP = 1 << 16, 1 << 10
 _AGAIN = f" ({RECOMPUTE})".encode()
-_EVENT = """  {
+_EVENT = b"""  {
     "ph": "X", "cat": "%s", "name": "%s (backward)", "pid": %s, "tid": %s,
     "ts": %d.%03d, "dur": %d.%03d,
     "args": {
@@ -29,9 +36,25 @@ _EVENT = """  {
 """
 
 
+def has_module_spans(raw: Path) -> bool:
+    """Whether a raw trace has spans of modules; mostly told by its first events."""
+    with raw.open("rb") as file:
+        while text := file.read(_CHUNK):
+            at = text.find(_ANNOTATION)
+            while at >= 0:
+                named = _NAME.match(text, at + len(_ANNOTATION))
+                span = module_span(named[1].decode("utf-8", "replace")) if named else None
+                if span and not span.is_rest:
+                    return True
+                at = text.find(_ANNOTATION, at + len(_ANNOTATION))
+            if len(text) == _CHUNK:
+                file.seek(-_OVERLAP, os.SEEK_CUR)
+    return False
+
+
 def with_backward_spans(
     blocks: Iterable[bytes], failed: Callable[[Exception], None]
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """The text of a raw trace of Kineto's, with backward spans before its last event.
 
     Args:
@@ -41,42 +64,62 @@ def with_backward_spans(
     # Traces without spans of modules are compressed without numpy.
     from megatron.torch_trace.rewrite.backward_spans.event_columns import EventColumns
     from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
+    from megatron.torch_trace.rewrite.backward_spans.single_events import add_one_by_one
+    from megatron.torch_trace.rewrite.backward_spans.text_words import BEFORE, BEYOND
 
     wanted = RawEvents()
     columns = EventColumns(wanted)
     events: RawEvents | None = wanted
     rest = b""
-    begun = False
     for block in blocks:
-        whole = block.rfind(_END) + len(_END)
-        if whole < len(_END):
+        first = _first_end(block, BEFORE)
+        if not first:
             # An end may lie across two blocks.
             block, rest = rest + block, b""
-            whole = block.rfind(_END) + len(_END)
-        if events is None or (whole < len(_END) and len(block) > _LONGEST):
+            first = _first_end(block, BEFORE)
+        if events is None or (not first and len(block) > _LONGEST):
             events = None
-            yield rest + block
+            yield Piece(rest + block)
             rest = b""
             continue
-        if whole < len(_END):
+        if not first:
             rest = block
             continue
-        text = block[:whole]
+        # One event lies across two blocks. Behind it are thousands, which are looked at in place.
+        across = rest + block[:first]
+        whole = max(first, _last_end(block, len(block) - BEYOND))
+        counts = None
         try:
-            columns.add(rest, text)
+            add_one_by_one(events, across)
+            if whole > first:
+                counts = columns.add(block, first, whole)
         except Exception as error:  # a trace is worth more than what is drawn into it
             events = None
             failed(error)
-        begun = True
-        yield rest
-        yield text
+        yield Piece(across)
+        yield Piece(memoryview(block)[first:whole], counts)
         rest = block[whole:]
-    if events is not None and begun:
+    whole = _last_end(rest, len(rest))
+    yield Piece(rest[:whole])
+    if events is not None and (whole or events.names):
         try:
-            yield b"".join(_drawn(events))
+            add_one_by_one(events, rest[:whole])
+            yield Piece(b"".join(_drawn(events)))
         except Exception as error:
             failed(error)
-    yield rest
+    yield Piece(rest[whole:])
+
+
+def _first_end(text: bytes, begin: int) -> int:
+    """Where the first event has ended behind a position; 0 if none has."""
+    at = text.find(_END, begin)
+    return at + len(_END) if at >= 0 else 0
+
+
+def _last_end(text: bytes, until: int) -> int:
+    """Where the last event has ended before a position; 0 if none has."""
+    at = text.rfind(_END, 0, max(0, until))
+    return at + len(_END) if at >= 0 else 0
 
 
 def _drawn(events: RawEvents) -> Iterator[bytes]:
@@ -85,13 +128,10 @@ def _drawn(events: RawEvents) -> Iterator[bytes]:
     names, tracks = list(events.names), list(events.tracks)
     spans = backward_spans(events)
     for category, found in (
-        ("user_annotation", spans),
-        ("gpu_user_annotation", gpu_spans(events, spans)),
+        (b"user_annotation", spans),
+        (b"gpu_user_annotation", gpu_spans(events, spans)),
     ):
         for span in found:
-            process, thread = tracks[span.track]
-            name = names[span.name].removesuffix(_AGAIN)
-            values = (name.decode(), process.decode(), thread.decode())
+            texts = category, names[span.name].removesuffix(_AGAIN), *tracks[span.track]
             duration = span.end - span.start
-            text = _EVENT % (category, *values, *divmod(span.start, 1000), *divmod(duration, 1000))
-            yield text.encode()
+            yield _EVENT % (*texts, *divmod(span.start, 1000), *divmod(duration, 1000))

@@ -14,14 +14,19 @@ Words = npt.NDArray[np.uint64]
 Letters = npt.NDArray[np.uint8]
 Truths = npt.NDArray[np.bool_]
 WORD = 8
-PADDING = bytes(64)
-"""As long as what is looked for behind a position in the text."""
+BEFORE, BEYOND = 136, 64
+"""So many letters before and behind a position are looked at: a text must have as many more."""
 
 _LOW = np.uint64(0x0F0F0F0F0F0F0F0F)
 _ZEROS = np.uint64(0x3030303030303030)
 _BEYOND_9 = np.uint64(0x7676767676767676)
 _HIGH_BITS = np.uint64(0x8080808080808080)
-_BYTE = np.uint64(WORD)
+_ONE, _EIGHTH, _BYTE, _BITS = np.uint64(1), np.uint64(3), np.uint64(8), np.uint64(64)
+# A float64 has its exponent behind this many bits, for 1 one more than this; whole bytes of it.
+_MANTISSA, _BIAS, _WHOLE_BYTES = np.uint64(52), np.uint64(1022), np.uint64(0xFFF8)
+_THREE, _TO_THE_END = np.uint64(0x0F0F0F00), np.uint64(32)
+# 1 in byte k of a word, times this, is k in the highest three bits.
+_WHICH, _WHICH_AT = np.uint64(sum(k << (61 - 8 * k) for k in range(WORD))), np.uint64(61)
 # Eight digits as a number in three steps: pairs, pairs of pairs, both halves.
 _STEPS = (
     (np.uint64(2561), np.uint64(8), np.uint64(0x00FF00FF00FF00FF)),
@@ -31,36 +36,49 @@ _STEPS = (
 
 
 class TextWords:
-    """One piece of text.
+    """One piece of a text, between two of its ends of lines.
 
     Args:
-        text: it begins with the end of a line and has `PADDING` behind it.
-        room: of a letter each, at least as many as the text has; what was in it is lost.
+        text: all of it; positions are its own.
+        begin: of the piece; `BEFORE` letters or more stand before it, with an end of a line.
+        end: of the piece; `BEYOND` letters or more stand behind it.
+        room: for more letters than the piece has; what was in it is lost.
 
     Attributes:
-        letters: as numbers, without the padding.
+        letters: of the whole text, as numbers.
     """
 
-    def __init__(self, text: bytes, room: Truths) -> None:
-        length = len(text) - len(PADDING)
-        self.letters: Letters = np.frombuffer(text, dtype=np.uint8, count=length)
-        self._room = room[:length]
-        self._last = len(text) - WORD
+    def __init__(self, text: bytes, begin: int, end: int, room: Words) -> None:
+        self.begin, self.end = begin, end
+        self.letters: Letters = np.frombuffer(text, dtype=np.uint8)
+        self._room = room[: (end - begin) // WORD + 1]
         self._words: Words = np.ndarray(
-            (self._last + 1,), dtype=np.dtype("<u8"), buffer=text, strides=(1,)
+            (len(text) - WORD + 1,), dtype=np.dtype("<u8"), buffer=text, strides=(1,)
         )
 
     def places(self, letter: bytes) -> Ints:
-        """Where a letter is."""
-        np.equal(self.letters, letter[0], out=self._room)
-        return ints(np.flatnonzero(self._room))
+        """Where a letter is in the piece."""
+        length = self.end - self.begin
+        has = self._room.view(np.bool_)
+        np.equal(self.letters[self.begin : self.end], letter[0], out=has[:length])
+        has[length:] = False
+        # Few words have one, and to look through as many truths as letters takes twice as long.
+        at = ints(np.flatnonzero(self._room != 0))
+        return _places_of_ones(at, self._room[at]) + self.begin
 
     def words(self, at: Ints) -> Words:
-        """Eight letters from each position on, which is in the text or right behind it."""
+        """Eight letters from each position on, which is in the piece or right behind it."""
         return self._words[at]
 
+    def before(self, end: Ints, length: int) -> list[bytes]:
+        """So many letters before each position, at most `BEFORE`."""
+        windows: npt.NDArray[np.bytes_] = np.ndarray(
+            (len(self.letters) - length + 1,), f"S{length}", self.letters, strides=(1,)
+        )
+        return cast(list[bytes], windows[end - length].tolist())
+
     def have(self, at: Ints, text: bytes) -> Truths:
-        """Where `text`, of at least eight letters, stands at these positions in the text."""
+        """Where `text`, of at least eight letters, stands at these positions in the piece."""
         found: Truths = self._words[at] == word(text[:WORD])
         for offset in (*range(WORD, len(text) - WORD, WORD), len(text) - WORD):
             if offset:
@@ -69,28 +87,25 @@ class TextWords:
 
     def numbers_from(self, at: Ints) -> tuple[Ints, Ints]:
         """The numbers of up to 16 digits that begin at these positions, and their digits."""
-        first = self.words(at)
-        width = _digits_in_front(first)
-        value = _value(first, width)
+        value, width = _in_front(self.words(at))
         long = np.flatnonzero(width == WORD)
         if len(long):
-            second = self.words(at[long] + WORD)
-            more = _digits_in_front(second)
-            value[long] = value[long] * _POWERS[more] + _value(second, more)
-            width[long] += more
+            more, digits = _in_front(self.words(at[long] + WORD))
+            value[long] = value[long] * _POWERS[digits] + more
+            width[long] += digits
         return value, width
 
     def numbers_to(self, end: Ints) -> tuple[Ints, Ints]:
         """The numbers of up to 16 digits that end before these positions, and their digits."""
-        last = self.words(end - WORD)
-        width = _digits_behind(last)
-        value = _parsed(_kept(last, width))
+        value, width = _behind(self.words(end - WORD))
         long = np.flatnonzero(width == WORD)
         if len(long):
             before = self.words(end[long] - 2 * WORD)
-            more = _digits_behind(before)
-            value[long] += _parsed(_kept(before, more)) * _POWERS[WORD]
-            width[long] += more
+            if (before == before[0]).all():  # as in times of one second
+                before = before[:1]
+            more, digits = _behind(before)
+            value[long] += more * _POWERS[WORD]
+            width[long] += digits
         return value, width
 
 
@@ -102,39 +117,48 @@ def word(text: bytes) -> np.uint64:
     return np.uint64(int.from_bytes(text, "little"))
 
 
+def fraction(words: Words) -> Ints:
+    """The number of the three letters behind the first one."""
+    return _parsed((words & _THREE) << _TO_THE_END)
+
+
+def _places_of_ones(at: Ints, words: Words) -> Ints:
+    """Where the bytes are that are 1, ascending, of words of zeros and ones at these positions."""
+    others = words & (words - _ONE)
+    found = at * WORD + (((words ^ others) * _WHICH) >> _WHICH_AT).view(np.int64)
+    rows = np.flatnonzero(others != 0)
+    if not len(rows):
+        return found
+    return np.sort(np.concatenate((found, _places_of_ones(at[rows], others[rows]))))
+
+
 def _others(words: Words) -> Words:
     """The high bit of each byte that is no digit; right up to the first one, from the front."""
     digits = words ^ _ZEROS
     return cast(Words, ((digits + _BEYOND_9) | digits) & _HIGH_BITS)
 
 
-def _exponent(bits: Words) -> Ints:
-    """The number of the highest bit, from 1; 0 where there is none."""
-    return ints(np.frexp(bits.astype(np.float64))[1])
+def _up_to_highest(bits: Words) -> Words:
+    """How many bits there are up to the byte with the highest one; 0 where there is none."""
+    exponent = (bits | _ONE).astype(np.float64).view(np.uint64) >> _MANTISSA
+    return cast(Words, (exponent - _BIAS) & _WHOLE_BYTES)
 
 
-def _digits_in_front(words: Words) -> Ints:
+def _in_front(words: Words) -> tuple[Ints, Ints]:
+    """The numbers with which words begin, and their digits."""
     others = _others(words)
-    lowest = others & (~others + np.uint64(1))
-    return np.where(others == 0, WORD, (_exponent(lowest) >> 3) - 1)
+    until = _up_to_highest(others & (~others + _ONE))
+    # Nothing has 64 bits, as if it were the byte behind; a shift by so many leaves none.
+    until[others == 0] = _BITS + _BYTE
+    digits = until - _BYTE
+    return _parsed((words & _LOW) << (_BITS - digits)), (digits >> _EIGHTH).astype(np.int64)
 
 
-def _digits_behind(words: Words) -> Ints:
-    return WORD - (_exponent(_others(words)) >> 3)
-
-
-def _kept(words: Words, width: Ints) -> Words:
-    """The last `width` letters of each word as digits, nothing before them."""
-    shift = (WORD - width).astype(np.uint64) * _BYTE
-    # A shift by all 64 bits is not defined.
-    cut = np.minimum(shift, np.uint64(63))
-    return np.where(width > 0, ((words & _LOW) >> cut) << cut, np.uint64(0))
-
-
-def _value(words: Words, width: Ints) -> Ints:
-    """The number of the first `width` letters of each word."""
-    shift = np.minimum((WORD - width).astype(np.uint64) * _BYTE, np.uint64(63))
-    return _parsed(np.where(width > 0, (words & _LOW) << shift, np.uint64(0)))
+def _behind(words: Words) -> tuple[Ints, Ints]:
+    """The numbers with which words end, and their digits."""
+    until = _up_to_highest(_others(words))
+    digits = ((_BITS - until) >> _EIGHTH).astype(np.int64)
+    return _parsed(((words & _LOW) >> until) << until), digits
 
 
 def _parsed(digits: Words) -> Ints:
