@@ -13,12 +13,13 @@ group has given them what they needed and did not complete itself, so its own GP
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from megatron.torch_trace.flight_recorder.call_names import call_kind
 from megatron.torch_trace.flight_recorder.habits import Unusual, unusual_calls
+from megatron.torch_trace.flight_recorder.reached import Reached
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord, Group
 
 
@@ -70,6 +71,7 @@ class Joined:
     def __init__(self, records: Sequence[FlightRecord], absent: Sequence[int] = ()) -> None:
         self.records = {one.rank: one for one in records}
         self.groups = _all_groups(records)
+        self._reached = Reached(records)
         self.pending: dict[int, dict[str, list[Call]]] = {}
         for one in records:
             by_group: dict[str, list[Call]] = defaultdict(list)
@@ -85,8 +87,10 @@ class Joined:
         for blame in [*self._different(), *self._behind(), *self._elsewhere()]:
             found.setdefault(blame.rank, blame)
         if not found:
-            # Who waits elsewhere himself is at fault only if nobody else is.
-            for blame in [*self._never()] or self._unusual():
+            # Who waits elsewhere himself is at fault only if nobody else is. Ranks that call one
+            # thing differently wait in it: what they never called is what comes of it.
+            never = [] if self.unlike() else [*self._never()]
+            for blame in never or self._unusual():
                 found.setdefault(blame.rank, blame)
         return tuple(sorted(found.values(), key=lambda one: one.rank))
 
@@ -141,10 +145,16 @@ class Joined:
             if len({_kind(call) for call in self._met(group, fronts).values()}) > 1:
                 continue  # that is why it is not complete
             for rank, call in fronts.items():
-                further = tuple(r for r, c in fronts.items() if c.sequence > call.sequence)
+                further = tuple(r for r in group.ranks if self._is_ahead(r, fronts.get(r), call))
                 if further and (rank not in found or call.order < found[rank].call.order):
                     found[rank] = Blame(rank, Cause.BEHIND, call, further)
         return found.values()
+
+    def _is_ahead(self, rank: int, front: Call | None, call: Call) -> bool:
+        """Whether a rank, with its first pending call of the group, has completed this one."""
+        if front is not None:
+            return front.sequence > call.sequence
+        return self._reached.has_completed(rank, call)
 
     def _elsewhere(self) -> Iterable[Blame]:
         """Ranks without a file, or with nothing pending, that others wait for."""
@@ -152,7 +162,9 @@ class Joined:
             if self.pending.get(rank) or self._is_damaged(rank):
                 continue
             cause = Cause.NOT_IN_A_COLLECTIVE if rank in self.records else Cause.NO_FILE
-            waits = self._waiting_for(rank)
+            waits = self._waiting_for(
+                rank, lambda call, at=rank: not self._reached.has_called(at, call)
+            )
             if waits:
                 first = min(waits.values(), key=lambda one: one.created)
                 yield Blame(rank, cause, first, tuple(sorted(waits)))
@@ -161,13 +173,17 @@ class Joined:
         """The few of a group that never called what most of it waits in."""
         for group in self.groups.values():
             fronts = self.fronts(group)
+            if not fronts:
+                continue
+            first = min(fronts.values(), key=lambda one: one.created)
             missing = [
                 rank
                 for rank in group.ranks
-                if rank in self.records and rank not in fronts and not self._is_damaged(rank)
+                if rank in self.records
+                and not self._is_damaged(rank)
+                and not self._reached.has_called(rank, first)
             ]
-            if fronts and len(missing) < len(fronts):
-                first = min(fronts.values(), key=lambda one: one.created)
+            if len(missing) < len(fronts):
                 for rank in missing:
                     yield Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(fronts)))
 
@@ -216,13 +232,16 @@ class Joined:
         record = self.records.get(rank)
         return record is not None and record.damaged
 
-    def _waiting_for(self, rank: int) -> dict[int, Call]:
-        """Ranks that wait for this one, each with its first call that does."""
+    def _waiting_for(
+        self, rank: int, counts: Callable[[Call], bool] = lambda call: True
+    ) -> dict[int, Call]:
+        """Ranks that wait for this one, each with its first call that does, of those that count."""
         found: dict[int, Call] = {}
         for group in self.groups.values():
             if rank in group.ranks:
                 for other, call in self.fronts(group).items():
-                    found.setdefault(other, call)
+                    if counts(call):
+                        found.setdefault(other, call)
         for other, groups in self.pending.items():
             for calls in groups.values():
                 for call in calls:
