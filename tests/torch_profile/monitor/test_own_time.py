@@ -106,6 +106,23 @@ def test_an_iteration_of_a_gpu_tells_what_the_thread_did_in_each_part() -> None:
     ), "in 17 ms of the forward the thread can have waited for 14; the pause does not count"
 
 
+def test_a_wait_within_a_wait_is_of_the_part_around_both() -> None:
+    marks = TwoClocks()
+    clock = PhaseClock(marks)
+    clock.begin_step(1)
+    clock.begin("forward")
+    for _ in range(2):
+        marks.now += 1
+        clock.begin("waiting")
+    marks.now = 10
+    for kind in ("waiting", "waiting", "forward"):
+        clock.end(kind)
+    clock.begin_step(2)
+    (found,) = clock.read()
+    assert found.host is not None
+    assert (found.forward, found.waiting, found.host.thread["forward"]) == (1, 9, 10)
+
+
 SIZES = (0.3, 0.5, 0.75, 1.0)
 """Of an iteration: so long a rank sleeps, three iterations running, every twelfth iteration."""
 

@@ -181,7 +181,7 @@ class PhaseClock:
             if host is None:
                 return None
             part = iteration.parts[at]
-            if part.kind == WAITING:
+            while part.kind == WAITING:  # a process group of Python's waits for one of C++
                 part = iteration.parts[part.parent]
             found.append(Moment(None if part.kind == PAUSE else part.kind, host, gpu[id(mark)]))
         return host_side(found)
