@@ -31,6 +31,7 @@ from megatron.torch_trace.analysis.compare.tables import (
     communication_rows,
     module_rows,
     phase_rows,
+    steps_in,
     work_rows,
 )
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
@@ -169,11 +170,6 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
     )
 
 
-def steps_in(analysis: Analysis) -> int:
-    """Iterations that the window holds; 1 where none are marked."""
-    return max(1, len(analysis.summary.steps))
-
-
 def _key(finding: Finding) -> tuple[str, object]:
     # That another rank is late is news, that the same share has another decimal is not.
     return finding.code, finding.evidence.get("rank")
@@ -210,7 +206,7 @@ def _stragglers(a: Analysis, b: Analysis) -> tuple[Lateness, ...]:
     return tuple(sorted(rows, key=lambda row: (-(row.after or 0), -(row.before or 0), row.rank)))
 
 
-def _delay(one: Straggler | None, steps: int) -> float | None:
+def _delay(one: Straggler | None, steps: float) -> float | None:
     return None if one is None else one.delay_ns / steps
 
 

@@ -6,8 +6,9 @@ An analysis holds these rows by rank and not by step, so they are tested over ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeVar
 
 from megatron.torch_trace.analysis.compare.kernels import matched_names
@@ -55,6 +56,11 @@ class CommunicationDifference:
 def steps_of(rank: RankResult) -> int:
     """Iterations that a rank's window holds; 1 where none are marked."""
     return max(1, len(rank.steps))
+
+
+def steps_in(analysis: Analysis) -> float:
+    """Iterations that the windows of the ranks hold, mean over them."""
+    return fmean(map(steps_of, analysis.ranks))
 
 
 def work_rows(a: Analysis, b: Analysis, table: str) -> tuple[WorkDifference, ...]:
@@ -111,7 +117,10 @@ def module_rows(a: Analysis, b: Analysis, table: str) -> tuple[WorkDifference, .
 def phase_rows(a: Analysis, b: Analysis) -> tuple[WorkDifference, ...]:
     """Phases of the training loop; time is the CPU's in them."""
     return work_differences(
-        a, b, lambda rank: (((row.phase, ""), (row.calls, row.time_ns)) for row in rank.phases)
+        a,
+        b,
+        lambda rank: (((row.phase, ""), (row.calls, row.time_ns)) for row in rank.phases),
+        of_gpu=False,
     )
 
 
@@ -119,9 +128,18 @@ def work_differences(
     a: Analysis,
     b: Analysis,
     rows_of: Callable[[RankResult], Iterable[tuple[tuple[str, str], Amounts]]],
+    *,
+    of_gpu: bool = True,
 ) -> tuple[WorkDifference, ...]:
-    """Rows by the size of the change; `rows_of` a rank are ((name, detail), amounts)."""
-    sides = [_amounts(side, rows_of) for side in (a, b)]
+    """Rows by the size of the change; `rows_of` a rank are ((name, detail), amounts).
+
+    Amounts of the GPU are those of the ranks of which is known what their GPUs did; of all ranks
+    where that is known of none.
+    """
+    sides = [
+        _amounts((of_gpu and [one for one in side.ranks if one.breakdown]) or side.ranks, rows_of)
+        for side in (a, b)
+    ]
     keys = list(dict.fromkeys([*sides[0], *sides[1]]))
     calls = [_difference(sides, key, 0) for key in keys]
     times = correct([_difference(sides, key, 1) for key in keys])
@@ -133,12 +151,12 @@ def work_differences(
 
 
 def _amounts(
-    side: Analysis, rows_of: Callable[[RankResult], Iterable[tuple[Key, Amounts]]]
+    ranks: Sequence[RankResult], rows_of: Callable[[RankResult], Iterable[tuple[Key, Amounts]]]
 ) -> dict[Key, dict[int, Amounts]]:
     """key -> rank -> amounts of an iteration; a rank that lacks a key of another has zeros."""
     found: dict[Key, dict[int, Amounts]] = {}
-    nothing = {rank.rank: (0.0, 0.0) for rank in side.ranks}
-    for rank in side.ranks:
+    nothing = {rank.rank: (0.0, 0.0) for rank in ranks}
+    for rank in ranks:
         steps = steps_of(rank)
         for key, (calls, time) in rows_of(rank):
             if key not in found:
@@ -171,7 +189,7 @@ def communication_rows(a: Analysis, b: Analysis) -> tuple[CommunicationDifferenc
         values = []
         for side, analysis in zip(sides, (a, b), strict=True):
             value = getattr(side[key], column) if key in side else None
-            steps = max(1, len(analysis.summary.steps)) if by_step else 1
+            steps = steps_in(analysis) if by_step else 1
             values.append(None if value is None else value / steps)
         return Difference(values[0], values[1])
 

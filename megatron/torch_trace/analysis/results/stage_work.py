@@ -87,7 +87,8 @@ def stage_work(ranks: Sequence[RankResult]) -> tuple[StageWork, ...]:
     Source: docs/computed.md, "Stages".
     """
     stages: dict[int, list[RankResult]] = {}
-    for rank in ranks:
+    # A rank whose GPU was not recorded has modules without work, which is not known to be none.
+    for rank in [one for one in ranks if one.breakdown is not None] or ranks:
         if rank.modules:
             stages.setdefault(_stage_of(rank), []).append(rank)
     return tuple(_work(stage, of) for stage, of in sorted(stages.items()))

@@ -71,7 +71,7 @@ class CommunicationSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkSummary:
-    """One line of a table of work: kernels, families, operators; means over all ranks.
+    """One line of a table of work: kernels, families, operators; means over the known ranks.
 
     Args:
         name: kernel, family, operator, or operator and shape (`detail`).
@@ -131,6 +131,7 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
     Source: docs/computed.md.
     """
     known = [rank for rank in ranks if rank.breakdown is not None]
+    recorded = known or ranks  # a rank whose GPU was not recorded has not done nothing
     lengths = [step.end_ns - step.start_ns for rank in ranks for step in rank.steps]
     names = sorted({total.dimension for rank in known for total in rank.dimensions})
     exposed = {
@@ -147,19 +148,20 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
         window_ns=_mean(rank.window_ns for rank in ranks),
         iteration_ns=_mean(lengths) if lengths else None,
         steps=tuple(sorted({step.step for rank in ranks for step in rank.steps})),
-        communication=_communication(ranks),
+        communication=_communication(recorded),
         kernels=_work(
-            ranks, lambda r: [(k.name, k.family, k.calls, k.time_ns, k.longest) for k in r.kernels]
+            recorded,
+            lambda r: [(k.name, k.family, k.calls, k.time_ns, k.longest) for k in r.kernels],
         ),
         families=_work(
-            ranks, lambda r: [(f.family, "", f.calls, f.time_ns, None) for f in r.families]
+            recorded, lambda r: [(f.family, "", f.calls, f.time_ns, None) for f in r.families]
         ),
         operators=_work(
-            ranks,
+            recorded,
             lambda r: [(o.operator, "", o.kernels, o.time_ns, o.longest) for o in r.operators],
         ),
         shapes=_work(
-            ranks,
+            recorded,
             lambda r: [
                 (o.operator, o.shape or "", o.kernels, o.time_ns, o.longest) for o in r.shapes
             ],
@@ -291,10 +293,9 @@ def _work(
             total.share += time_ns / window
             if moment is not None and moment.duration_ns > total.longest_ns:
                 total.longest_ns, total.longest, total.whose = moment.duration_ns, moment, rank.rank
-    count = len(ranks)
     found = []
     for key, total in sorted(totals.items(), key=lambda one: (-one[1].time_ns, one[0])):
-        calls, time, share = total.pieces, total.time_ns, total.share
-        means = (calls / count, time / count, share / count, time / calls)
+        sums = (total.pieces, total.time_ns, total.share)
+        means = (*(one / len(ranks) for one in sums), total.time_ns / total.pieces)
         found.append(WorkSummary(*key, *means, longest=total.longest, longest_rank=total.whose))
     return tuple(found)
