@@ -13,7 +13,7 @@ group has given them what they needed and did not complete itself, so its own GP
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -232,15 +232,18 @@ class Joined:
         record = self.records.get(rank)
         return record is not None and record.damaged
 
-    def _waiting_for(
-        self, rank: int, counts: Callable[[Call], bool] = lambda call: True
-    ) -> dict[int, Call]:
-        """Ranks that wait for this one, each with its first call that does, of those that count."""
+    def _waiting_for(self, rank: int, *, unless_called: bool = False) -> dict[int, Call]:
+        """Ranks that wait for this one, each with its first call that does.
+
+        Args:
+            rank: which.
+            unless_called: leave out collectives whose number this rank has come to.
+        """
         found: dict[int, Call] = {}
         for group in self.groups.values():
             if rank in group.ranks:
                 for other, call in self.fronts(group).items():
-                    if counts(call):
+                    if not (unless_called and self._reached.has_called(rank, call)):
                         found.setdefault(other, call)
         for other, groups in self.pending.items():
             for calls in groups.values():

@@ -244,9 +244,7 @@ def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, .
     for key, of in sorted(by_key.items()):
         rows = [row for _, row in of]
         longest = _longest((rank, row.longest) for rank, row in of)
-        waits = [row.wait_ns for row in rows if row.wait_ns is not None]
         sizes = [row.bytes for row in rows if row.bytes is not None]
-        speeds = [row.busbw_gbps for row in rows if row.busbw_gbps is not None]
         found.append(
             CommunicationSummary(
                 *key,
@@ -254,9 +252,9 @@ def _communication(ranks: Sequence[RankResult]) -> tuple[CommunicationSummary, .
                 calls=_mean(row.calls for row in rows),
                 time_ns=_mean(row.time_ns for row in rows),
                 exposed_ns=_mean(row.exposed_ns for row in rows),
-                wait_ns=_mean(waits) if waits else None,
+                wait_ns=_mean_if_known(row.wait_ns for row in rows),
                 bytes=_mean(sizes) if len(sizes) == len(rows) else None,
-                busbw_gbps=_mean(speeds) if speeds else None,
+                busbw_gbps=_mean_if_known(row.busbw_gbps for row in rows),
                 share=_mean(row.share for row in rows),
                 longest=longest[1],
                 longest_rank=longest[0],
@@ -293,9 +291,10 @@ def _work(
             total.share += time_ns / window
             if moment is not None and moment.duration_ns > total.longest_ns:
                 total.longest_ns, total.longest, total.whose = moment.duration_ns, moment, rank.rank
+    count = len(ranks)
     found = []
     for key, total in sorted(totals.items(), key=lambda one: (-one[1].time_ns, one[0])):
-        sums = (total.pieces, total.time_ns, total.share)
-        means = (*(one / len(ranks) for one in sums), total.time_ns / total.pieces)
+        calls, time, share = total.pieces, total.time_ns, total.share
+        means = (calls / count, time / count, share / count, time / calls)
         found.append(WorkSummary(*key, *means, longest=total.longest, longest_rank=total.whose))
     return tuple(found)
