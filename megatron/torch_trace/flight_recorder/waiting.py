@@ -162,9 +162,7 @@ class Joined:
             if self.pending.get(rank) or self._is_damaged(rank):
                 continue
             cause = Cause.NOT_IN_A_COLLECTIVE if rank in self.records else Cause.NO_FILE
-            waits = self._waiting_for(
-                rank, lambda call, at=rank: not self._reached.has_called(at, call)
-            )
+            waits = self._waiting_for(rank, unless_called=True)
             if waits:
                 first = min(waits.values(), key=lambda one: one.created)
                 yield Blame(rank, cause, first, tuple(sorted(waits)))

@@ -131,7 +131,7 @@ def summarise(ranks: Sequence[RankResult]) -> Summary:
     Source: docs/computed.md.
     """
     known = [rank for rank in ranks if rank.breakdown is not None]
-    recorded = known or ranks  # a rank whose GPU was not recorded has not done nothing
+    recorded = known or ranks  # who was not recorded has not done nothing
     lengths = [step.end_ns - step.start_ns for rank in ranks for step in rank.steps]
     names = sorted({total.dimension for rank in known for total in rank.dimensions})
     exposed = {
