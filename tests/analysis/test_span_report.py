@@ -190,6 +190,19 @@ def test_several_models_have_trees_and_phases_of_their_own(tmp_path: Path) -> No
     ]
 
 
+def test_on_the_cpu_the_models_stand_beside_the_times_that_there_are(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(1, 0, 3000 * US)
+    for at, name in ((0, "actor"), (1000, "critic")):
+        trace.annotation(f"forward micro-batch 0 of {name}", at * US, (at + 900) * US)
+        trace.op("aten::mm", (at + 10) * US, (at + 20) * US)
+    analysis = analyze(trace.write(tmp_path / "rank-0.json"))
+    assert render_section(phases.section(Subject(analysis)), 80)[-3:] == [
+        "  rank  model   pass     in 1F1B  count   CPU  longest (which)",
+        "     0  actor   forward  -            1  0.90        0.90 (#0)",
+        "     0  critic  forward  -            1  0.90        0.90 (#0)",
+    ]
+
+
 def test_the_first_and_the_last_stage_stand_beside_each_other(tmp_path: Path) -> None:
     for rank in (0, 1):
         stage(rank).write(tmp_path / f"rank-{rank}.json")

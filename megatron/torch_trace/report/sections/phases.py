@@ -31,7 +31,9 @@ from megatron.torch_trace.report.tables import (
 from megatron.torch_trace.wording import NONE, milliseconds, ranks
 
 _MOST = 300
-_PHASE_ON_GPU, _PLACE_ON_GPU, _MICROBATCH_ON_GPU = (5, 6, 7), (6, 7), (6,)
+_PHASE_ON_GPU, _PLACE_ON_GPU, _MICROBATCH_ON_GPU = (5, 6, 7), (7, 8), (7,)
+_MODEL = 1
+"""Column of both tables of micro-batches, which only a loop with several models fills."""
 """Columns that a recording without a GPU leaves out."""
 _PASSES = ("forward", "backward")
 _SAME = ("forward-compute", "backward-compute")
@@ -52,6 +54,8 @@ def section(subject: Subject) -> Section:
     if analysis.is_of_the_cpu:
         left_out = (_PHASE_ON_GPU, _PLACE_ON_GPU, _MICROBATCH_ON_GPU)
         tables = [one.without(which) for one, which in zip(tables, left_out, strict=True)]
+    if not any(row.model for rank in shown for row in rank.microbatches):
+        tables[1:] = [one.without((_MODEL,)) for one in tables[1:]]
     rest = ""
     if len(shown) < len(analysis.ranks):
         rest = (
@@ -118,10 +122,9 @@ def _phase(rank: RankResult, row: PhaseRow) -> tuple[Cell, ...]:
 
 
 def _places(shown: Ranks, of: str) -> Table:
-    named = any(row.model for rank in shown for row in rank.microbatches)
     columns = (
         Column("rank"),
-        *([Column("model", number=False)] if named else []),
+        Column("model", number=False),
         Column("pass", number=False),
         Column("in 1F1B", number=False),
         Column("count"),
@@ -132,9 +135,7 @@ def _places(shown: Ranks, of: str) -> Table:
         ),
         Column("most GPU work (micro-batch)", brief="most (which)"),
     )
-    rows = tuple(
-        Row(_place(rank, one, named)) for rank in shown for one in by_place(rank.microbatches)
-    )
+    rows = tuple(Row(_place(rank, one)) for rank in shown for one in by_place(rank.microbatches))
     caption = f"Micro-batches of {of} by place in 1F1B"
     gpu = any(row.gpu_ns for rank in shown for row in rank.phases)
     most = " and the one with most GPU work" if gpu else ""
@@ -142,10 +143,10 @@ def _places(shown: Ranks, of: str) -> Table:
     return Table("microbatch-places", caption, columns, rows, brief=brief, limit=32)
 
 
-def _place(rank: RankResult, one: MicrobatchMeans, named: bool) -> tuple[Cell, ...]:
+def _place(rank: RankResult, one: MicrobatchMeans) -> tuple[Cell, ...]:
     return (
         rank_cell(rank),
-        *([text(one.model or NONE)] if named else []),
+        text(one.model or NONE),
         text(one.direction),
         text(one.place or NONE),
         amount(one.count),
@@ -167,17 +168,16 @@ def _name(row: MicrobatchRow) -> str:
 
 
 def _microbatches(shown: Ranks, of: str) -> Table:
-    named = any(row.model for rank in shown for row in rank.microbatches)
     rows = [
-        _microbatch(rank, row, direction, named)
+        _microbatch(rank, row, direction)
         for rank in shown
         for row in rank.microbatches
         for direction in _PASSES
         if getattr(row, f"{direction}_ns") is not None
     ]
     columns = (
-        *([Column("model", number=False)] if named else []),
         Column("micro-batch"),
+        Column("model", number=False),
         Column("pass", number=False),
         Column("rank"),
         Column("step"),
@@ -187,7 +187,7 @@ def _microbatches(shown: Ranks, of: str) -> Table:
     )
     more = len(rows) - _MOST
     if more > 0:
-        rows = sorted(rows, key=lambda row: -(row.cells[-2].sort or 0))[:_MOST]
+        rows = sorted(rows, key=lambda row: -(row.cells[6].sort or 0))[:_MOST]
     rest = f"These are the longest on the CPU; {in_json(more)}" if more > 0 else ""
     caption = f"Micro-batches of {of}, one by one"
     return Table(
@@ -195,10 +195,10 @@ def _microbatches(shown: Ranks, of: str) -> Table:
     )
 
 
-def _microbatch(rank: RankResult, row: MicrobatchRow, direction: str, named: bool) -> Row:
+def _microbatch(rank: RankResult, row: MicrobatchRow, direction: str) -> Row:
     cells = (
-        *([text(row.model or NONE)] if named else []),
         Cell(_name(row), sort=row.number),
+        text(row.model or NONE),
         text(direction),
         rank_cell(rank),
         number(row.step, str(row.step)),
