@@ -74,7 +74,7 @@ def percent(share: float | None) -> str:
         return "<0.1 %"
     if 99.5 <= value < 100:
         return f"{value:.1f} %" if value < 99.95 else ">99.9 %"
-    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+    return f"{value:,.0f} %" if value >= 9.95 else f"{value:.1f} %"
 
 
 def milliseconds(ns: float | None) -> str:

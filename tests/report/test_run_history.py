@@ -264,6 +264,19 @@ def test_numbers_of_slow_ranks_that_were_named_are_events_and_no_curves(tp2pp2: 
     }
 
 
+def test_metrics_that_are_always_zero_are_named_and_not_drawn(tp2pp2: Analysis) -> None:
+    series = (
+        Series("compile/recompiles", (3, 4), (0.0, 0.0)),
+        Series("compile/graph_breaks", (3, 4), (0.0, 1.0)),
+        Series("monitor/pipeline_ms", (3, 4), (0.0, 0.0)),
+    )
+    data = telemetry(Subject(tp2pp2, RunRecord("run", {}, series))).data
+    assert {group: [line.name for line in lines] for group, lines in data["groups"].items()} == {
+        "compile": ["graph_breaks"]
+    }
+    assert data["zeros"] == "compile/recompiles, monitor/pipeline_ms"
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not the folder of a run"):
         sections_of_run(tmp_path)

@@ -11,7 +11,7 @@ from megatron.torch_trace import wording
 
 
 def test_a_share_is_whole_percent_and_never_claims_more_than_it_is() -> None:
-    shares = (0.234, 0.034, 0.0996, 0.0004, 0.0, 0.994, 0.9951, 0.9994, 0.99996, 1.0, 1.002, None)
+    shares = (0.234, 0.034, 0.0996, 0.0004, 0.0, 0.994, 0.9951, 0.9994, 0.99996, 1.0, 1.002, 10.28)
     assert [wording.percent(share) for share in shares] == [
         "23 %",
         "3.4 %",
@@ -24,8 +24,9 @@ def test_a_share_is_whole_percent_and_never_claims_more_than_it_is() -> None:
         ">99.9 %",
         "100 %",
         "100 %",
-        "unknown",
+        "1,028 %",
     ]
+    assert wording.percent(None) == "unknown"
 
 
 def test_a_column_of_milliseconds_can_be_compared() -> None:

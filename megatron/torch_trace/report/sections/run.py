@@ -72,11 +72,13 @@ def telemetry(subject: Subject) -> Section:
         )
     groups: dict[str, list[Line]] = {}
     for one in series:
-        groups.setdefault(one.name.split("/")[0], []).append(_line(one))
+        if any(one.values):
+            groups.setdefault(one.name.split("/")[0], []).append(_line(one))
     first = min(one.iterations[0] for one in series)
     last = max(one.iterations[-1] for one in series)
     data = {
         "groups": groups,
+        "zeros": ", ".join(one.name for one in series if not any(one.values)),
         "width": _WIDTH,
         "height": _HEIGHT,
         "span": f"iterations {first:,} to {last:,}",

@@ -9,7 +9,7 @@
     while (Math.abs(bytes) >= 999.5 && n < sizes.length - 1) { bytes /= 1000; n += 1; }
     return `${n && bytes < 100 ? Number(bytes.toPrecision(3)) : Math.round(bytes)} ${sizes[n]}`;
   };
-  const duration = us => Math.abs(us) >= 1e6 ? `${Number((us / 1e6).toPrecision(4))} s`
+  const duration = us => !us ? "0" : Math.abs(us) >= 1e6 ? `${Number((us / 1e6).toPrecision(4))} s`
     : Math.abs(us) >= 1e3 ? `${Number((us / 1e3).toPrecision(4))} ms` : `${Math.round(us)} us`;
   const moment = value => data.timed ? duration(value) : `entry ${value}`;
   const colour = name => {
