@@ -24,6 +24,8 @@ from megatron.torch_trace.reader.landmarks import EVENT_KEYS
 
 BLOCK_BYTES = 1 << 20
 """Measured: larger blocks fall out of the processor's cache while they are decoded."""
+_BLOCKS_AT_ONCE = 4
+"""Text that is put together from pieces; of less, more is copied again with the next pieces."""
 
 _BEFORE = b"\xef\xbb\xbf \t\r\n"
 _SNIFF_BYTES = 1 << 16
@@ -138,7 +140,7 @@ class Cutter:
     def __iter__(self) -> Iterator[RawBlock]:
         self.start()
         ended = False
-        wanted = 2 * BLOCK_BYTES
+        wanted = _BLOCKS_AT_ONCE * BLOCK_BYTES
         while not ended:
             ended = not self._fill(wanted)
             position = 0
@@ -151,7 +153,9 @@ class Cutter:
             self._text = self._text[position:]
             self._offset += position
             # Where no event ended, it takes more text than there was to find out.
-            wanted = max(2 * BLOCK_BYTES, min(2 * len(self._text), _LARGEST + BLOCK_BYTES))
+            wanted = max(
+                _BLOCKS_AT_ONCE * BLOCK_BYTES, min(2 * len(self._text), _LARGEST + BLOCK_BYTES)
+            )
             if not ended and len(self._text) > _LARGEST:
                 # Not one event ends here: no event is that long, so this is no event.
                 self.damage.add("lost_event", self._offset)

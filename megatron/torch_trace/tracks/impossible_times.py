@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,13 +33,20 @@ class Reach(NamedTuple):
     @classmethod
     def of(cls, starts: Ints) -> Reach:
         """Twenty widths of the trace without its outermost hundredths; a minute at least is one."""
-        if not len(starts):
+        count = len(starts)
+        if not count:
             return cls(0.0, 0.0)
-        low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99])
-        if len(starts) >= _ENOUGH:
-            # At least one on either side is among the outermost.
-            low = np.quantile(starts, 0.01, method="higher")
-            high = np.quantile(starts, 0.99, method="lower")
+        if count < _ENOUGH:
+            low, middle, high = np.quantile(starts, [0.01, 0.5, 0.99])
+        else:
+            # At least one on either side is among the outermost. As np.quantile finds them, at once
+            # and without numpy.ma, which it imports.
+            first, last = math.ceil(0.01 * (count - 1)), math.floor(0.99 * (count - 1))
+            middles = (count - 1) // 2, count // 2
+            ordered = np.partition(starts, (first, *middles, last))
+            low, high = ordered[first], ordered[last]
+            below, above = (int(ordered[one]) for one in middles)
+            middle = above - (above - below) * 0.5
         # Whole numbers of a damaged trace may be further apart than fits into 64 bits.
         return cls(middle, _FAR * max(float(high) - float(low), _LEAST_WIDTH_NS))
 

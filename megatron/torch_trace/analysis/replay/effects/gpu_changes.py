@@ -33,6 +33,7 @@ from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.selection import listed
+from megatron.torch_trace.format.integer_arrays import distinct
 
 
 def communication_ends(found: KernelGraph, dimension: str) -> Bools:
@@ -68,7 +69,7 @@ def communication(found: KernelGraph, result: Adjustment, change: CommunicationS
     edges = found.graph.edges
     goal = ends_of(found, change, change.dimension)[edges.target]
     transfers = np.flatnonzero(goal & (edges.kind == TRANSFER))
-    nodes = np.unique(edges.source[transfers])
+    nodes = distinct(edges.source[transfers])
     result.duration[nodes] = scaled(result.duration[nodes], change.factor)
     alone = np.flatnonzero(goal & (edges.kind == ALONE))
     for lag in (result.lag, result.usual):
@@ -115,7 +116,7 @@ def scale_work(found: KernelGraph, result: Adjustment, mine: list[Bools], factor
         nodes = rank.starts[own]
         result.duration[nodes] = scaled(result.duration[nodes], factor)
         goals[rank.ends[chosen & (rank.ends != NONE)]] = True
-    nodes = np.unique(edges.source[goals[edges.target] & (edges.kind == TRANSFER)])
+    nodes = distinct(edges.source[goals[edges.target] & (edges.kind == TRANSFER)])
     result.duration[nodes] = scaled(result.duration[nodes], factor)
     alone = np.flatnonzero(goals[edges.target] & (edges.kind == ALONE))
     transfer = scaled(transfer_of(found, alone), 1 - factor)
@@ -156,7 +157,7 @@ def tiny_kernels(found: KernelGraph, result: Adjustment, change: TinyKernelsScal
         short = (gpu.end - gpu.start)[rank.rows] < TINY_NS
         tiny = timeline.is_compute[rank.rows] & short
         call = timeline.launches.call[rank.rows]
-        others = np.unique(call[~tiny])
+        others = distinct(call[~tiny])
         own = np.setdiff1d(call[tiny], others)
         points.append(np.isin(rank.points.call, own[own != NONE]))
         mine.append(tiny)

@@ -102,7 +102,9 @@ def _with_lags(points: ThreadPoints, ends: Ints, work: Ints, point: Ints, told: 
     lag = np.where(bound, apart, np.minimum(after, apart))
     returns = points.at(RETURN)
     length = points.time[returns] - points.time[points.partner[returns]]
-    waited = np.isin(returns, point[bound])
+    is_bound = np.zeros(len(points), dtype=bool)
+    is_bound[point[bound]] = True
+    waited = is_bound[returns]
     free = length[~waited & (length < _SOON_NS)]
     usual = int(np.median(free)) if len(free) else _USUAL_COST_NS
     cost = np.zeros(len(points), dtype=np.int64)

@@ -34,6 +34,7 @@ from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 _SKEW_NS = 20_000
 """By this much clocks of ranks may differ after they have been aligned."""
@@ -166,7 +167,7 @@ class Meetings:
         begun, left, sends, sent_ends = self._times(*sent)
         arrived, ended, receives, received_ends = self._times(*received)
         met = np.maximum(begun, arrived)
-        early = np.unique(pair[left < arrived - _SKEW_NS])
+        early = distinct(pair[left < arrived - _SKEW_NS])
         eager = np.isin(pair, early)
         transfer = np.where(eager, ended, np.minimum(ended, left)) - met
         transfer = np.maximum(transfer, 0)

@@ -19,6 +19,7 @@ from megatron.torch_trace.analysis.replay.kernels.peer_segments import occurrenc
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 
 class PeerKernels:
@@ -59,7 +60,7 @@ class PeerKernels:
         found = np.append(times, NONE)[at]
         alone, left = at == NONE, places(others, ids) == NONE
         steps, its_steps = self._steps[position], self._steps[other]
-        for step in np.unique(steps[alone]).tolist():
+        for step in distinct(steps[alone]).tolist():
             mine = alone & (steps == step)
             more = int(own[mine].sum())
             its = int(times[left & (its_steps == step)].sum())
@@ -83,7 +84,7 @@ class PeerKernels:
             code = activity.gpu.name[self.rows(position)]
             # Codes of names differ from trace to trace.
             common = np.zeros(len(activity.names), dtype=np.int64)
-            for each in np.unique(code).tolist():
+            for each in distinct(code).tolist():
                 common[each] = names.setdefault(activity.names[each], len(names))
             key = common[code] * (1 << 20) + self._steps[position] + 1
             found.append(ints(key * (1 << 22) + occurrence(key)))

@@ -36,6 +36,7 @@ from megatron.torch_trace.analysis.replay.kernels.thread_points import WAIT as W
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ def _work_edges(
         builder, order.before[later], later, order.gap[later], (starts, ends), STREAM,
         usual=order.usual_gap[later],
     )  # fmt: skip
-    for kind in np.unique(order.kind).tolist():
+    for kind in distinct(order.kind).tolist():
         mine = order.kind == kind
         _from_ends(
             builder, order.source[mine], order.target[mine], order.lag[mine], (starts, ends), kind,

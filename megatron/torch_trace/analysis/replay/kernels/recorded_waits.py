@@ -14,6 +14,7 @@ import numpy as np
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
+from megatron.torch_trace.format.integer_arrays import distinct
 
 
 class LaunchedWork:
@@ -43,7 +44,7 @@ def by_stream(timeline: Timeline, rows: Ints) -> dict[int, LaunchedWork]:
     launched, stream = timeline.launches.time[rows], timeline.activity.gpu.stream[rows]
     order = np.argsort(launched, kind="stable")
     # Not `present`: the number of a stream is no code, and may be as large as an address.
-    streams = np.unique(stream[stream >= 0]).tolist()
+    streams = distinct(stream[stream >= 0]).tolist()
     return {one: LaunchedWork(order[stream[order] == one], ints(launched)) for one in streams}
 
 
