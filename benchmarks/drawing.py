@@ -32,7 +32,10 @@ def compressed(raw: Path, text: bytes, *wanted: str) -> float:
     raw.write_bytes(text)
     target = raw.with_name("rank-0.json.gz")
     command = [*PROGRAM, str(raw), str(target), "gzip", *wanted]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    # Modules are compiled once, as those of an installed package are.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(raw.with_name("compiled"))}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

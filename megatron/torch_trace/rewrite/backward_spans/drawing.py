@@ -120,10 +120,12 @@ def _runs(events: RawEvents, names: list[str], modules: Nesting) -> Iterator[tup
 def _first_run(ops: Numbered, nodes: Ints) -> Ints:
     """Of `nodes`, by time, those that had not run before; one without a number is as the last."""
     numbered = ops.sequence[nodes] != NONE
-    pair = np.stack((ops.forward_thread[nodes], ops.sequence[nodes]), axis=1)
-    first = np.zeros(len(nodes), dtype=bool)
-    first[np.unique(pair, axis=0, return_index=True)[1]] = True
-    for track in np.unique(ops.track[nodes]):
+    thread, sequence = ops.forward_thread[nodes], ops.sequence[nodes]
+    order = np.lexsort((sequence, thread))  # equal ones stay in order of time
+    again = (np.diff(sequence[order]) == 0) & (np.diff(thread[order]) == 0)
+    first = np.ones(len(nodes), dtype=bool)
+    first[order[1:][again]] = False
+    for track in distinct(ops.track[nodes]):
         here = np.flatnonzero(ops.track[nodes] == track)
         last = np.maximum.accumulate(np.where(numbered[here], np.arange(len(here)), 0))
         first[here] = first[here][last]

@@ -47,8 +47,8 @@ from megatron.torch_trace.rewrite.backward_spans.text_words import (
     word,
 )
 
-_NEWLINE, _COMMA = b"\n,"
-_SLICE, _CATEGORY = b'"ph": "X', b'"cat": "'
+_NEWLINE, _COMMA, _SLICE = b"\n,X"
+_CATEGORY = b'"cat": "'
 _BROKEN = len(b"\n   ")
 """So much longer is a place where newer torches break the line."""
 _NAME = len(b'cpu_op", "name": "')
@@ -150,6 +150,8 @@ class EventColumns:
     ) -> tuple[Ints, Ints]:
         """Calls or GPU rows with a number that links them, and where it begins."""
         rows = _of_kind(written, kind)
+        if not len(rows):
+            return rows, rows
         at = self._correlations[kind].places(
             text, words, slices.arguments[rows], slices.until[rows]
         )
@@ -167,7 +169,7 @@ def _slices(words: TextWords) -> tuple[_Slices, int]:
     begin = braces[rows]
     until = np.append(begin[1:], end)
     behind = np.append(braces[1:], end)[rows]
-    rows = np.flatnonzero(words.words(begin + len(b"{\n    ")) == word(_SLICE))
+    rows = np.flatnonzero(letters[begin + len(b'{\n    "ph": "')] == _SLICE)
     begin = begin[rows]
     category = begin + len(b'{\n    "ph": "X", ' + _CATEGORY)
     broken = np.zeros(len(begin), dtype=np.int64)
@@ -246,6 +248,8 @@ def _sequences(
     text: bytes, words: TextWords, slices: _Slices, rows: Ints, at: Ints
 ) -> tuple[Ints, Ints]:
     """Sequence numbers and numbers of forward threads."""
+    if not len(rows):
+        return rows, rows
     sequence, width = words.numbers_from(at)
     _present(sequence, np.where(at == NONE, 1, width))
     behind = at + width

@@ -28,7 +28,8 @@ _CHUNK, _OVERLAP = 1 << 16, 1 << 10
 _AGAIN = f" ({RECOMPUTE})".encode()
 _EVENT = b"""  {
     "ph": "X", "cat": "%s", "name": "%s (backward)", "pid": %s, "tid": %s,
-    "ts": %d.%03d, "dur": %d.%03d,
+    "ts": """
+_TIMES = b"""%d.%03d, "dur": %d.%03d,
     "args": {
       "drawn from": "Sequence number"
     }
@@ -131,7 +132,11 @@ def _drawn(events: RawEvents) -> Iterator[bytes]:
         (b"user_annotation", spans),
         (b"gpu_user_annotation", gpu_spans(events, spans)),
     ):
+        begun: dict[tuple[int, int], bytes] = {}
         for span in found:
-            texts = category, names[span.name].removesuffix(_AGAIN), *tracks[span.track]
-            duration = span.end - span.start
-            yield _EVENT % (*texts, *divmod(span.start, 1000), *divmod(duration, 1000))
+            what = span.name, span.track
+            if what not in begun:
+                name = names[span.name].removesuffix(_AGAIN)
+                begun[what] = _EVENT % (category, name, *tracks[span.track])
+            times = *divmod(span.start, 1000), *divmod(span.end - span.start, 1000)
+            yield begun[what] + _TIMES % times
