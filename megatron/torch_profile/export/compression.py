@@ -36,10 +36,7 @@ from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import finish
 from megatron.torch_trace.format.file_names import DESTINATION_FILE, UnfinishedName
 from megatron.torch_trace.rewrite.backward_spans.pieces import Counts, Piece
-from megatron.torch_trace.rewrite.backward_spans.stream import (
-    has_module_spans,
-    with_backward_spans,
-)
+from megatron.torch_trace.rewrite.backward_spans.stream import with_backward_spans
 
 DROP_LATE, DRAW_BACKWARD = "drop-late", "draw-backward"
 """Words of the program; see `compress`."""
@@ -135,8 +132,7 @@ def compress(
         raise _exists(target, raw)
     unfinished = str(UnfinishedName(target.name, os.getpid(), raw=False))
     late = window_end(raw) if drop_late else None
-    draws = draw_backward and has_module_spans(raw)
-    as_it_is = compression == "none" and late is None and not draws
+    as_it_is = compression == "none" and late is None and not draw_backward
     grown = raw if as_it_is else raw.with_name(unfinished)
     arriving = target.with_name(unfinished)
     failures: list[Exception] = []
@@ -147,7 +143,7 @@ def compress(
             if late:
                 blocks = without_late(blocks, late)
             pieces: Iterable[Piece] = map(Piece, blocks)
-            if draws:
+            if draw_backward:
                 pieces = with_backward_spans(blocks, failures.append)
             raw_bytes, counts = _copy_and_count(pieces, sink)
         if grown.parent == target.parent:

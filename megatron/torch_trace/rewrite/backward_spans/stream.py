@@ -7,13 +7,10 @@ times as much as these.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatron.torch_trace.analysis.timeline.span_names import RECOMPUTE, module_span
+from megatron.torch_trace.analysis.timeline.span_names import RECOMPUTE
 from megatron.torch_trace.rewrite.backward_spans.pieces import Piece
 
 if TYPE_CHECKING:
@@ -22,9 +19,6 @@ if TYPE_CHECKING:
 _END = b"\n  },\n"
 _LONGEST = 64 << 20
 """Text without the end of an event that is taken for another format, and left as it is."""
-_ANNOTATION = b'"user_annotation"'
-_NAME = re.compile(rb',\s+"name": "([^"\\]+)"')
-_CHUNK, _OVERLAP = 1 << 16, 1 << 10
 _AGAIN = f" ({RECOMPUTE})".encode()
 _EVENT = b"""  {
     "ph": "X", "cat": "%s", "name": "%s (backward)", "pid": %s, "tid": %s,
@@ -35,22 +29,6 @@ _TIMES = b"""%d.%03d, "dur": %d.%03d,
     }
   },
 """
-
-
-def has_module_spans(raw: Path) -> bool:
-    """Whether a raw trace has spans of modules; mostly told by its first events."""
-    with raw.open("rb") as file:
-        while text := file.read(_CHUNK):
-            at = text.find(_ANNOTATION)
-            while at >= 0:
-                named = _NAME.match(text, at + len(_ANNOTATION))
-                span = module_span(named[1].decode("utf-8", "replace")) if named else None
-                if span and not span.is_rest:
-                    return True
-                at = text.find(_ANNOTATION, at + len(_ANNOTATION))
-            if len(text) == _CHUNK:
-                file.seek(-_OVERLAP, os.SEEK_CUR)
-    return False
 
 
 def with_backward_spans(
