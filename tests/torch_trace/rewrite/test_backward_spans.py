@@ -224,11 +224,18 @@ def test_thousands_at_once_are_what_they_are_one_by_one(odd: str, layout: str) -
     assert list(at_once.tracks) == list(single.tracks)
 
 
+def test_events_in_one_line_are_counted_too() -> None:
+    line = '  {"ph": "X", "cat": "kernel", "name": "gemm"},\n'
+    data = text(*FORWARD, *PASS, LAST).replace(b'  {\n    "ph"', line.encode() + b'  {\n    "ph"')
+    assert joined(with_backward_spans([data], fail)) != data
+
+
 def test_what_kineto_writes_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_columns, "add_one_by_one", None)
     for name in RECORDED:
         data = gzip.decompress((DATA / name / "rank-0.pt.trace.json.gz").read_bytes())
-        whole = data[: data.rindex(b"\n  },\n") + 6]
+        begin = data.index(b'  {\n    "ph": "')
+        whole = data[begin : data.rindex(b"\n  },\n") + 6]
         for lines in (whole, re.sub(rb', "(cat|name|pid|tid|dur)"', rb',\n    "\1"', whole)):
             assert add_at_once(EventColumns(RawEvents()), lines)
 

@@ -17,6 +17,7 @@ Newer torches break the first two lines at each key.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,8 @@ from megatron.torch_trace.rewrite.backward_spans.text_words import (
     word,
 )
 
-_NEWLINE, _COMMA, _SLICE = b"\n,X"
+_NEWLINE, _COMMA, _SLICE, _PHASE = b"\n,Xp"
+_NO_SLICE, _NEAR = re.compile(rb'"ph": "[Mi]"'), 256
 _CATEGORY = b'"cat": "'
 _BROKEN = len(b"\n   ")
 """So much longer is a place where newer torches break the line."""
@@ -116,7 +118,7 @@ class EventColumns:
             return None
 
     def _add(self, text: bytes, words: TextWords) -> Counts:
-        slices, events = _slices(words)
+        slices, events = _slices(text, words)
         written = words.words(slices.category)
         operators, sequence_at = _numbered(words, slices, _of_kind(written, OPERATOR))
         annotations = _of_kind(written, ANNOTATION)
@@ -159,16 +161,23 @@ class EventColumns:
         return rows[linked], at[linked]
 
 
-def _slices(words: TextWords) -> tuple[_Slices, int]:
+def _slices(text: bytes, words: TextWords) -> tuple[_Slices, int]:
     """The events with a duration, and how many events there are."""
     letters = words.letters
     braces = words.places(b"{")
-    braces = braces[letters[braces + 1] == _NEWLINE]
+    begins, ends = letters[braces - len(b"\n  ")] == _NEWLINE, letters[braces + 1] == _NEWLINE
+    if (begins > ends).any():  # an event in one line
+        raise OtherLayoutError
+    braces, begins = braces[ends], begins[ends]
     end = words.end + len(b"  {") - 1
-    rows = np.flatnonzero(letters[braces - len(b"\n  ")] == _NEWLINE)
+    rows = np.flatnonzero(begins)
     begin = braces[rows]
     until = np.append(begin[1:], end)
     behind = np.append(braces[1:], end)[rows]
+    # Only metadata and marks do not begin with what they are.
+    for at in begin[letters[begin + len(b'{\n    "')] != _PHASE].tolist():
+        if not _NO_SLICE.search(text, at, at + _NEAR):
+            raise OtherLayoutError
     rows = np.flatnonzero(letters[begin + len(b'{\n    "ph": "')] == _SLICE)
     begin = begin[rows]
     category = begin + len(b'{\n    "ph": "X", ' + _CATEGORY)
