@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from megatron.torch_trace.report.per_iteration import in_an_iteration
+from megatron.torch_trace.report.per_iteration import in_an_iteration, steps_by_rank
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import (
     breakdown,
@@ -51,9 +51,9 @@ CONTENTS: tuple[tuple[Callable[[Subject], Section], Medium], ...] = (
 
 def sections(subject: Subject, medium: Medium) -> list[Section]:
     """What this medium shows, those with nothing to show too; sums are those of an iteration."""
-    steps = len(subject.analysis.summary.steps)
+    steps = steps_by_rank(subject.analysis)
     made = [make(subject) for make, media in CONTENTS if medium in media]
-    if steps < 2:
+    if max(steps.values(), default=1) < 2:
         return made
     return [
         replace(one, tables=[in_an_iteration(table, steps) if table else None for table in tables])

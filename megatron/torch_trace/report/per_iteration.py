@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 
+from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table
 from megatron.torch_trace.wording import NONE, count, milliseconds, number, size
 
@@ -14,12 +17,22 @@ _OF_TIMES = "; times of an iteration"
 """Of a table with shares of the window."""
 
 
-def in_an_iteration(table: Table, steps: int) -> Table:
-    """The table with its sums divided by the window's steps.
+def steps_by_rank(analysis: Analysis) -> dict[int, int]:
+    """How many steps each rank's trace holds; those of all traces where it has none marked.
+
+    The trace of a rank that was ended has fewer than those of the others.
+    """
+    every = max(1, len(analysis.summary.steps))
+    return {rank.rank: len(rank.steps) or every for rank in analysis.ranks}
+
+
+def in_an_iteration(table: Table, steps: Mapping[int, int]) -> Table:
+    """The table with its sums divided by the steps that they are of.
 
     Args:
         table: of a whole window.
-        steps: of the window.
+        steps: how many each rank has. A row is of the rank in its column `rank`, or of the table's
+            own rank; else it is a mean over ranks, and so are its steps.
 
     Returns:
         The same table where no column adds up. Pages and documents have the window's total of the
@@ -31,9 +44,15 @@ def in_an_iteration(table: Table, steps: int) -> Table:
     times = [n for n in summed if table.columns[n].sums == MS]
     main = next((n for n in times if table.columns[n].title == _TOTAL), next(iter(times), None))
     columns = [_column(one) for one in table.columns]
-    rows = [_cells(row, table.columns, steps) for row in table.rows]
+    rank_at = next((n for n, one in enumerate(table.columns) if one.title == "rank"), None)
+    of_all = fmean(steps.values())
+    rows = []
+    for row in table.rows:
+        rank = table.rank if rank_at is None else row.cells[rank_at].sort
+        count = of_all if rank is None else steps.get(int(rank), of_all)
+        rows.append(_cells(row, table.columns, count))
     if main is not None:
-        columns.insert(main + 1, Column("window ms", brief=None, hint=f"in all {steps} steps"))
+        columns.insert(main + 1, Column("window ms", brief=None, hint=_in_all(steps)))
         for row, cells in zip(table.rows, rows, strict=True):
             whole = row.cells[main]
             cells.insert(main + 1, Cell(whole.text.partition(" ")[0], sort=whole.sort))
@@ -48,6 +67,11 @@ def in_an_iteration(table: Table, steps: int) -> Table:
     )
 
 
+def _in_all(steps: Mapping[int, int]) -> str:
+    different = sorted(set(steps.values()))
+    return f"in all {different[0]} steps" if len(different) == 1 else "in all steps of the rank"
+
+
 def _column(one: Column) -> Column:
     """Headings that name the window name the iteration then."""
     if not one.sums:
@@ -56,14 +80,14 @@ def _column(one: Column) -> Column:
     return replace(one, title=one.title.replace("window", "iteration"), brief=brief)
 
 
-def _cells(row: Row, columns: tuple[Column, ...], steps: int) -> list[Cell]:
+def _cells(row: Row, columns: tuple[Column, ...], steps: float) -> list[Cell]:
     return [
         _cell(cell, column.sums, steps) if column.sums else cell
         for cell, column in zip(row.cells, columns, strict=True)
     ]
 
 
-def _cell(cell: Cell, sums: str, steps: int) -> Cell:
+def _cell(cell: Cell, sums: str, steps: float) -> Cell:
     """What stands behind the number, such as a rank in brackets, stays."""
     if not cell.sort or cell.text == NONE:
         return cell

@@ -121,6 +121,7 @@ class Table:
         note: what is to be known to read it, for pages and documents.
         said: the same for a terminal, lines that it wraps.
         media: what shows it.
+        rank: whose all rows are, where no column says it.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Table:
     note: str = ""
     said: str = ""
     media: Medium = Medium.ALL
+    rank: int | None = None
 
     def without(self, columns: Container[int]) -> Table:
         """The table without these columns."""

@@ -35,7 +35,7 @@ def loop_icicle(rank: RankResult, name: str, steps: int) -> IcicleFigure | None:
     Args:
         rank: whose thread.
         name: what it is called, `rank 0, stage 0`.
-        steps: of the window; times are those of an iteration.
+        steps: of this rank; times are those of an iteration.
     """
     thread = loop_tree(rank.host.loop_paths)
     if thread is None or not thread.time_ns:

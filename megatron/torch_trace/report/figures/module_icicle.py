@@ -32,7 +32,7 @@ def module_icicle(rank: RankResult, name: str, steps: int) -> IcicleFigure | Non
     Args:
         rank: whose modules.
         name: what it is called, `rank 0, stage 0`.
-        steps: of the window; times are those of an iteration.
+        steps: of this rank; times are those of an iteration.
     """
     roots = [node for node in module_nodes(rank.modules) if node.total_ns]
     account = rank.module_account

@@ -30,7 +30,7 @@ def module_ladder(rank: RankResult, name: str, steps: int) -> ModuleLadder | Non
     Args:
         rank: whose modules.
         name: what it is called, `rank 0, stage 0`.
-        steps: of the window; FLOPs are those of an iteration.
+        steps: of this rank; FLOPs are those of an iteration.
     """
     known = [(flops, row) for row in rank.module_classes if (flops := _flops(row))]
     known.sort(key=lambda one: -one[0])

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
 from megatron.torch_trace.analysis.results.analysis import Analysis
+from megatron.torch_trace.report.per_iteration import steps_by_rank
 from megatron.torch_trace.wording import duration, number, percent
 
 _GEMM = ("gemm", "attention")
@@ -34,7 +36,7 @@ def peak_ladder(analysis: Analysis) -> list[Rung]:
     known = (mfu.value, mfu.model_flops, mfu.gpus, mfu.peak_tflops, shares, iteration)
     if None in known or shares is None or not iteration:
         return []
-    steps = max(1, len(analysis.summary.steps))
+    steps = fmean(steps_by_rank(analysis).values())
     products = sum(row.time_ns for row in analysis.summary.families if row.name in _GEMM) / steps
     flops = (mfu.model_flops or 0) / (mfu.gpus or 1)
     peak = (mfu.peak_tflops or 0) * 1e12

@@ -22,6 +22,7 @@ from megatron.torch_trace.format.breakdown_parts import (
 )
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.coordinates import used_dimensions, where
+from megatron.torch_trace.report.per_iteration import steps_by_rank
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import findings
 from megatron.torch_trace.report.tables import (
@@ -114,13 +115,14 @@ def _ranks(analysis: Analysis) -> Table:
     extremes = analysis.summary.extremes
     shown = shown_ranks(analysis)
     more = len(analysis.ranks) - len(shown)
+    steps = steps_by_rank(analysis)
     rows = []
     for rank in shown:
         length = rank.window_ns
         cells = (
             rank_cell(rank),
             *((text(where(rank, used), where(rank, frozenset(rank.coordinates))),) if used else ()),
-            *_cells(rank.breakdown, length, len(analysis.summary.steps)),
+            *_cells(rank.breakdown, length, steps[rank.rank]),
             _part(rank.overlapped_communication_ns, length),
         )
         rows.append(Row(cells, whole(rank), spare=rank.rank not in extremes))

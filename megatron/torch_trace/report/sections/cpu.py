@@ -164,6 +164,7 @@ def _modules(rank: RankResult, name: str, most: int) -> Table:
         in_json(more, "module"),
         brief=f"MODULES (ms of the CPU): {name}",
         most=most,
+        rank=rank.rank,
     )
 
 

@@ -9,6 +9,7 @@ from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.report.figures.icicle import IcicleFigure
 from megatron.torch_trace.report.figures.loop_icicle import KINDS, loop_icicle
 from megatron.torch_trace.report.figures.loop_nodes import BETWEEN, LoopNode, loop_tree
+from megatron.torch_trace.report.per_iteration import steps_by_rank
 from megatron.torch_trace.report.stages import first_and_last
 from megatron.torch_trace.report.tables import (
     Cell,
@@ -35,8 +36,8 @@ def tables(analysis: Analysis) -> list[Table]:
 
 def figures(analysis: Analysis) -> list[IcicleFigure]:
     """An icicle for each rank that is shown."""
-    steps = len(analysis.summary.steps)
-    drawn = [loop_icicle(rank, name, steps) for rank, name in _shown(analysis)]
+    steps = steps_by_rank(analysis)
+    drawn = [loop_icicle(rank, name, steps[rank.rank]) for rank, name in _shown(analysis)]
     return [one for one in drawn if one]
 
 
@@ -85,6 +86,7 @@ def _tree(rank: RankResult, name: str) -> Table:
         columns,
         tuple(rows),
         media=Medium.WRITTEN,
+        rank=rank.rank,
     )
 
 

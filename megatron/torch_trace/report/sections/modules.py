@@ -11,6 +11,7 @@ from megatron.torch_trace.analysis.modules.ranges import STACKS
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.replayed_iterations import why_no_modules
 from megatron.torch_trace.report.module_nodes import ModuleNode, Path, module_nodes, walk
+from megatron.torch_trace.report.per_iteration import steps_by_rank
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.sections import stage_work
 from megatron.torch_trace.report.stages import first_and_last, label
@@ -70,9 +71,9 @@ def _drawn(analysis: Analysis, shown: tuple[RankResult, ...]) -> dict[str, Any]:
     from megatron.torch_trace.report.figures.module_icicle import module_icicle
     from megatron.torch_trace.report.figures.module_ladder import module_ladder
 
-    steps = len(analysis.summary.steps)
-    icicles = [module_icicle(rank, label(rank, shown), steps) for rank in shown]
-    ladders = [module_ladder(rank, label(rank, shown), steps) for rank in shown]
+    steps = steps_by_rank(analysis)
+    icicles = [module_icicle(rank, label(rank, shown), steps[rank.rank]) for rank in shown]
+    ladders = [module_ladder(rank, label(rank, shown), steps[rank.rank]) for rank in shown]
     data = {
         **stage_work.figure(analysis),
         "icicles": [one for one in icicles if one],
@@ -120,6 +121,7 @@ def _tree(rank: RankResult, name: str, most: int) -> Table:
         told="",
         note=_outside(account, _OUTSIDE, shapes),
         said="\n".join(said),
+        rank=rank.rank,
     ).without_empty(_OPTIONAL)
 
 
