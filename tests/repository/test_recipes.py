@@ -139,7 +139,7 @@ def test_a_module_and_a_line_are_a_section(tmp_path: Path) -> None:
         "ours = [one for one in contents.CONTENTS if 'surprise' in one[0].__module__]\n"
         "contents.CONTENTS = ours\n"
         "from types import SimpleNamespace as Of\n"
-        "one_step = Of(summary=Of(steps=['a step']))\n"
+        "one_step = Of(summary=Of(steps=['a step']), ranks=[])\n"
         "print(sections(Of(name='subject', analysis=one_step), contents.Medium.PAGE))"
     )
     assert copy.answer("-c", code) == "['subject']"
