@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 _SPAN = re.compile(
-    r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: chunk (?P<chunk>\d+))?"
-    r"(?: \(\w+\))?(?P<part>, part)?"
+    r"(?P<direction>forward|backward) micro-batch(?: (?P<number>\d+))?(?: of \w+)?"
+    r"(?: chunk (?P<chunk>\d+))?(?: \(\w+\))?(?P<part>, part)?"
 )
 
 

@@ -36,6 +36,14 @@ def test_each_micro_batch_once_is_whole_wherever_it_is_in_1f1b() -> None:
     )
 
 
+def test_micro_batches_of_a_model_with_a_name_are_passes_too() -> None:
+    assert found(*(f"{name} of actor" for name in ONCE)) == (BOTH, [])
+    assert found(*(f"{name} of actor (steady)" for name in (F0, F1, B0))) == (
+        {"forward": 2, "backward": 1},
+        [f"no {B1}"],
+    )
+
+
 def test_other_spans_and_the_gpus_copies_of_spans_are_no_passes() -> None:
     document = text(
         *(annotation(name, 10 * at, 10 * at + 5) for at, name in enumerate(ONCE)),
