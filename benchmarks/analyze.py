@@ -81,7 +81,10 @@ def main() -> None:
         print("| what | wall s | CPU s | peak MiB |\n|---|---|---|---|")
         analyze = [*TOOL, "analyze", str(folder)]
         rows = [measured("torch-trace analyze", analyze, arguments.times)]
-        rows.append(measured("torch-trace analyze -j 1", [*analyze, "-j1"], arguments.times))
+        rows += [
+            measured(f"torch-trace analyze {option}", [*analyze, option], arguments.times)
+            for option in ("--no-gains", "-j1")
+        ]
         if arguments.hta:
             hta = [arguments.hta, "-c", HTA, str(folder)]
             rows.append(measured("HTA", hta, arguments.times))

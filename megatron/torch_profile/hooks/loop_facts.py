@@ -115,7 +115,7 @@ def check_names(names: Iterable[Any]) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(
                 f"attach(): {name!r} is no name for a model; take one word of letters, digits and "
-                "underscores that is not model, such as actor."
+                "underscores, such as actor, but not model, or chunk with a number."
             )
 
 

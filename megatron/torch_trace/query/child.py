@@ -67,23 +67,21 @@ def run(
     """
     memory = min(_MOST_MEMORY, max(_LEAST_MEMORY, host_memory().free // 2))
     program = _PROGRAM.format(memory=memory, disk=disk, package=_PACKAGE)
-    with leftovers.being_started():
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            # Ctrl-C reaches the terminal's process group: this process says what it means.
-            start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                "OPENBLAS_NUM_THREADS": "1",
-                # Of polars' allocator, which else waits for ever for a thread that gets no memory.
-                "_RJEM_MALLOC_CONF": "background_thread:false",
-            },
-        )
-        leftovers.note_process(process.pid)
+    process = leftovers.started(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # Ctrl-C reaches the terminal's process group: this process says what it means.
+        start_new_session=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "OPENBLAS_NUM_THREADS": "1",
+            # Of polars' allocator, which else waits for ever for a thread that gets no memory.
+            "_RJEM_MALLOC_CONF": "background_thread:false",
+        },
+    )
     job = {
         "files": {table: str(path) for table, path in files.items()},
         "query": query,

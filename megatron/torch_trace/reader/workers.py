@@ -154,23 +154,21 @@ main()
 
 
 def _start(first: str = "pass") -> subprocess.Popen[bytes]:
-    with leftovers.being_started():
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(first=first, module=__name__, package=_PACKAGE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
-            # Python starts, a child could not ignore it yet and would print a traceback.
-            start_new_session=True,
-            # Where this process found its modules, the child finds them too.
-            # Threads for linear algebra, of which there is none, would cost as much as numpy.
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                "OPENBLAS_NUM_THREADS": "1",
-            },
-        )
-        leftovers.note_process(process.pid)
+    process = leftovers.started(
+        [sys.executable, "-c", _PROGRAM.format(first=first, module=__name__, package=_PACKAGE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Ctrl-C reaches the terminal's process group; the parent decides what it means. While
+        # Python starts, a child could not ignore it yet and would print a traceback.
+        start_new_session=True,
+        # Where this process found its modules, the child finds them too.
+        # Threads for linear algebra, of which there is none, would cost as much as numpy.
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "OPENBLAS_NUM_THREADS": "1",
+        },
+    )
     _enlarge(process.stdin)
     _enlarge(process.stdout)
     return process

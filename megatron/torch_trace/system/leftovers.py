@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 _processes: dict[int, int] = {}
 _paths: dict[Path, int] = {}
@@ -43,9 +47,22 @@ def must_wait(number: int) -> bool:
     return _starting > 0
 
 
-def note_process(pid: int) -> None:
-    """A child of this process, which goes with it."""
-    _processes[pid] = os.getpid()
+def started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A child of this process, which goes with it.
+
+    Args:
+        command: its program and arguments.
+        options: of `subprocess.Popen`.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    import subprocess
+
+    with being_started():
+        process = subprocess.Popen(command, **options)
+        _processes[process.pid] = os.getpid()
+    return process
 
 
 def forget_process(pid: int) -> None:

@@ -54,9 +54,7 @@ def serving(binary: Path, timeline: Path) -> Iterator[None]:
     """
     command = [str(binary), "--httpd", "--http-port", str(NATIVE_PORT), str(timeline)]
     try:
-        with leftovers.being_started():
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            leftovers.note_process(process.pid)
+        process = leftovers.started(command, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise TorchTraceError(f"--trace-processor {binary}: {error.strerror}.") from error
     try:

@@ -18,12 +18,16 @@ recorders: list[Recorder] = []
 """Of the test that runs."""
 
 
-class Training:
-    """Two micro-batches an iteration."""
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+class Training:
+    """One model: two micro-batches an iteration, and its optimizer."""
+
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.model = model()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.losses: list[str] = []
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attached_training import config, traces
-from several_models import Engine, model, spans, train
+from attached_training import Training, config, model, traces
+from several_models import spans, train
 
 from megatron import torch_profile
 
@@ -23,9 +23,9 @@ def a_step_of(name: str) -> list[str]:
 def test_where_each_model_has_steps_of_its_own_an_iteration_is_a_round_of_them(
     tmp_path: Path, warned: list[str]
 ) -> None:
-    plain, engines = Engine(1), {"critic": Engine(1), "actor": Engine(2)}
+    plain, engines = Training(1), {"critic": Training(1), "actor": Training(2)}
     for _ in range(8):
-        plain.train()
+        plain.step()
     attached: list[Any] = []
 
     def followed(name: str) -> None:
@@ -36,7 +36,7 @@ def test_where_each_model_has_steps_of_its_own_an_iteration_is_a_round_of_them(
             )
         )
         with torch_profile.step(model=name):
-            engine.train()
+            engine.step()
 
     # Iterations 1 to 4 are steps of the critic alone, and 5 is what the actor does until the
     # critic comes again.
@@ -52,13 +52,13 @@ def test_where_each_model_has_steps_of_its_own_an_iteration_is_a_round_of_them(
 
 
 def test_the_step_of_a_model_inside_an_iteration_begins_none(tmp_path: Path) -> None:
-    engines = {"critic": Engine(1), "actor": Engine(2)}
+    engines = {"critic": Training(1), "actor": Training(2)}
     models = {name: engine.model for name, engine in engines.items()}
 
     def both() -> None:
         for name, engine in engines.items():
             with torch_profile.step(model=name):
-                engine.train()
+                engine.step()
 
     with torch_profile.attach(models, config=config(tmp_path, spans=["phases"])):
         train(both)
@@ -67,14 +67,14 @@ def test_the_step_of_a_model_inside_an_iteration_begins_none(tmp_path: Path) -> 
 
 
 def test_the_step_of_a_model_that_fails_leaves_what_is_recorded(tmp_path: Path) -> None:
-    engine = Engine(1)
+    engine = Training(1)
 
     def run_and_fail() -> None:
         wanted = config(tmp_path, skip_first=0, active=3)
         with torch_profile.attach({"actor": engine.model, "critic": model()}, config=wanted):
             for _ in range(2):
                 with torch_profile.step(model="actor"):
-                    engine.train()
+                    engine.step()
                 with torch_profile.step(model="critic"):
                     pass
             with torch_profile.step(model="actor"):

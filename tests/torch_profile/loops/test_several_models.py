@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from attached_training import config, read, traces
-from several_models import model, spans, train
+from attached_training import config, model, read, traces
+from several_models import spans, train
 
 from megatron import torch_profile
 
@@ -181,9 +181,19 @@ def test_what_is_no_name_is_one_sentence(
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
         f"torch-profile: error: attach(): {name!r} is no name for a model; take one word of "
-        "letters, digits and underscores that is not model, such as actor.\n"
+        "letters, digits and underscores, such as actor, but not model, or chunk with a number.\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_joins_needs_a_name_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch_profile.attach({"actor": model()}, config=config(tmp_path)):
+        with pytest.raises(SystemExit) as ended:
+            torch_profile.attach({"my critic": model()}, config=config(tmp_path))
+        assert ended.value.code == 2
+    assert "attach(): 'my critic' is no name for a model" in capsys.readouterr().err
 
 
 def test_nobody_asks_and_names_change_nothing(
