@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from megatron.torch_profile.log import exit_with
 from megatron.torch_profile.plan.training_loop import Models
 from megatron.torch_trace.errors import UsageError
 
@@ -109,14 +110,15 @@ def check_names(names: Iterable[Any]) -> None:
     """Those of several models, which begin the paths of their modules.
 
     Raises:
-        UsageError: one is no such name.
+        SystemExit: one is no such name; one sentence says which, and the status is 2.
     """
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UsageError(
+            wrong = UsageError(
                 f"attach(): {name!r} is no name for a model; take one word of letters, digits and "
                 "underscores, such as actor, but not model, or chunk with a number."
             )
+            exit_with(wrong)
 
 
 def flags_of(models: Models) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ def attach(
     global _current
     named = isinstance(model, Mapping)
     if _current is not None and named:
-        _check_names(model)
+        loop_facts.check_names(model)
         if _joined(_current.models, model):
             return _current
     if _current is not None:
@@ -214,7 +214,7 @@ def attach(
     except UsageError as error:
         exit_with(error)
     if named:
-        _check_names(model)
+        loop_facts.check_names(model)
     models = attached.models = loop_facts.models_of(model)
     args = _arguments(wanted, arguments if loop == MEGATRON else None)
     args.iteration = first_iteration - 1
@@ -245,13 +245,6 @@ def step(iteration: int | None, model: str | None) -> AbstractContextManager[Non
     if model is not None:
         return _model_step(_current, model)
     return _Step(_current, _current.next if iteration is None else iteration)
-
-
-def _check_names(models: Mapping[str, Any]) -> None:
-    try:
-        loop_facts.check_names(models)
-    except UsageError as error:
-        exit_with(error)
 
 
 def _joined(models: Models, added: Mapping[str, Any]) -> bool:
