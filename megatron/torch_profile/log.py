@@ -40,6 +40,7 @@ class Slug(Enum):
     RECORDED_NOTHING = "recorded-nothing"
     STEP_NOT_NEXT = "step-not-next"
     ATTACHED_AGAIN = "attached-again"
+    MODEL_NOT_ATTACHED = "model-not-attached"
     SIGNAL = "signal"
     WINDOW_SKIPPED = "window-skipped"
     WINDOW_LEFT_OUT = "window-left-out"

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
-from megatron.torch_profile.log import exit_with
+from megatron.torch_profile.config import argument_of
 from megatron.torch_profile.plan.training_loop import Models
-from megatron.torch_trace.errors import UsageError
 
 _DIMENSIONS = {
     **dict.fromkeys(("tp", "tensor"), "tp"),
@@ -39,8 +38,6 @@ _VALUES = (
 )
 _CONFIGURATIONS = ("config", "ddp_config")
 _MOST_WRAPPERS = 8
-_NAME = re.compile(r"(?!model$|chunk\d+$)[A-Za-z_]\w*")
-"""A model's; paths in a trace may begin with the two others."""
 
 
 def mapping_of(arguments: Any) -> dict[str, Any] | None:
@@ -53,6 +50,19 @@ def mapping_of(arguments: Any) -> dict[str, Any] | None:
         return {name: value for name, value in vars(arguments).items() if name[:1] != "_"}
     except TypeError:
         return None
+
+
+def namespace(arguments: Any, wanted: Mapping[str, Any]) -> SimpleNamespace:
+    """What stands in for Megatron's.
+
+    Args:
+        arguments: whose names it has; None for none.
+        wanted: fields of the configuration, which it has too.
+    """
+    args = SimpleNamespace(**(mapping_of(arguments) or {}))
+    for name, value in wanted.items():
+        setattr(args, argument_of(name), value)
+    return args
 
 
 def recorded(arguments: Any, depth: int = 4) -> dict[str, Any]:
@@ -104,21 +114,6 @@ def chunks_of(model: Any) -> list[Any]:
 def is_same(chunks: list[Any], model: Any) -> bool:
     """Whether a model has these chunks."""
     return [id(one) for one in chunks] == [id(one) for one in chunks_of(model)]
-
-
-def check_names(names: Iterable[Any]) -> None:
-    """Those of several models, which begin the paths of their modules.
-
-    Raises:
-        SystemExit: one is no such name; one sentence says which, and the status is 2.
-    """
-    for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            wrong = UsageError(
-                f"attach(): {name!r} is no name for a model; take one word of letters, digits and "
-                "underscores, such as actor, but not model, or chunk with a number."
-            )
-            exit_with(wrong)
 
 
 def flags_of(models: Models) -> tuple[str, ...]:

@@ -22,14 +22,19 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any
 
-from megatron.torch_profile.config import argument_of
 from megatron.torch_profile.exits import at_exit, not_at_exit
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.guard import Guard
-from megatron.torch_profile.hooks import cuda_graphs, following, loop_config, loop_facts
+from megatron.torch_profile.hooks import (
+    cuda_graphs,
+    following,
+    loop_config,
+    loop_facts,
+    model_names,
+)
 from megatron.torch_profile.log import Slug, exit_with, warn
 from megatron.torch_profile.plan import topology
 from megatron.torch_profile.plan.training_loop import MEGATRON, NO_LAST, Models, TrainingLoop
@@ -58,7 +63,7 @@ class Attached:
         self._failed = False
         self._steps = Guard(Slug.PROFILING_STOPPED, "profiling stops, training goes on")
         self._results = Guard(Slug.SUMMARY_FAILED, "training goes on without summaries of windows")
-        self._warned = False
+        self._warned = self._warned_of_name = False
         self._pid = os.getpid()
 
     def __enter__(self) -> Attached:
@@ -122,6 +127,12 @@ class Attached:
             if followers.monitor_lines is not None:
                 self._steps(followers.monitor_lines.write, iteration)
             followers.heartbeat.end_step(_BETWEEN)
+
+    def look_up(self, name: str) -> None:
+        """A step is said to be of a model: if there is none of this name, that is said once."""
+        if not self._warned_of_name and name not in list(self.models.by_name):
+            self._warned_of_name = True
+            model_names.say_unknown(name, self.models)
 
     def begin_round(self, name: str) -> None:
         """A step of one of the models begins, and with it perhaps another round."""
@@ -198,8 +209,8 @@ def attach(
     global _current
     named = isinstance(model, Mapping)
     if _current is not None and named:
-        loop_facts.check_names(model)
-        if _joined(_current.models, model):
+        model_names.check(model)
+        if model_names.joined(_current.models, model):
             return _current
     if _current is not None:
         _say_that_it_ends(_current)
@@ -214,9 +225,9 @@ def attach(
     except UsageError as error:
         exit_with(error)
     if named:
-        loop_facts.check_names(model)
+        model_names.check(model)
     models = attached.models = loop_facts.models_of(model)
-    args = _arguments(wanted, arguments if loop == MEGATRON else None)
+    args = loop_facts.namespace(arguments if loop == MEGATRON else None, wanted)
     args.iteration = first_iteration - 1
     args.train_iters = NO_LAST if last_iteration is None else last_iteration
     coordinates, sizes = loop_facts.of_mesh(mesh)
@@ -243,20 +254,9 @@ def step(iteration: int | None, model: str | None) -> AbstractContextManager[Non
     if _current is None:
         return _NOTHING
     if model is not None:
+        _current.look_up(model)
         return _model_step(_current, model)
     return _Step(_current, _current.next if iteration is None else iteration)
-
-
-def _joined(models: Models, added: Mapping[str, Any]) -> bool:
-    """Whether models join those that are followed, which may be among them already."""
-    for name, of in models.by_name.items():
-        if name in added and not loop_facts.is_same(of, added[name]):
-            return False
-    if not models.by_name:
-        return False
-    for name in added.keys() - models.by_name.keys():
-        models.add(name, loop_facts.chunks_of(added[name]))
-    return True
 
 
 def _say_that_it_ends(attached: Attached) -> None:
@@ -279,14 +279,6 @@ def _check(first: int, last: int | None) -> None:
             f"attach(): WORLD_SIZE is {ranks} and torch.distributed is not initialised, so the "
             "ranks cannot agree on one run; call attach() after init_process_group()."
         )
-
-
-def _arguments(wanted: Mapping[str, Any], arguments: Any) -> SimpleNamespace:
-    """What stands in for Megatron's namespace: its own where its flags are used."""
-    args = SimpleNamespace(**(loop_facts.mapping_of(arguments) or {}))
-    for name, value in wanted.items():
-        setattr(args, argument_of(name), value)
-    return args
 
 
 def _forget(attached: Attached) -> None:

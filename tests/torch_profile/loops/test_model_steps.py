@@ -83,3 +83,40 @@ def test_the_step_of_a_model_that_fails_leaves_what_is_recorded(tmp_path: Path) 
     with pytest.raises(ZeroDivisionError):
         run_and_fail()
     assert [trace.name for trace in traces(tmp_path)] == ["rank-0.partial.pt.trace.json.gz"]
+
+
+NAMED = ("actor", "critic")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names", "said"),
+    [
+        ("crtic", NAMED, "actor, critic; did you mean critic?"),
+        ("reward", NAMED, "actor, critic"),
+        (["actor"], NAMED, "actor, critic; did you mean actor?"),
+        ("actor", (), 'one without a name (with a name: attach({"actor": actor}))'),
+    ],
+)
+def test_a_step_of_a_model_that_was_never_attached_is_said_once(
+    wrong: Any, names: tuple[str, ...], said: str, tmp_path: Path, warned: list[str]
+) -> None:
+    models = {name: model() for name in names} or model()
+    with torch_profile.attach(models, config=config(tmp_path, spans=["phases"])):
+        for _ in range(3):
+            for name in (*names, wrong):
+                with torch_profile.step(model=name):
+                    pass
+    assert [line for line in warned if "step(" in line] == [
+        f"step(model={wrong!r}) is of no attached model; attached: {said}"
+    ]
+
+
+def test_a_model_that_was_attached_in_time_is_known_by_its_name(
+    tmp_path: Path, warned: list[str]
+) -> None:
+    with torch_profile.attach({"critic": model()}, config=config(tmp_path)):
+        torch_profile.attach({"actor": model()})
+        for name in ("critic", "actor") * 3:
+            with torch_profile.step(model=name):
+                pass
+    assert [line for line in warned if "step(" in line] == []
