@@ -92,11 +92,15 @@ def test_other_spellings_mean_the_same(text: str, change: Change) -> None:
         ("--comm dp*50%", "--comm 'dp*0.5'?"),
         ("--comm dp*0,5", "--comm 'dp*0.5'?"),
         ("--comm dp", "--comm 'dp*0.5'?"),
-        ("--comm tp*-1", "--comm 'tp*1'?"),
+        ("--comm tp*-1", "--comm 'tp*0'?"),
         ("--overlap 3", "--overlap dp?"),
         ("--launch none", "--launch 0?"),
         ("--launch 0.00001x", "--launch 1e-05?"),
         ("--launch 1e999", "--launch 1e+06?"),
+        ("--launch 1000001", "--launch 1e+06?"),
+        ("--launch -30%", "--launch 0.7?"),
+        ("--data-loader -1", "--data-loader 0?"),
+        ("--tiny-kernels -5", "--tiny-kernels 0?"),
         ("--cuda-graphs 2", "--cuda-graphs layers?"),
         ("--cuda-graphs mlp*0.5", "--cuda-graphs mlp?"),
         ("--cpu-operators half", "--cpu-operators 0.5?"),
@@ -107,6 +111,7 @@ def test_other_spellings_mean_the_same(text: str, change: Change) -> None:
         ("--sync 0", "--sync none?"),
         ("--micro-batches 0", "--micro-batches 16?"),
         ("--micro-batches *2", "--micro-batches 2?"),
+        ("--micro-batches -4", "--micro-batches 4?"),
         ("--virtual-stages two", "--virtual-stages 2?"),
         ("--move-layers 3", "--move-layers '3>2'?"),
         ("--move-layers 2>2", "--move-layers '2>1'?"),
@@ -116,9 +121,33 @@ def test_other_spellings_mean_the_same(text: str, change: Change) -> None:
 def test_a_wrong_value_is_answered_with_the_nearest_right_one(text: str, nearest: str) -> None:
     with pytest.raises(UsageError) as wrong:
         read_text(text)
-    assert str(wrong.value) == (
-        f"{text}: is not a change that can be simulated; did you mean {nearest}"
-    )
+    assert str(wrong.value).endswith(f"; did you mean {nearest}")
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        (
+            "--data-loader -1",
+            "a factor (0: no time; 0.5: half of it; at most 1,000,000); "
+            "did you mean --data-loader 0?",
+        ),
+        (
+            "--comm dp",
+            "DIM*FACTOR (0: no time; 0.5: half of it; at most 1,000,000); "
+            "did you mean --comm 'dp*0.5'?",
+        ),
+        (
+            "--micro-batches -4",
+            "a whole number from 1 to 1,048,575; did you mean --micro-batches 4?",
+        ),
+        ("--stages equal", "balanced; did you mean --stages balanced?"),
+    ],
+)
+def test_a_wrong_value_is_told_what_a_right_one_is(text: str, right: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        read_text(text)
+    assert str(wrong.value) == f"{text}: must be {right}"
 
 
 def test_a_wrong_flag_is_answered_with_the_nearest_right_one() -> None:

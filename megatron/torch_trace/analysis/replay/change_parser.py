@@ -34,6 +34,7 @@ from megatron.torch_trace.analysis.replay.change import (
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.replay.change_values import (
+    MOST_FACTOR,
     USUAL_FACTOR,
     dimension_near,
     factor_near,
@@ -80,7 +81,7 @@ def read(flag: str, value: str) -> Change:
         return form.read(value.strip())
     except _WrongError as wrong:
         raise UsageError(
-            f"{flag} {value}: is not a change that can be simulated; did you mean {flag} "
+            f"{flag} {value}: must be {_right(form)}; did you mean {flag} "
             f"{shlex.quote(str(wrong))}?"
         ) from None
 
@@ -98,6 +99,16 @@ def read_text(text: str) -> Change:
             raise UsageError(f"{flag}: needs a value, such as {flag} {FORMS[flag].metavar}.")
         raise UsageError(f"{flag or 'an empty change'}: no such change; {_nearest_flag(flag)}")
     return read(match[1], match[2])
+
+
+def _right(form: Form) -> str:
+    """What a change takes, in words where it is a number."""
+    if form.metavar in ("N", "V"):
+        return f"a whole number from 1 to {_MOST - 1:,}"
+    if "FACTOR" not in form.metavar:
+        return form.metavar
+    whole = "a factor" if form.metavar == "FACTOR" else form.metavar
+    return f"{whole} (0: no time; 0.5: half of it; at most {MOST_FACTOR:,.0f})"
 
 
 def _nearest_flag(flag: str) -> str:

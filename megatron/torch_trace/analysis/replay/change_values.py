@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from difflib import get_close_matches
 
 from megatron.torch_trace.analysis.replay.change import ALL
 
 USUAL_FACTOR = 0.5
+MOST_FACTOR = 1e6
+"""More does not fit into whole nanoseconds, whatever the iteration."""
 _DIMENSIONS = ("tp", "pp", "dp", "cp", "ep", "edp", "etp", "mp", ALL)
 """From these comes the nearest right one; a trace may have others, such as `tp-cp`."""
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?"
@@ -26,16 +27,17 @@ def factor_of(text: str) -> float | None:
     if not re.fullmatch(_NUMBER, text.strip()):
         return None
     number = float(text)
-    return number if math.isfinite(number) else None
+    return number if number <= MOST_FACTOR else None
 
 
 def factor_near(value: str, usual: float = USUAL_FACTOR) -> float:
-    """The factor that was meant: of `dp*50%` and `dp*0,5` a half."""
-    found = re.findall(rf"(?<![\w.])({_NUMBER})(\s*%)?", value.replace(",", "."))
+    """The factor that was meant: of `dp*50%` and `dp*0,5` a half, of `dp*-30%` 0.7."""
+    found = re.findall(rf"(?<![\w.])(-?)({_NUMBER})(\s*%)?", value.replace(",", "."))
     if not found:
         return usual
-    number, percent = found[-1]
-    return min(float(number), 1e6) / (100 if percent else 1)
+    less, number, percent = found[-1]
+    factor = min(float(number) / (100 if percent else 1), MOST_FACTOR)
+    return max(1 - factor, 0) if less else factor
 
 
 def dimension_near(value: str) -> str:
