@@ -76,7 +76,8 @@ PROFILE_ARGS=(
 ((${PROFILE:-1})) || PROFILE_ARGS=()
 # --------------------------------------------------------------------------------------------------
 
-# Kernels start in the order they were launched, which Megatron's overlap counts on.
+# Kernels start in the order they were launched, which the overlap of tensor and context parallelism
+# counts on. With data parallelism alone remove the line: its overlap may come to nothing.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONUNBUFFERED=1
 # Seconds that torchrun gives its ranks to save what they recorded before it kills them.

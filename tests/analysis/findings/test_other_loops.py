@@ -39,7 +39,11 @@ ARGV = ["train.py", "--micro-batch-size", "4", "--overlap-grad-reduce"]
         ("mesh_dp", {"loop": "megatron"}, "(`--overlap-grad-reduce`"),
         ("mesh_dp", {"loop": "pytorch", "argv": ["megatron_like.py"]}, "(in Megatron:"),
         ("mesh_dp", {"loop": "pytorch", "argv": ARGV}, "Reduce gradients and gather parameters"),
-        (MEGATRONS, {"loop": 3, "argv": ARGV}, "gradients and parameters are overlapped already"),
+        (
+            MEGATRONS,
+            {"loop": 3, "argv": ARGV},
+            "Find out why nothing overlaps, although the overlap",
+        ),
     ],
 )
 def test_flags_are_an_instruction_only_where_they_can_be_given(
@@ -52,7 +56,7 @@ def test_nothing_is_recommended_that_the_loops_configuration_has_on(tmp_path: Pa
     on = ["--overlap-grad-reduce", "--use-distributed-optimizer"]
     assert advice(tmp_path, MEGATRONS, loop="megatron-bridge", flags=on) == (
         "Gather parameters while the forward pass computes (in Megatron: "
-        "`--overlap-param-gather`): only gradients are overlapped yet."
+        "`--overlap-param-gather`): only the overlap of gradients is on yet."
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from megatron.torch_trace.analysis.communication.stragglers import Straggler
 from megatron.torch_trace.analysis.findings import by_gain
 from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
@@ -62,7 +63,7 @@ def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
     graphs = Graphs(known)
     try:
         findings = [_with_gain(one, graphs) for one in analysis.findings]
-        findings += _hidden_stragglers(findings, graphs)
+        findings += _hidden_stragglers(findings, graphs, analysis.stragglers)
         path = _path(graphs)
     except (CyclicGraphError, OverflowError):
         logger.warning(
@@ -110,8 +111,11 @@ def _with_gain(finding: Finding, graphs: Graphs) -> Finding:
     )
 
 
-def _hidden_stragglers(findings: Sequence[Finding], graphs: Graphs) -> Iterator[Finding]:
-    """Ranks with work that takes far longer than on their peers, though another one is last."""
+def _hidden_stragglers(
+    findings: Sequence[Finding], graphs: Graphs, lateness: Sequence[Straggler]
+) -> Iterator[Finding]:
+    """Ranks with work that takes far longer than on their peers, though another one is last, or too
+    few collectives tell who is."""
     late = [one for one in findings if one.code == _STRAGGLER]
     told = {change for one in late for change in remedy_of(one)}
     with suppress(UnreplayableError):
@@ -123,21 +127,28 @@ def _hidden_stragglers(findings: Sequence[Finding], graphs: Graphs) -> Iterator[
                 found = candidate_of(graph, [change], _STRAGGLER, graphs)
                 more = sum(one.time_ns for one in found.causes) / graph.steps
                 if more >= _LEAST_HIDDEN * graph.recorded_ns:
-                    yield _hidden(found, change.rank, more, graph)
+                    yield _hidden(found, change.rank, more, graph, lateness)
 
 
-def _hidden(found: Candidate, rank: int, more: float, graph: KernelAnswers) -> Finding:
+def _hidden(
+    found: Candidate,
+    rank: int,
+    more: float,
+    graph: KernelAnswers,
+    lateness: Sequence[Straggler],
+) -> Finding:
     times, names = _stretches(found, graph.steps)
     share = more / graph.recorded_ns
     of_gpu = found.causes[0].kernel is not None
     what = "GPU" if of_gpu else "CPU"
     why = "more work, a slower clock" if of_gpu else "Python, data, another process, a slow host"
+    is_alone = not any(one.last_arrivals for one in lateness if one.rank != rank)
+    others = "" if is_alone else " In this window other ranks are late, too."
     finding = Finding(
         _STRAGGLER,
         severity(share),
         f"In an iteration, rank {rank}'s {what} takes {milliseconds(more)} longer than on the "
-        f"ranks that do the same work, in {times} of {names}. In this window other ranks are late, "
-        "too.",
+        f"ranks that do the same work, in {times} of {names}.{others}",
         {"rank": rank, "more_ns": round(more), "share": share, **_causes(found)},
         f"Look at what rank {rank} does there that the others do not do ({why}).",
         share,

@@ -36,7 +36,11 @@ class LateCause:
 
 
 def late_cause(
-    late: RankResult, ranks: Sequence[RankResult], peers: Collection[int], than: str
+    late: RankResult,
+    ranks: Sequence[RankResult],
+    peers: Collection[int],
+    than: str,
+    dimension: str | None,
 ) -> LateCause:
     """What the late rank does more than others: its own time, not its waiting.
 
@@ -45,6 +49,7 @@ def late_cause(
         ranks: all of them.
         peers: ranks that wait for it; another stage or layout has other work.
         than: what these are called, `the other ranks`.
+        dimension: of the collectives in which it is late.
     """
     known = [rank for rank in ranks if rank.rank != late.rank and rank.breakdown is not None]
     waiting = frozenset(peers)
@@ -87,10 +92,24 @@ def late_cause(
             COMPUTE,
             f" Rank {late.rank} computes {an_iteration(compute, late)} longer than {than}.",
             difference,
-            f"Look for more work on rank {late.rank} (uneven layers, experts or sequence lengths), "
-            "or for a slower GPU (clock, temperature, power limit).",
+            _for_compute(late, ranks, dimension),
         )
     return LateCause(UNKNOWN, "", difference, general)
+
+
+def _for_compute(late: RankResult, ranks: Sequence[RankResult], dimension: str | None) -> str:
+    """Where ranks exchange tokens, the first suspect is how many of them each one is given."""
+    if dimension == "ep":
+        balance = flags(list(ranks), "`--moe-aux-loss-coeff`, `--moe-expert-capacity-factor`")
+        return (
+            f"See whether the experts of rank {late.rank} are given more tokens than those of the "
+            f"other ranks, and balance them {balance}; or look for a slower GPU (clock, "
+            "temperature, power limit)."
+        )
+    return (
+        f"Look for more work on rank {late.rank} (uneven layers, experts or sequence lengths), or "
+        "for a slower GPU (clock, temperature, power limit)."
+    )
 
 
 def _explained(late: RankResult, others: Sequence[RankResult]) -> int:

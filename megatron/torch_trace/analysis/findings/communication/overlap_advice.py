@@ -18,6 +18,11 @@ from megatron.torch_trace.analysis.timeline.command_line import LAYOUT
 UNDESCRIBED = "undefined"
 """What torch writes for a process group that nobody described."""
 
+_SOME = 0.05
+"""Of the data-parallel communication: less is the edges of kernels that touch by chance."""
+_IN_ORDER = {"cp", "tp"}
+"""Dimensions for which Megatron asks that kernels start in the order of their launch."""
+
 _ONE_GROUP = (
     "Exchange less often and more at once (gradient accumulation, `bucket_cap_mb` of DDP), so that "
     "compute has more time to overlap it: the job has one process group for everything."
@@ -95,16 +100,16 @@ def _data(ranks: Sequence[RankResult]) -> str:
         if distributed and not has_flag(ranks, "--overlap-param-gather"):
             gather = flags(ranks, "`--overlap-param-gather`")
             return (
-                f"Gather parameters while the forward pass computes {gather}: only gradients are "
-                "overlapped yet."
+                f"Gather parameters while the forward pass computes {gather}: only the overlap of "
+                "gradients is on yet."
             )
-        return _more_to_overlap_with(ranks)
+        return _more_to_overlap_with(ranks) if _overlaps(ranks) else _why_nothing_overlaps(ranks)
     overlap = flags(
         ranks,
         "`--overlap-grad-reduce` and, with `--use-distributed-optimizer`, `--overlap-param-gather`",
     )
     advice = f"Reduce gradients and gather parameters while the GPU computes {overlap}."
-    if any(_overlapped(rank) > 0.05 for rank in ranks):
+    if _overlaps(ranks):
         # No command line was recorded, but something of it runs beside compute.
         more = _more_to_overlap_with(ranks, why=False)
         return f"{advice} If that is on already: {more[0].lower()}{more[1:]}"
@@ -120,6 +125,32 @@ def _more_to_overlap_with(ranks: Sequence[RankResult], *, why: bool = True) -> s
         f"other bucket sizes {buckets}"
         + ("; gradients and parameters are overlapped already." if why else ".")
     )
+
+
+def _why_nothing_overlaps(ranks: Sequence[RankResult]) -> str:
+    """What keeps communication from overlapping although the flags for it are given."""
+    buckets = flags(ranks, "`--ddp-bucket-size`")
+    dimensions = {total.dimension for rank in ranks for total in rank.dimensions}
+    order = "kernels start in the order of their launch"
+    if dimensions & _IN_ORDER:
+        connections = (
+            f"With `CUDA_DEVICE_MAX_CONNECTIONS=1`, which tensor and context parallelism need "
+            f"before Blackwell, {order}."
+        )
+    else:
+        connections = (
+            f"If `CUDA_DEVICE_MAX_CONNECTIONS` is 1, unset it: with 1, {order}, and only tensor "
+            "and context parallelism need that."
+        )
+    return (
+        f"Find out why nothing overlaps, although the overlap is on. {connections} If one bucket "
+        f"holds all gradients, try smaller buckets {buckets}."
+    )
+
+
+def _overlaps(ranks: Sequence[RankResult]) -> bool:
+    """Whether some data-parallel communication runs beside compute."""
+    return any(_overlapped(rank) > _SOME for rank in ranks)
 
 
 def _overlapped(rank: RankResult) -> float:

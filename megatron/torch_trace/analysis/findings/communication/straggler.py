@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
+from megatron.torch_trace.analysis.findings.communication.call_names import calls_of
 from megatron.torch_trace.analysis.findings.communication.late_cause import LateCause, late_cause
 from megatron.torch_trace.analysis.findings.examples import largest
 from megatron.torch_trace.analysis.findings.shares import an_iteration, milliseconds, severity
@@ -27,14 +28,6 @@ _MANY = 3
 
 _MOST_HOSTS = 3
 """That are named."""
-
-_NOUNS = {
-    "allreduce": "all-reduces",
-    "allgather": "all-gathers",
-    "reduce_scatter": "reduce-scatters",
-    "all_to_all": "all-to-alls",
-    "barrier": "barriers",
-}
 
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
@@ -87,7 +80,7 @@ def _late_ranks(analysis: Analysis) -> Iterator[_Late]:
         ):
             continue
         others = _Others.of(one, results)
-        cause = late_cause(result, analysis.ranks, one.peers, others.words)
+        cause = late_cause(result, analysis.ranks, one.peers, others.words, one.dimension)
         remaining = share
         if cause.explained_ns:
             remaining = max(0, lost - cause.explained_ns) / (result.window_ns - result.slowed_ns)
@@ -179,8 +172,7 @@ def _lower(sentence: str) -> str:
 
 
 def _calls(one: Straggler) -> str:
-    kind = ADJECTIVES.get(one.dimension or "", "")
-    return f"{kind} {_NOUNS.get(one.collective or '', f'{one.collective} calls')}".strip()
+    return calls_of(one.dimension, one.collective)
 
 
 def _delay(late: _Late) -> str:

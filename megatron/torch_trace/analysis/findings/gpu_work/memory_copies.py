@@ -15,11 +15,22 @@ SLUG = "memory_copies"
 _LEAST = 0.03
 """Of the window: an iteration differs from the next by as much."""
 
-_ADVICE = (
-    "Pin the host's memory and copy with `non_blocking` for copies from the host; for copies on "
-    "the device look at `aten::contiguous`, `aten::cat` and the other operators that launch them "
+_ON_DEVICE = (
+    "Look at the operators that copy on the device: `aten::contiguous`, `aten::cat` and others "
     "(`--json`)."
 )
+_FROM_HOST = "Pin the host's memory, and copy from it with `non_blocking`."
+_TO_HOST = (
+    "Find out what copies to the host (a checkpoint, offloading, `.cpu()`, logging): do it less "
+    "often, or into pinned memory with `non_blocking`; the operators that copy are in `--json`."
+)
+
+
+def _advice(name: str) -> str:
+    """By the kind of copy that takes most time."""
+    if "HtoD" in name:
+        return _FROM_HOST
+    return _TO_HOST if "DtoH" in name else _ON_DEVICE
 
 
 def rule(analysis: Analysis) -> Iterator[Finding]:
@@ -41,7 +52,7 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         f"Copies and memsets are exposed for {percent(share)} of the window ({over(ranks)}), most "
         f"of that time by {name}.",
         {"share": share, "name": name, "calls": calls, "time_ns": time},
-        _ADVICE,
+        _advice(name),
         share,
         largest((row.time_ns, rank.rank, row.longest) for rank, row in rows),
     )

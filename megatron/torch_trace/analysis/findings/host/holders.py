@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from megatron.torch_trace.analysis.findings.host.garbage_collector import for_collector
+from megatron.torch_trace.analysis.findings.megatron_flags import flags, has_flag
 from megatron.torch_trace.analysis.findings.shares import milliseconds
 from megatron.torch_trace.analysis.host.idle_holders import PYTHON, IdleHolder
 from megatron.torch_trace.analysis.host.long_gaps import LongGaps
@@ -21,10 +24,13 @@ _LONG_NS = 50_000
 """Of each call, on average: ordinary launches and Python between them are shorter."""
 
 _UNNAMED = (
-    "Look in the timeline at what the CPU does in these gaps (data, logging, checkpoints, garbage "
-    "collection, waiting for a file or another process); with stacks in the trace "
+    "Look in the timeline at what the CPU does in these gaps (data, logging, "
+    "checkpoints,{collector} waiting for a file or another process); with stacks in the trace "
     "(`--torch-profile-with-stack`) the Python function is named here."
 )
+_ALLOCATES = re.compile(r"(?:cuda|hip)(?:Malloc|Free)(?:Async)?|(?:cu|hip)Mem(?:Create|Map|Unmap)")
+"""Calls by which an allocator takes memory of the device and gives it back; not of the host."""
+_EMPTIES = "--empty-unused-memory-level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +55,15 @@ def held_by(ranks: Sequence[RankResult]) -> Held | None:
         if one.time_ns >= _MOSTLY * idle and one.time_ns >= _LONG_NS * one.times:
             return Held(
                 _text(rank, one, one.time_ns / idle),
-                _advice(one),
+                _advice(one, ranks),
                 {"held_by": one.name, "held_ns": one.time_ns, "held_times": one.times},
                 (rank.rank, one.longest) if one.longest else None,
             )
     gaps = rank.host.long_gaps
-    return _in_gaps(rank, gaps) if gaps and gaps.time_ns >= _MOSTLY * idle else None
+    return _in_gaps(rank, gaps, ranks) if gaps and gaps.time_ns >= _MOSTLY * idle else None
 
 
-def _in_gaps(rank: RankResult, gaps: LongGaps) -> Held:
+def _in_gaps(rank: RankResult, gaps: LongGaps, ranks: Sequence[RankResult]) -> Held:
     """The CPU does something other than launch work, now and then and for long."""
     longest = duration(gaps.longest.duration_ns) if gaps.longest else "long"
     text = (
@@ -68,7 +74,7 @@ def _in_gaps(rank: RankResult, gaps: LongGaps) -> Held:
     inside = f", for {milliseconds(gaps.function_ns)} in {gaps.function}" if gaps.function else ""
     return Held(
         f"{text}{inside}.",
-        python_advice(gaps.function) if gaps.function else _UNNAMED,
+        python_advice(gaps.function) if gaps.function else _unnamed(ranks),
         {
             "held_by": gaps.function,
             "held_ns": gaps.function_ns if gaps.function else gaps.time_ns,
@@ -76,6 +82,11 @@ def _in_gaps(rank: RankResult, gaps: LongGaps) -> Held:
         },
         (rank.rank, gaps.longest) if gaps.longest else None,
     )
+
+
+def _unnamed(ranks: Sequence[RankResult]) -> str:
+    collector = for_collector(ranks)
+    return _UNNAMED.format(collector=f" {collector}," if collector else "")
 
 
 def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
@@ -92,7 +103,7 @@ def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
     )
 
 
-def _advice(one: IdleHolder) -> str:
+def _advice(one: IdleHolder, ranks: Sequence[RankResult]) -> str:
     if one.kind == PYTHON:
         return python_advice(one.name)
     if is_kernel_launch(one.name):
@@ -107,9 +118,25 @@ def _advice(one: IdleHolder) -> str:
             f"Pin the host's memory and copy with `non_blocking`: {one.name} holds the CPU up "
             "while it copies from or to memory that is not pinned."
         )
+    if _ALLOCATES.fullmatch(one.name):
+        return _for_allocator(one.name, ranks)
     return (
         f"Call {one.name} less often in the training loop: calls that allocate, free or register "
         "memory hold up all launches (keep buffers, pin memory once, let torch's allocator cache)."
+    )
+
+
+def _for_allocator(call: str, ranks: Sequence[RankResult]) -> str:
+    """Torch's allocator keeps what it has; that it asks CUDA in every iteration has a cause."""
+    emptied = flags(ranks, f"`{_EMPTIES}`")
+    if has_flag(ranks, _EMPTIES):
+        emptied = f"(this run gives `{_EMPTIES}`)"
+    return (
+        f"Find out why torch's allocator calls {call} while training runs: the memory of the GPU "
+        "is full, so it gives pieces back and asks for others (set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or hold less memory), or something "
+        f"calls `torch.cuda.empty_cache()` {emptied}. `torch-trace memory` shows who holds the "
+        "memory (record with `--torch-profile-memory-snapshot`)."
     )
 
 
