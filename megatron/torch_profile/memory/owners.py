@@ -4,19 +4,24 @@
 The allocator knows who called it, from the moment on that a history is kept. Parameters, gradients
 and optimizer state are older than that. Here the objects are asked that hold them: the model's
 parameters, the flat buffers of Megatron's DDP, shards of FSDP, and whatever tensors an optimizer
-keeps. Nothing is copied, and the GPU is not asked.
+keeps. Nothing is copied, and the GPU is not asked. Of a loop with several models each owner has the
+name of its model.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
 from megatron.torch_profile.memory.standing import WRAPPERS
+from megatron.torch_profile.plan.training_loop import NamedChunk, named_chunks
+from megatron.torch_profile.spans.optimizer_owners import owner_of, owners
 from megatron.torch_trace.allocator.purpose.owners import GLOBAL_BUFFER, Owner
 
 PARAMETERS = "parameters"
@@ -27,6 +32,10 @@ COMMUNICATION = "communication_buffers"
 
 _BUFFERS = ("buffers", "expert_parallel_buffers")
 """Of Megatron's DDP: lists of flat buffers with `param_data` and `grad_data`."""
+_DDP_BUFFERS = (
+    ("grad_data", GRADIENTS, "gradient buffer of DDP"),
+    ("param_data", PARAMETERS, "parameter buffer of DDP"),
+)
 _GATHERED = "what FSDP gathers into"
 _FSDP_BUFFERS = (
     ("model_weight_buffer", PARAMETERS, "parameters of Megatron-FSDP"),
@@ -66,20 +75,19 @@ def owned_ranges(model: Any, optimizer: Any, *, device: str = "cuda") -> list[Ow
     """The storages of a model and its optimizer, by address; each once, with its first owner.
 
     Args:
-        model: Megatron's list of model chunks, or one; None where it cannot be had.
-        optimizer: Megatron's optimizer, or None.
+        model: `Models`, a list of model chunks, or one; None where it cannot be had.
+        optimizer: Megatron's optimizer, or several; or None.
         device: type of the devices that are asked about.
     """
     found = _Found(device)
-    chunks = _modules(model)
-    for chunk in chunks:
-        _flat_buffers(chunk, found)
-    for chunk in chunks:
-        _parameters(chunk, found)
-    for one in _tensors_in(optimizer, found.look_at):
-        found.add(one, OPTIMIZER_STATE, "optimizer state")
-    for chunk in chunks:
-        _sharded_modules(chunk, found)
+    chunks = [one for one in named_chunks(model) if isinstance(one.chunk, torch.nn.Module)]
+    for one in chunks:
+        _flat_buffers(one, found)
+    for one in chunks:
+        _parameters(one, found)
+    _optimizers(optimizer, chunks, found)
+    for one in chunks:
+        _sharded_modules(one, found)
     _global_buffers(found)
     return sorted(found.ranges.values(), key=lambda one: (one.device, one.address))
 
@@ -100,40 +108,58 @@ class _Found:
                 if key[1] and storage.nbytes():
                     self.ranges.setdefault(key, Owner(*key, storage.nbytes(), category, name))
 
-    def look_at(self, tensor: Any) -> None:
+    def look_at(self, of: str, tensor: Any) -> None:
         """The gradient of one that an optimizer keeps: a main parameter's."""
         if tensor.is_leaf and tensor.grad is not None:
-            self.add(tensor.grad, GRADIENTS, "gradients of main parameters")
+            self.add(tensor.grad, GRADIENTS, f"gradients of main parameters{of}")
 
 
-def _flat_buffers(chunk: Any, found: _Found) -> None:
-    for module in chunk.modules():
+def _of(model: str | None) -> str:
+    """What follows a name that each of several models has."""
+    return f" of {model}" if model else ""
+
+
+def _flat_buffers(one: NamedChunk, found: _Found) -> None:
+    of = _of(one.model)
+    for module in one.chunk.modules():
         for attribute in _BUFFERS:
             for buffer in _listed(vars(module).get(attribute)):
-                found.add(getattr(buffer, "grad_data", None), GRADIENTS, "gradient buffer of DDP")
-                found.add(
-                    getattr(buffer, "param_data", None), PARAMETERS, "parameter buffer of DDP"
-                )
+                for data, category, name in _DDP_BUFFERS:
+                    found.add(getattr(buffer, data, None), category, f"{name}{of}")
         fsdp = vars(module).get("param_and_grad_buffer")
         for group in _listed(getattr(fsdp, "parameter_groups", None)):
             for attribute, category, name in _FSDP_BUFFERS:
-                found.add(getattr(getattr(group, attribute, None), "data", None), category, name)
+                held = getattr(getattr(group, attribute, None), "data", None)
+                found.add(held, category, f"{name}{of}")
 
 
-def _parameters(chunk: Any, found: _Found) -> None:
-    for path, parameter in chunk.named_parameters():
-        name = WRAPPERS.sub("", path)
+def _parameters(one: NamedChunk, found: _Found) -> None:
+    for path, parameter in one.chunk.named_parameters():
+        name = one.prefix + WRAPPERS.sub("", path)
         found.add(getattr(parameter, "main_grad", None), GRADIENTS, f"gradient of {name}")
         if parameter.is_leaf:
             found.add(parameter.grad, GRADIENTS, f"gradient of {name}")
         found.add(parameter, PARAMETERS, name)
-    for path, buffer in chunk.named_buffers():
-        found.add(buffer, PARAMETERS, WRAPPERS.sub("", path))
+    for path, buffer in one.chunk.named_buffers():
+        found.add(buffer, PARAMETERS, one.prefix + WRAPPERS.sub("", path))
 
 
-def _sharded_modules(chunk: Any, found: _Found) -> None:
+def _optimizers(optimizer: Any, chunks: Sequence[NamedChunk], found: _Found) -> None:
+    models: dict[str | None, list[torch.nn.Module]] = defaultdict(list)
+    for one in chunks:
+        models[one.model].append(one.chunk)
+    trained = owners(models)
+    for each in _listed(optimizer):
+        of = ""
+        with suppress(Exception):  # an optimizer may be anything
+            of = _of(owner_of(each, trained))
+        for tensor in _tensors_in(each, partial(found.look_at, of)):
+            found.add(tensor, OPTIMIZER_STATE, f"optimizer state{of}")
+
+
+def _sharded_modules(one: NamedChunk, found: _Found) -> None:
     """What FSDP gathers into, now that shards have their owners."""
-    for module in chunk.modules():
+    for module in one.chunk.modules():
         with suppress(Exception):
             groups = [vars(module).get("param_and_grad_buffer")]
             if hasattr(module, "_get_fsdp_state"):  # FSDP2
@@ -141,8 +167,8 @@ def _sharded_modules(chunk: Any, found: _Found) -> None:
                 # Several groups of one module from torch 2.12 on.
                 groups += vars(state).get("_fsdp_param_groups") or [state._fsdp_param_group]
             for group in groups:
-                for one in _tensors_in(group, lambda tensor: None):
-                    found.add(one, COMMUNICATION, _GATHERED)
+                for tensor in _tensors_in(group, lambda tensor: None):
+                    found.add(tensor, COMMUNICATION, f"{_GATHERED}{_of(one.model)}")
 
 
 def _global_buffers(found: _Found) -> None:

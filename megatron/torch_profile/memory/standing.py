@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from megatron.torch_profile.plan.training_loop import named_chunks
+
 _PHASES = {
     "forward_step": "forward",
     "backward_step": "backward",
@@ -56,7 +58,7 @@ def standing(model: Any, *, without: int = 1) -> Standing:
     """Where training stands.
 
     Args:
-        model: Megatron's list of model chunks, for the names of modules.
+        model: `Models` or a list of model chunks, for the names of modules.
         without: frames of the caller's own, which are no part of training.
     """
     here: FrameType | None = sys._getframe(without)
@@ -105,10 +107,11 @@ def _module(frame: FrameType, names: dict[int, str]) -> str:
 
 
 def _names(model: Any) -> dict[int, str]:
-    chunks = list(model) if isinstance(model, (list, tuple)) else [model]
     names: dict[int, str] = {}
-    for chunk in chunks:
+    for _, root, prefix, chunk in named_chunks(model):
         if isinstance(chunk, torch.nn.Module):
             for path, module in chunk.named_modules():
-                names[id(module)] = WRAPPERS.sub("", path)
+                inner = WRAPPERS.sub("", path)
+                name = f"{prefix}{inner}" if inner else prefix and root
+                names.setdefault(id(module), name)
     return names

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 MEGATRON = "megatron"
 """The name of a loop whose flags are Megatron's, which advice then names."""
 NO_LAST = sys.maxsize
 """The last iteration of a loop that does not say how many it runs."""
+_ROOT = "model"
+"""A chunk itself, where neither its model nor it has a name."""
 
 
 class Models(list[Any]):
@@ -35,6 +37,41 @@ class Models(list[Any]):
         """One more model; who has this list knows it from the next window on."""
         self.by_name[name] = list(chunks)
         self.extend(self.by_name[name])
+
+
+class NamedChunk(NamedTuple):
+    """A model chunk, and the names by which users know it.
+
+    Args:
+        model: the name of its model; empty where a loop has one.
+        root: of the chunk itself: `model`, `chunk1.model`, `critic`, `critic.chunk1`.
+        prefix: stands before the paths in it: nothing, `chunk1.`, `critic.`, `critic.chunk1.`.
+        chunk: itself.
+    """
+
+    model: str
+    root: str
+    prefix: str
+    chunk: Any
+
+
+def named_chunks(model: Any) -> Iterator[NamedChunk]:
+    """The chunks of all models.
+
+    Args:
+        model: `Models`, a list of chunks, or one.
+    """
+    models = model.by_name if isinstance(model, Models) else {}
+    for name, of in models.items():
+        for index, chunk in enumerate(of):
+            root = f"{name}.chunk{index}" if len(of) > 1 else name
+            yield NamedChunk(name, root, f"{root}.", chunk)
+    if models:
+        return
+    chunks = model if isinstance(model, (list, tuple)) else [model]
+    for index, chunk in enumerate(chunks):
+        prefix = f"chunk{index}." if len(chunks) > 1 else ""
+        yield NamedChunk("", f"{prefix}{_ROOT}", prefix, chunk)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,12 @@ from typing import Any
 
 import torch
 
-from megatron.torch_profile.plan.training_loop import Models
+from megatron.torch_profile.plan.training_loop import named_chunks
 from megatron.torch_profile.spans.graph_captures import is_graphed, is_to_come
 from megatron.torch_trace import wording
 
 # What Megatron wraps a model chunk in; the paths users know begin below them.
 _WRAPPER_ATTRIBUTE = "module"
-# The model itself, which computes the loss outside of its parts.
-_ROOT = "model"
 # Megatron's and torch's placeholders for a part that a layer does not have: a tenth of all spans.
 _NOTHING = ("IdentityOp", "IdentityFuncOp", "Identity")
 # torch.compile's mark on a function, and on a module that it was called on.
@@ -88,7 +86,7 @@ class ModelPart:
 def model_parts(chunks: Any, depth: int | None) -> Iterator[ModelPart]:
     """The modules that are called, down to a depth; see `ModuleSpans`."""
     seen: set[int] = set()
-    for root, prefix, chunk in _prefixed(chunks):
+    for _, root, prefix, chunk in named_chunks(chunks):
         closed: dict[int, tuple[str, bool]] = {}
         for path, module in _unwrapped(chunk).named_modules():
             why = closed.get(id(module)) or _closed_by(module)
@@ -103,21 +101,6 @@ def model_parts(chunks: Any, depth: int | None) -> Iterator[ModelPart]:
                 name = f"{prefix}{path}" if path else root
                 name = f"{name}: {type(module).__name__}"
                 yield ModelPart(name, module, here, *(why or (None,)))
-
-
-def _prefixed(chunks: Any) -> Iterator[tuple[str, str, Any]]:
-    """Model chunks, each with its own name and what stands before the paths in it."""
-    models = chunks.by_name if isinstance(chunks, Models) else {}
-    for name, of in models.items():
-        for index, chunk in enumerate(of):
-            root = f"{name}.chunk{index}" if len(of) > 1 else name
-            yield root, f"{root}.", chunk
-    if models:
-        return
-    chunks = chunks if isinstance(chunks, (list, tuple)) else [chunks]
-    for index, chunk in enumerate(chunks):
-        prefix = f"chunk{index}." if len(chunks) > 1 else ""
-        yield f"{prefix}{_ROOT}", prefix, chunk
 
 
 def _is_called(module: Any) -> bool:

@@ -19,6 +19,8 @@ from recordings import signals as signals
 from megatron import torch_trace
 from megatron.torch_profile.memory import out_of_memory, rank_memory
 from megatron.torch_profile.memory.rank_memory import RankMemory
+from megatron.torch_profile.memory.standing import standing
+from megatron.torch_profile.plan.training_loop import Models
 from megatron.torch_trace.allocator.purpose.owners import Owner
 
 _BASE = 1 << 40
@@ -125,6 +127,21 @@ def test_the_model_itself_is_called_by_its_class(watched: Any, warned: list[str]
     model["module"] = Block(lambda: fails(observe))
     model["module"]()
     assert "rank 0 asked for 2.15 GB (iteration 7, Block), which" in warned[0]
+
+
+def test_of_several_models_a_module_and_a_model_are_called_by_the_name() -> None:
+    stood: list[str] = []
+
+    def block() -> Block:
+        return Block(lambda: stood.append(standing(models).module))
+
+    blocks = {"actor": block(), "critic": block()}
+    models = Models({name: [torch.nn.ModuleDict({"mlp": it})] for name, it in blocks.items()})
+    reward = block()
+    models.add("reward", [reward])
+    for one in (*blocks.values(), reward):
+        one()
+    assert stood == ["actor.mlp: Block", "critic.mlp: Block", "reward: Block"]
 
 
 def test_of_a_part_of_the_gpu_what_is_left_of_the_part_is_free(

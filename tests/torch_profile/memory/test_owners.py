@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from megatron.torch_profile.memory import owners
+from megatron.torch_profile.plan.training_loop import Models
 
 
 def test_owners_are_told_by_megatrons_own_objects() -> None:
@@ -55,6 +56,54 @@ def test_owners_are_told_by_megatrons_own_objects() -> None:
     for tensor, owner in expected.items():
         assert found.pop(tensor.untyped_storage().data_ptr()) == owner
     assert set(found.values()) <= {("optimizer_state", "optimizer state")}
+
+
+def names(model: object, optimizer: object = None) -> Counter[str]:
+    """Of the owners of storages on the CPU."""
+    return Counter(one.name for one in owners.owned_ranges(model, optimizer, device="cpu"))
+
+
+def test_of_several_models_every_owner_has_the_name_of_its_model() -> None:
+    models = {name: torch.nn.Linear(8, 4, bias=False) for name in ("actor", "critic")}
+    optimizers = [torch.optim.SGD(one.parameters(), momentum=0.9) for one in models.values()]
+    for one, optimizer in zip(models.values(), optimizers, strict=True):
+        one(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    of_both = torch.optim.SGD([torch.zeros(16)])
+    chunks = Models({name: [one] for name, one in models.items()})
+    assert names(chunks, [*optimizers, of_both]) == Counter(
+        {
+            "actor.weight": 1,
+            "gradient of actor.weight": 1,
+            "optimizer state of actor": 1,
+            "critic.weight": 1,
+            "gradient of critic.weight": 1,
+            "optimizer state of critic": 1,
+            "optimizer state": 1,
+        }
+    )
+
+
+def test_chunks_of_a_model_hold_parameters_by_the_names_that_modules_have_in_a_trace() -> None:
+    first, second = (torch.nn.Linear(8, 4, bias=False) for _ in range(2))
+    assert names([first, second]) == Counter(["chunk0.weight", "chunk1.weight"])
+    several = Models({"actor": [first, second], "critic": [torch.nn.Linear(8, 4, bias=False)]})
+    assert sorted(names(several)) == [
+        "actor.chunk0.weight",
+        "actor.chunk1.weight",
+        "critic.weight",
+    ]
+
+
+def test_buffers_of_ddp_have_the_name_of_their_model() -> None:
+    chunk = torch.nn.Linear(8, 4, bias=False)
+    flat = SimpleNamespace(param_data=torch.zeros(64), grad_data=torch.zeros(64))
+    vars(chunk)["buffers"] = [flat]
+    chunk.weight.data = flat.param_data[:32].view(4, 8)
+    assert sorted(name for name in names(Models({"actor": [chunk]}))) == [
+        "gradient buffer of DDP of actor",
+        "parameter buffer of DDP of actor",
+    ]
 
 
 @pytest.fixture

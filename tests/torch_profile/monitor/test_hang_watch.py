@@ -19,9 +19,12 @@ from megatron.torch_profile.hooks.flight_recorder import switch_on
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.monitor.hangs import hang_watch
 from megatron.torch_profile.monitor.hangs.hang_watch import HangWatch
+from megatron.torch_profile.monitor.hangs.stacks import module_paths
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.plan.ranks import Layout
 from megatron.torch_profile.plan.topology import CPU, Member, Topology
+from megatron.torch_profile.plan.training_loop import Models
+from megatron.torch_profile.spans.model_parts import model_parts
 from megatron.torch_profile.spans.window_spans import Spans, open_spans
 
 SECOND = 1_000_000_000
@@ -85,6 +88,17 @@ def test_before_the_watchdog_ends_the_process_there_is_a_record_in_evaluation_to
     rank.heartbeat.end_pause()
     rank.heartbeat.begin_step(5)
     assert len(rank.look_after(6)) == 2, "in an iteration as well, whatever the flag says"
+
+
+def test_of_several_models_modules_have_the_names_that_a_trace_has() -> None:
+    shared = torch.nn.Tanh()
+    models = Models({name: [torch.nn.Sequential(shared)] for name in ("actor", "critic")})
+    assert list(module_paths(models).values()) == [
+        "actor: Sequential",
+        "actor.0: Tanh",
+        "critic: Sequential",
+    ]
+    assert list(module_paths(models).values()) == [part.name for part in model_parts(models, None)]
 
 
 def test_a_record_tells_threads_modules_spans_and_the_last_line_of_the_log(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from megatron import torch_profile
+from megatron.torch_profile.plan.training_loop import named_chunks
 from megatron.torch_trace.format.hang_records import ThreadStack
 
 _MOST_FRAMES = 200
@@ -82,16 +83,15 @@ def micro_batch(trains: int) -> int | None:
 
 
 def module_paths(model: Any) -> dict[int, str]:
-    """The path of each module of Megatron's list of model chunks, by its `id`."""
-    chunks = model if isinstance(model, (list, tuple)) else [model]
+    """The path of each module of a model, a list of chunks or `Models`, by its `id`."""
     paths: dict[int, str] = {}
-    for number, chunk in enumerate(chunks):
-        prefix = f"chunk{number}." if len(chunks) > 1 else ""
+    for _, root, prefix, chunk in named_chunks(model):
         while hasattr(chunk, "module"):
             chunk = chunk.module
         with suppress(AttributeError):  # a program may train what is no module
             for path, module in chunk.named_modules():
-                paths[id(module)] = f"{prefix}{path or 'model'}: {type(module).__name__}"
+                name = f"{prefix}{path}" if path else root
+                paths.setdefault(id(module), f"{name}: {type(module).__name__}")
     return paths
 
 
