@@ -9,6 +9,7 @@ from statistics import mean, median
 
 from megatron.torch_trace.analysis.findings.examples import most_idle
 from megatron.torch_trace.analysis.findings.host.holders import Held, held_by
+from megatron.torch_trace.analysis.findings.host.lost_lead import lost_lead
 from megatron.torch_trace.analysis.findings.megatron_flags import flag_value, flags, has_flag
 from megatron.torch_trace.analysis.findings.shares import (
     by_iteration,
@@ -58,6 +59,8 @@ def _finding(ranks: Sequence[RankResult], typical: float) -> Finding:
         typical: the share by which it is judged beside other findings.
     """
     held = held_by(ranks)
+    lead = None if held else lost_lead(ranks)
+    launches = for_launches(ranks)
     recorded = mean(rank.host.idle.cpu_ns / rank.window_ns for rank in ranks)
     share = mean(_remaining(rank) for rank in ranks)
     remains = what_remains(ranks, attrgetter("explained_cpu_ns"), share)
@@ -70,7 +73,7 @@ def _finding(ranks: Sequence[RankResult], typical: float) -> Finding:
         severity(typical),
         f"The GPU is idle for {percent(recorded)} of the window because the CPU has not launched "
         f"the next kernel yet ({over(ranks)}).{remains} "
-        f"{held.text if held else _launches(ranks, kernels, tiny)}",
+        f"{held.text if held else _launches(ranks, kernels, tiny)}{lead.text if lead else ''}",
         {
             "share": share,
             "recorded_share": recorded,
@@ -80,8 +83,9 @@ def _finding(ranks: Sequence[RankResult], typical: float) -> Finding:
             "kernels_under_5us": tiny,
             "launch_delay_median_ns": delays,
             **(held.evidence if held else {}),
+            **({"waits_in": lead.call, "waits_caller": lead.caller} if lead else {}),
         },
-        held.advice if held else for_launches(ranks),
+        held.advice if held else f"{lead.advice} {launches}" if lead else launches,
         typical,
         _example(ranks, held),
     )
