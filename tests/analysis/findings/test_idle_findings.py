@@ -192,3 +192,33 @@ def test_megatron_s_flags_are_examples_to_who_trains_with_something_else(tmp_pat
 def test_every_rule_has_a_slug_of_its_own() -> None:
     slugs = [module.SLUG for module in modules()]
     assert len(set(slugs)) == len(slugs) > 10
+
+
+def in_turn(*, blocking: bool) -> TraceBuilder:
+    """60 kernels of 100 us; their calls return when they have ended, or after 5 us."""
+    trace = TraceBuilder().step(3, 0, 60 * 180 * US)
+    for number in range(60):
+        start, own = number * 180 * US, {"correlation": number + 1}
+        length = 110 * US if blocking else 5 * US
+        trace.call("cudaLaunchKernel", start, start + length, args=own)
+        trace.gpu(GEMM, start + 6 * US, start + 106 * US)
+    return trace
+
+
+def test_launches_that_wait_for_their_work_lead_to_the_variable_for_debugging(
+    tmp_path: Path,
+) -> None:
+    found = findings(tmp_path, in_turn(blocking=True))
+    assert found["blocking_launches"].title == (
+        "Launch calls return only when their work has ended (rank 0): 60 calls of 110 us on "
+        "average in each iteration, and never is more than one piece of work launched ahead."
+    )
+    assert found["blocking_launches"].severity == "high"
+    assert found["blocking_launches"].advice.startswith("Unset `CUDA_LAUNCH_BLOCKING`")
+    assert found["launch_bound"].cause == "blocking_launches"
+
+
+def test_a_slow_cpu_does_not_wait_in_its_launches(tmp_path: Path) -> None:
+    found = findings(tmp_path, in_turn(blocking=False))
+    assert "blocking_launches" not in found
+    assert found["launch_bound"].cause is None

@@ -77,6 +77,8 @@ def _follows(one: Finding, other: Finding, analysis: Analysis) -> bool:
         return one.code == "straggler" and one.evidence.get("late_because") == DATA
     if {one.code, other.code} == _ALIKE:
         return (one.share, one.code) < (other.share, other.code)
+    if other.code == "blocking_launches":
+        return one.code == "launch_bound"
     if other.code == "launch_bound":
         return one.code == "tiny_kernels"
     if other.code == "layer_imbalance":
