@@ -92,9 +92,9 @@ def test_numbers_of_transfers_are_of_each_rank_alone(tmp_path: Path) -> None:
     built.call(4, "pp0", 9, "recv 0<-1").call(8, "pp0", 3, "recv 1<-0")
     assert answered(built, tmp_path).verdict.startswith("All ranks of every pending collective")
     built.call(4, "pp0", 3, "send 0->1", state="completed")
-    built.call(4, "pp0", 5, "broadcast").call(8, "pp0", 6, "broadcast")
+    built.call(4, "pp0", 5).call(8, "pp0", 6)
     assert answered(built, tmp_path).verdict == (
-        "The GPU of rank 4 is stuck in pipeline broadcast 5, which rank 8 has completed."
+        "The GPU of rank 4 is stuck in pipeline all_reduce 5, which rank 8 has completed."
     )
 
 

@@ -15,6 +15,9 @@ from megatron.torch_trace.flight_recorder.hang_files import (
     hang_files,
     read_last_hang,
 )
+from megatron.torch_trace.flight_recorder.joined.at_fault import ranks_at_fault
+from megatron.torch_trace.flight_recorder.joined.blame import Blame, Cause
+from megatron.torch_trace.flight_recorder.joined.waiting import Joined
 from megatron.torch_trace.flight_recorder.nobody_at_fault import nobody_at_fault, what_to_do
 from megatron.torch_trace.flight_recorder.positions import (
     GPU,
@@ -24,7 +27,6 @@ from megatron.torch_trace.flight_recorder.positions import (
 )
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord
 from megatron.torch_trace.flight_recorder.record_file import read_records
-from megatron.torch_trace.flight_recorder.waiting import Blame, Cause, Joined
 from megatron.torch_trace.wording import ranks as rank_list
 
 MISSING, WAITING, RUNNING = "missing", "waiting", "running"
@@ -99,12 +101,12 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
         return _of_a_run(read_last_hang(files))
     records, skipped = read_records(paths)
     joined = Joined(records)
-    blames = joined.blames()
+    blames = ranks_at_fault(joined)
     everyone = sorted({*joined.records, *joined.absent})
     states = tuple(_state(rank, joined) for rank in everyone)
     verdict = " ".join(_sentences(blames, joined, {})) or nobody_at_fault(joined)
     damaged = tuple(one.path for one in records if one.damaged)
-    advice = _advice(blames) or what_to_do(verdict)
+    advice = _advice(blames) or what_to_do(verdict, joined)
     return HangAnswer(states, blames, verdict, advice, tuple(skipped), damaged)
 
 
@@ -119,7 +121,11 @@ def _of_a_run(last: LastHang) -> HangAnswer:
         flights += [FlightRecord(Path(), rank, {}, (), "", damaged=True) for rank in silent]
     joined = Joined(flights, last.absent)
     at_work = early_records.written_at_work(last)
-    blames = () if at_work else joined.blames() or blames_by_position(last, positions)
+    by_flight = ranks_at_fault(joined)
+    # What is pending tells more than where a CPU is, which may be ahead of the GPU.
+    told = any(joined.pending.values()) and not any(one.damaged for one in flights)
+    told = told and positions.keys() <= joined.records.keys()
+    blames = () if at_work else by_flight or (() if told else blames_by_position(last, positions))
     states = tuple(
         _state_by_position(position, _state(rank, joined) if rank in joined.records else None)
         if (position := positions.get(rank)) is not None
@@ -128,7 +134,11 @@ def _of_a_run(last: LastHang) -> HangAnswer:
     )
     named = " ".join(_sentences(blames, joined, positions))
     verdict = at_work or named or nobody_at_fault(joined, last, positions)
-    advice = early_records.ADVICE if at_work else _advice(blames, positions) or what_to_do(verdict)
+    advice = (
+        early_records.ADVICE
+        if at_work
+        else _advice(blames, positions) or what_to_do(verdict, joined)
+    )
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
     return HangAnswer(states, blames, verdict, advice, last.skipped, damaged)
 

@@ -31,6 +31,15 @@ def call_kind(call: Call, groups: dict[str, Group]) -> str:
     return f"{_adjective(group)} {name}"
 
 
+def sized_kind(call: Call) -> str:
+    """What must be equal on all ranks of the group: the name, and the size of most collectives."""
+    return f"{call.name} {call.sizes}".strip() if call.name in _EQUAL_SIZES else call.name
+
+
+_EQUAL_SIZES = {"all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast", "all_gather"}
+"""Collectives whose sizes must be the same on all ranks; all-to-all may differ."""
+
+
 def _adjective(group: Group) -> str:
     dimension = dimension_of(group.description)
     known = ADJECTIVES.get(dimension)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from megatron.torch_trace.flight_recorder.call_names import call_words
 from megatron.torch_trace.flight_recorder.hang_files import LastHang
+from megatron.torch_trace.flight_recorder.joined.waiting import Joined
 from megatron.torch_trace.flight_recorder.positions import Position
 from megatron.torch_trace.flight_recorder.record import Call
-from megatron.torch_trace.flight_recorder.waiting import Joined
+from megatron.torch_trace.flight_recorder.unsure import unsure_advice, unsure_sentences
 from megatron.torch_trace.wording import ranks as rank_list
 
 _MOST_WAYS = 4
@@ -17,6 +18,10 @@ _MOST_WAYS = 4
 _NOT_FINISHED = (
     "All ranks of every pending collective have called it, with the same sizes: the network or a "
     "GPU does not finish it, or ranks wait for each other in a circle."
+)
+_NO_SIGN = (
+    "Ranks wait for others, and nothing in the records tells which of them is at fault: see in "
+    "what each one waits."
 )
 _LOOK_AT_THE_NETWORK = (
     "Look for errors of the network and of GPUs on the hosts of these ranks (`dmesg`), and for "
@@ -37,8 +42,18 @@ def nobody_at_fault(
     unlike = " ".join(_sentence(here, joined) for here in joined.unlike())
     if unlike:
         return f"{unlike} Nothing tells which of them is wrong."
+    unsure = unsure_sentences(joined)
+    if unsure:
+        return unsure
     if any(joined.pending.values()):
-        return _unread(last, positions or {}) or _silent(joined) or _NOT_FINISHED
+        return _unread(last, positions or {}) or _silent(joined) or _not_finished(joined)
+    if (last is None or positions is None) and joined.absent:
+        one = len(joined.absent) == 1
+        return (
+            f"Nothing is pending on the ranks that have left a record. "
+            f"{'Rank' if one else 'Ranks'} {rank_list(joined.absent)} "
+            f"{'has' if one else 'have'} left none, and may be at fault."
+        )
     if last is None or positions is None:
         return "Nothing is pending on any rank: the job does not hang in a collective."
     if not any(one.collective for one in positions.values()):
@@ -48,9 +63,49 @@ def nobody_at_fault(
     )
 
 
-def what_to_do(verdict: str) -> str:
+def what_to_do(verdict: str, joined: Joined) -> str:
     """The advice that belongs to a verdict of `nobody_at_fault`; empty where there is none."""
-    return _LOOK_AT_THE_NETWORK if verdict == _NOT_FINISHED else ""
+    if verdict in (_NOT_FINISHED, _one_is_not_finished(joined)):
+        return _LOOK_AT_THE_NETWORK
+    return unsure_advice(joined) if verdict == unsure_sentences(joined) else ""
+
+
+def _not_finished(joined: Joined) -> str:
+    fronts = [call for group in joined.groups.values() for call in joined.fronts(group).values()]
+    if all(_all_have_called(joined, call) for call in fronts):
+        return _NOT_FINISHED
+    return _one_is_not_finished(joined) or _circle(joined) or _NO_SIGN
+
+
+def _one_is_not_finished(joined: Joined) -> str:
+    """Of the oldest pending collective that all have called; empty where there is none."""
+    fronts = [call for group in joined.groups.values() for call in joined.fronts(group).values()]
+    called = [call for call in fronts if _all_have_called(joined, call)]
+    if not called:
+        return ""
+    words = call_words(min(called, key=lambda one: one.created), joined.groups)
+    return (
+        f"All ranks of {words} have called it, with the same sizes: the network or a GPU does not "
+        "finish it, and other ranks wait for these."
+    )
+
+
+def _all_have_called(joined: Joined, call: Call) -> bool:
+    return all(joined.has_called(rank, call) for rank in joined.groups[call.group].ranks)
+
+
+def _circle(joined: Joined) -> str:
+    steps = [
+        f"rank {rank} waits in {call_words(call, joined.groups)}, which rank {other} has not called"
+        for rank, call, other in joined.circles.one()
+    ]
+    if not steps:
+        return ""
+    more = f"; and {len(steps) - _MOST_WAYS} more" if len(steps) > _MOST_WAYS else ""
+    return (
+        "Ranks wait for each other in a circle, and nothing tells which of them left the order of "
+        f"calls: {'; '.join(steps[:_MOST_WAYS])}{more}."
+    )
 
 
 def _unread(last: LastHang | None, positions: Mapping[int, Position]) -> str:

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from megatron.torch_trace.flight_recorder.hang_files import LastHang
+from megatron.torch_trace.flight_recorder.joined.blame import Blame, Cause
 from megatron.torch_trace.flight_recorder.record import Call
-from megatron.torch_trace.flight_recorder.waiting import Blame, Cause
 from megatron.torch_trace.format.hang_records import HangRecord
 
 _COLLECTIVES = re.compile(r"/torch/(distributed/|overrides\.py)")

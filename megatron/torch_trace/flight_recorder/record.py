@@ -7,10 +7,13 @@ or as JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 COMPLETED = "completed"
+LEFT_OUT = -1
+"""In place of the call that closes a batch, where the record may have left it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Call:
         is_transfer: it is a send or a receive.
         peer: global rank at the other end of a transfer; None of a collective, or if unknown.
         stack: `file:line function`, the innermost first; empty where torch did not record it.
+        finished: when torch saw that it is complete, ns since 1970; None if it is not, or unknown.
+        batch: of a transfer, the order of the call that closed its batch; LEFT_OUT, or None.
     """
 
     order: int
@@ -58,6 +63,8 @@ class Call:
     is_transfer: bool
     peer: int | None
     stack: tuple[str, ...]
+    finished: int | None = None
+    batch: int | None = None
 
     @property
     def pending(self) -> bool:
@@ -76,6 +83,13 @@ class FlightRecord:
         calls: by order; torch keeps the last thousands, or only those that are not complete.
         version: of the format.
         damaged: bytes or entries are missing or make no sense, so what is pending may be more.
+        whole: it holds every call from the first one of the process on.
+        since: the order from which on it holds every call.
+        pending_alone: it leaves out calls that are complete (`TORCH_INCLUDE_ONLY_ACTIVE`).
+        overrun: it may lack calls that are pending: newer ones took their place.
+        numbers: names of groups by torch's own number of them in this process, where calls tell.
+        last_called: by that number, the last collective of the group that was called; torch counts
+            transfers there, too.
     """
 
     path: Path
@@ -84,6 +98,12 @@ class FlightRecord:
     calls: tuple[Call, ...]
     version: str
     damaged: bool = False
+    whole: bool = True
+    since: int = 0
+    pending_alone: bool = False
+    overrun: bool = False
+    numbers: Mapping[int, str] = field(default_factory=dict)
+    last_called: Mapping[int, int] = field(default_factory=dict)
 
     def pending(self) -> tuple[Call, ...]:
         """Calls that are not complete."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
+from megatron.torch_trace.flight_recorder.batches import Recorded, in_batches
 from megatron.torch_trace.flight_recorder.record import COMPLETED, Call, FlightRecord, Group
 from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.hang_records import HangName
@@ -24,6 +25,7 @@ from megatron.torch_trace.reader.bytestream import ByteStream
 _RANK = re.compile(r"(\d+)(?:\.(?:pickle|pkl|json|bin))?(?:\.(?:gz|zst))?$")
 """torch writes `comm_lib_trace_rank_7`; launchers choose other prefixes, the rank comes last."""
 _PEER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+_HEAD = {"version", "pg_config", "pg_status"}
 _LONGEST = 1 << 30
 _Skipped = list[tuple[Path, str]]
 
@@ -97,18 +99,69 @@ def read_record(path: Path) -> FlightRecord:
             "comm_lib_trace_rank_0 does."
         )
     data, damaged = _content(path)
+    if isinstance(data, dict) and (data.keys() >= _HEAD or (damaged and data.keys() & _HEAD)):
+        # torch leaves the key out of JSON where it has no entry to write.
+        data.setdefault("entries", ())
     if not isinstance(data, dict) or not isinstance(data.get("entries"), (list, tuple)):
         raise UsageError(f"{path}: no flight record: it has no entries.")
+    return record_of(data, path, rank, damaged=damaged)
+
+
+def record_of(
+    data: dict[str, Any], path: Path, rank: int, *, damaged: bool = False
+) -> FlightRecord:
+    """What torch has written, as a record.
+
+    Args:
+        data: with `entries`, a list.
+        path: the file.
+        rank: global rank.
+        damaged: bytes are missing.
+    """
     groups = {one.name: one for one in _groups(data.get("pg_config"))}
-    calls = []
-    for number, entry in enumerate(data["entries"]):
+    calls, numbers = [], {}
+    entries = list(data["entries"])
+    if damaged and entries and (len(entries) == 1 or _lacks(entries[-1], entries[0])):
+        entries.pop()  # of which the file holds only the beginning
+    for number, entry in enumerate(entries):
         try:
-            calls.append(_call(entry, number, groups))
+            call = _call(entry, number, groups)
+            calls.append(Recorded(call, *_sequences(entry)))
+            if "pg_id" in entry:
+                numbers[int(entry["pg_id"])] = call.group
         except (AttributeError, TypeError, ValueError, OverflowError):
             damaged = True
-    calls.sort(key=lambda one: one.order)
-    version = str(data.get("version", ""))
-    return FlightRecord(path, rank, groups, tuple(calls), version, damaged)
+    calls.sort(key=lambda one: one.call.order)
+    return FlightRecord(
+        path,
+        rank,
+        groups,
+        tuple(in_batches(calls)),
+        str(data.get("version", "")),
+        damaged,
+        whole=bool(calls) and calls[0].call.order == 0 == _since(calls),
+        since=_since(calls),
+        numbers=numbers,
+        last_called=dict(_last_called(data.get("pg_status"))),
+    )
+
+
+def _since(calls: Sequence[Recorded]) -> int:
+    """The order from which on no call is missing."""
+    orders = [one.call.order for one in calls]
+    gaps = [after for before, after in pairwise(orders) if after != before + 1]
+    return max(gaps, default=orders[0] if orders else 0)
+
+
+def _lacks(entry: Any, other: Any) -> bool:
+    return not isinstance(entry, dict) or (isinstance(other, dict) and other.keys() > entry.keys())
+
+
+def _last_called(status: Any) -> Iterable[tuple[int, int]]:
+    """By torch's number of a group, the number of the last collective; text in JSON."""
+    for number, one in status.items() if isinstance(status, dict) else ():
+        with suppress(AttributeError, KeyError, TypeError, ValueError):
+            yield int(number), int(one["last_enqueued_collective"])
 
 
 def _rank_of(name: str) -> int | None:
@@ -159,13 +212,11 @@ def _call(entry: Any, number: int, groups: dict[str, Group]) -> Call:
     )
     group = _group(entry, groups)
     transfer = _PEER.search(name)
-    sequence = entry.get("p2p_seq_id" if transfer else "collective_seq_id")
-    if sequence is None:
-        sequence = entry.get("seq_id", 0)
+    collective, transfers = _sequences(entry)
     return Call(
         order=int(entry.get("record_id", number)),
         group=group.name,
-        sequence=int(sequence),
+        sequence=transfers if transfer and transfers is not None else collective,
         name=name,
         sizes=_sizes(entry),
         state=_state(entry),
@@ -174,6 +225,19 @@ def _call(entry: Any, number: int, groups: dict[str, Group]) -> Call:
         is_transfer=transfer is not None,
         peer=_peer(transfer, group) if transfer else None,
         stack=tuple(_frames(entry.get("frames"))),
+        finished=int(entry.get("time_discovered_completed_ns") or 0) or None,
+    )
+
+
+def _sequences(entry: dict[str, Any]) -> tuple[int, int | None]:
+    """Of collectives and of transfers; before torch 2.4 one number for both."""
+    if entry.get("collective_seq_id") is None and entry.get("p2p_seq_id") is None:
+        return int(entry.get("seq_id", 0)), None
+    collective, transfers = (entry.get(f"{kind}_seq_id") for kind in ("collective", "p2p"))
+    both = int(entry.get("seq_id", 0))
+    return (
+        both if collective is None else int(collective),
+        both if transfers is None else int(transfers),
     )
 
 

@@ -94,6 +94,45 @@ def test_gloos_calls_are_complete_up_to_its_count_and_one_more_where_the_rank_we
     assert states(monkeypatch, gloo(3), gloo(4), gloo(5)) == [done, done, open_]
 
 
+def test_gloos_count_is_of_the_group_with_this_number_in_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The name of a group is the same on all ranks, its number is not."""
+    other = {"process_group": ("0", "other"), "pg_id": 4}
+    assert states(monkeypatch, gloo(2, **other), gloo(9)) == ["scheduled"] * 2
+    mine = {"process_group": ("6", "undefined"), "pg_id": 0}
+    assert states(monkeypatch, gloo(2, **mine), gloo(9)) == ["completed", "scheduled"]
+
+
+def in_a_batch(number: int, name: str, state: str = "scheduled", **others: Any) -> dict[str, Any]:
+    sizes: list[list[int]] = [] if name == "coalesced" else [[8]]
+    return {
+        "record_id": number, "process_group": ("7", "PIPELINE_MODEL_PARALLEL_GROUP"), "pg_id": 2,
+        "profiling_name": f"nccl:{name}", "collective_seq_id": 0, "p2p_seq_id": 5, "state": state,
+        "input_sizes": sizes, "output_sizes": sizes, "is_p2p": bool(sizes), **others,
+    }  # fmt: skip
+
+
+def batch(first: int, state: str, **others: Any) -> list[dict[str, Any]]:
+    """What batch_isend_irecv leaves: the state of its two transfers never changes."""
+    return [
+        in_a_batch(first, "send 0->1", **others),
+        in_a_batch(first + 1, "recv 0<-1", **others),
+        in_a_batch(first + 2, "coalesced", state, **others),
+    ]
+
+
+@pytest.mark.parametrize("state", ["completed", "scheduled"])
+def test_transfers_are_as_far_as_their_batch(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert states(monkeypatch, *batch(0, state)) == [state] * 3
+
+
+def test_a_transfer_of_a_batch_that_is_complete_is_not_pending_for_long(recorded: Any) -> None:
+    old, new = {"time_created_ns": NOW - 900 * S}, {"time_created_ns": NOW - 20 * S}
+    recorded([*batch(0, "completed", **old), *batch(3, "scheduled", p2p_seq_id=6, **new)])
+    assert pending_seconds() == 20.0
+
+
 def test_of_messages_and_of_nccls_calls_gloos_count_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 _SECONDS = 20.0
@@ -61,11 +62,25 @@ def _complete(entries: list[dict[str, Any]], groups: dict[str, dict[str, int]]) 
     Its count may be one behind: the one after it is complete if the rank has gone on to another.
     """
     for one in entries:
-        group = groups.get(one.get("process_group", ("",))[0], {})
+        name = one.get("process_group", ("",))[0]
+        group = groups.get(str(one.get("pg_id", name)), {})  # a number of this process alone
         last = group.get("last_completed_collective", -1) + (one is not entries[-1])
         is_gloo = str(one.get("profiling_name", "")).startswith("gloo:")
         if is_gloo and not one.get("is_p2p") and one.get("collective_seq_id", last + 1) <= last:
             one["state"] = "completed"
+
+
+def complete_batches(record: dict[str, Any]) -> set[int]:
+    """Numbers of transfers that are complete with their batch: torch never says so of themselves.
+
+    Args:
+        record: of this process, as torch has written it.
+    """
+    from megatron.torch_trace.flight_recorder.batches import joined_records
+    from megatron.torch_trace.flight_recorder.record_file import record_of
+
+    (found,) = joined_records([record_of(record, Path(), 0)])
+    return {one.order for one in found.calls if one.is_transfer and not one.pending}
 
 
 def _shortened(text: bytes) -> bytes:
@@ -73,6 +88,10 @@ def _shortened(text: bytes) -> bytes:
     record: dict[str, Any] = pickle.loads(text)
     entries = list(record.get("entries", ()))
     _complete(entries, record.get("pg_status", {}))
+    done = complete_batches(record)
+    for one in entries:
+        if one.get("record_id") in done:
+            one["state"] = "completed"
     completed = [one for one in entries if one.get("state") == "completed"]
     kept = {id(one) for one in completed[-_KEPT_COMPLETED:]}
     for one in completed[:-_WITH_STACK]:

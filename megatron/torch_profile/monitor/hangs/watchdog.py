@@ -14,6 +14,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from megatron.torch_profile.monitor.hangs.flight_entries import complete_batches
+
 EARLIER = 0.9
 """Of the watchdog's time."""
 _SECONDS = 20.0
@@ -65,6 +67,9 @@ def _oldest(device: int | None) -> float:
         text = dump(includeCollectives=True, includeStackTraces=False, onlyActive=True)
     except TypeError:  # torch before 2.4
         text = dump()
-    entries = pickle.loads(text).get("entries", ())
-    begun = [one["time_created_ns"] for one in entries if one.get("state") != "completed"]
+    record = pickle.loads(text)
+    record.setdefault("entries", [])
+    done = complete_batches(record)
+    pending = [one for one in record["entries"] if one.get("state") != "completed"]
+    begun = [one["time_created_ns"] for one in pending if one.get("record_id") not in done]
     return (time.time_ns() - min(begun)) / 1e9 if begun else 0.0
