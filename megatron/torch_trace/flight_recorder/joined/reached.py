@@ -100,11 +100,12 @@ def _counts(
             said = told[_made(record)].get(number, set())
             described = names.get(next(iter(said), ""), []) if len(said) == 1 else []
             other = described[0] if len(described) == 1 else None
-            name = record.numbers[number] if number in record.numbers else other
+            own: str | None = record.numbers.get(number)
+            of = other if own is None else own
             # A count of transfers is none of collectives.
-            if name is None or name in mixed or dimension_of(groups[name].description) == "pp":
+            if of is None or of in mixed or dimension_of(groups[of].description) == "pp":
                 continue
-            yield (record.rank, name), last
+            yield (record.rank, of), last
 
 
 def _made(record: FlightRecord) -> tuple[object, ...]:
