@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from timeline_reader import read_timeline
-from trace_builder import collective_args, instant, kernel, launch, op, write_rank
+from trace_builder import collective_args, instant, kernel, launch, metadata, op, write_rank
 
 from megatron.torch_trace.perfetto import convert
 
@@ -44,6 +44,25 @@ def test_a_stream_that_mostly_computes_is_called_so_however_long_it_waits(
         launch(105_000, 106_000, 9), kernel("ncclDevKernel_AllReduce", 150_000, end, 9, **GROUP)
     ]  # fmt: skip
     assert name in rows(write_rank(tmp_path / "rank-0.json", *work, last))
+
+
+def test_threads_have_the_names_that_a_trace_gives_them(tmp_path: Path) -> None:
+    trace = write_rank(
+        tmp_path / "rank-0.json",
+        *(op("aten::mm", 100_000, 105_000, tid=tid) for tid in (43, 44, 45, 46)),
+        metadata("thread_name", 42, 43, name=" loader "),
+        metadata("thread_name", 42, 44, name=7),
+        metadata("thread_name", 42, 45),
+        metadata("process_name", 42, 46, name="python"),
+        op("thread_name", 106_000, 107_000, tid=46, args={"name": "no metadata"}),
+    )
+    assert sorted(row[-1] for row in rows(trace) if isinstance(row, tuple)) == [
+        "rank 00 CPU",
+        "rank 00 loader",
+        "rank 00 thread 44",
+        "rank 00 thread 45",
+        "rank 00 thread 46",
+    ]
 
 
 def test_marks_of_the_profiler_are_called_after_what_they_are(tmp_path: Path) -> None:

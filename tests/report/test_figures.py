@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from analyze_document import document
 from command_line import invoked
 from many_ranks import of_many
 
@@ -27,7 +28,6 @@ from megatron.torch_trace.report.figures.peak_ladder import peak_ladder
 from megatron.torch_trace.report.figures.schedule import schedule_figure
 from megatron.torch_trace.report.figures.time_budget import time_budget
 from megatron.torch_trace.report.html import render_html
-from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.module_nodes import module_nodes
 from megatron.torch_trace.report.tables import At
 

@@ -58,7 +58,7 @@ class IterationMemory:
             **self._used(),
             "rank": self._rank,
         }
-        return {f"memory/iteration/{name}": value for name, value in found.items()}
+        return {f"memory/iteration/{name}": found[name] for name in FIELDS if name in found}
 
     def _used(self) -> dict[str, float]:
         if self._gpu is None:

@@ -76,7 +76,6 @@ class Segments:
         address: where it begins.
         size: bytes.
         stream: raw handle of the stream that it serves.
-        small: 1 where it holds small blocks (up to 1 MiB).
         pool: number of its pool; 0 is the default one, others are of CUDA graphs.
         expandable: 1 where it grows by mapping pages.
     """
@@ -85,7 +84,6 @@ class Segments:
     address: Ints
     size: Ints
     stream: Ints
-    small: Ints
     pool: Ints
     expandable: Ints
 

@@ -151,7 +151,7 @@ class _Reading:
 
     def segments(self, found: list[dict[str, Any]]) -> tuple[Segments, Blocks]:
         """The segments and their blocks."""
-        segments, blocks = _Columns(7), _Columns(6)
+        segments, blocks = _Columns(6), _Columns(6)
         pools: dict[Any, int] = {(0, 0): 0}
         row = 0
         for one in found:
@@ -162,7 +162,6 @@ class _Reading:
                     int_of(one.get("address", 0)),
                     int_of(one["total_size"]),
                     int_of(one.get("stream", 0)),
-                    int(one.get("segment_type") == "small"),
                     pools.setdefault(pool, len(pools)),
                     int(bool(one.get("is_expandable"))),
                 )

@@ -221,7 +221,7 @@ def _at_the_end(devices: list[int], histories: list[_History]) -> tuple[Segments
     segments: list[tuple[int, ...]] = []
     blocks: list[tuple[int, ...]] = []
     for row, (device, history) in enumerate(zip(devices, histories, strict=True)):
-        segments.append((device, _BASE, history.reserved, 0, 0, 0, 0))
+        segments.append((device, _BASE, history.reserved, 0, 0, 0))
         blocks.append((row, _BASE, history.base, history.base, State.ALLOCATED, UNKNOWN_STACK))
         blocks += [
             (row, address, size, size, State.ALLOCATED, stack)
@@ -230,7 +230,7 @@ def _at_the_end(devices: list[int], histories: list[_History]) -> tuple[Segments
         used = history.base + sum(size for size, _ in history.left.values())
         free = max(0, history.reserved - used)
         blocks.append((row, _BASE, free, free, State.FREE, UNKNOWN_STACK))
-    return Segments(*_columns(segments, 7)), Blocks(*_columns(blocks, 6))
+    return Segments(*_columns(segments, 6)), Blocks(*_columns(blocks, 6))
 
 
 def _columns(rows: list[tuple[int, ...]], count: int) -> list[Ints]:

@@ -12,7 +12,6 @@ import numpy as np
 from megatron.torch_trace.columns.arguments import SlimEventWithArgs, arguments, integer, numbers
 from megatron.torch_trace.columns.builder import (
     BlockColumns,
-    BlockView,
     ColumnBuilder,
     EventKind,
     Rows,
@@ -20,7 +19,6 @@ from megatron.torch_trace.columns.builder import (
 )
 from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.columns.thread_names import thread_names
 from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Args
@@ -120,13 +118,10 @@ class SliceTable:
 
 
 class SliceBuilder(ColumnBuilder):
-    """Slices, other tables beside them, and what threads are called."""
+    """Slices, and other tables beside them."""
 
     def __init__(self, without: Collection[str], others: Sequence[Table] = ()) -> None:
         super().__init__((SliceTable(without), *others))
-
-    def add_rest(self, view: BlockView, found: BlockColumns) -> None:
-        found.rest = thread_names(view)
 
 
 def _collectives(args: list[Args], codes: Codes) -> Ints:

@@ -22,7 +22,7 @@ group_name, group_description, group_ranks, in_split, out_split, seq, src_rank, 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,6 @@ class EventTable:
     names: list[str]
     tracks: list[Track]
     odd_times: OddTimes
-    track_names: dict[Track, str] = field(default_factory=dict)
 
 
 def read_table(
@@ -102,12 +101,10 @@ class JoinedSlices:
         self._joined = JoinedColumns(
             {SLICE: slice_columns.COLUMNS}, slice_columns.CODES, nothing=MISSING
         )
-        self._track_names: dict[Track, str] = {}
 
     def add(self, block: BlockColumns) -> None:
         """Append the slices of a block."""
         self._joined.add(block)
-        self._track_names |= block.rest
 
     def finish(self, trace: Trace) -> EventTable:
         """The table of a trace that has been read to its end."""
@@ -131,7 +128,6 @@ class JoinedSlices:
             names=list(codes["name"]),
             tracks=list(codes["track"]),
             odd_times=odd,
-            track_names=self._track_names,
         )
 
 

@@ -28,7 +28,7 @@ from megatron.torch_trace.format.tracks import Identity, Track
 from megatron.torch_trace.perfetto.arguments import SHAPES, ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader.event import decode_loosely
 
-EVENT, ARROW, MEMORY = "event", "arrow", "memory"
+EVENT, ARROW = "event", "arrow"
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     EVENT: ("start", "dur", "name", "track", "category", "instant"),

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import struct
-
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _MASK = (1 << 64) - 1
 
@@ -42,10 +40,6 @@ def bytes_key(field: int) -> bytes:
 
 def number(field: int, value: int) -> bytes:
     return number_key(field) + varint(value)
-
-
-def fixed(field: int, value: float) -> bytes:
-    return fixed_key(field) + struct.pack("<d", value)
 
 
 def text(field: int, value: str | bytes) -> bytes:

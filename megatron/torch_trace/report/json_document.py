@@ -26,15 +26,6 @@ TABLES = (
 """Of a rank, beside `loop_paths` of its `host`: they grow with the model and its micro-batches."""
 
 
-def document(analysis: Analysis) -> dict[str, Any]:
-    """The document, made of what `json.dumps` takes."""
-    return {
-        "schema": SCHEMA,
-        "ranks": [asdict(_rank(rank)) for rank in analysis.ranks],
-        **_of_all(analysis),
-    }
-
-
 def pieces(analysis: Analysis, *, tables: bool = True) -> Iterator[str]:
     """The document as text, rank by rank: a thousand of them at once would fill the memory.
 

@@ -19,7 +19,7 @@ def test_a_block_older_than_the_history_keeps_a_number_beyond_two_bytes() -> Non
     )
     snapshot = Snapshot(
         path=Path("memory_snapshot.pickle"),
-        segments=Segments(0 * one, 0 * one, 4096 * one, 0 * one, 0 * one, 0 * one, 0 * one),
+        segments=Segments(0 * one, 0 * one, 4096 * one, 0 * one, 0 * one, 0 * one),
         blocks=Blocks(0 * one, 2048 * one, 512 * one, 512 * one, 0 * one, 70_000 * one),
         history=history,
         annotations=(),

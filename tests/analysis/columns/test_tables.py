@@ -56,20 +56,6 @@ def test_a_number_that_64_bits_cannot_hold_is_none() -> None:
     assert numbers([7, None], -2).tolist() == [7, -2]
 
 
-def test_threads_have_the_names_that_a_trace_gives_them(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        op("a", 0, 1000),
-        metadata("thread_name", 42, 42, name=" main "),
-        metadata("thread_name", 0, 7, name="stream 7"),
-        metadata("process_name", 42, 0, name="python"),
-        metadata("thread_name", 42, 43, name=7),
-        metadata("thread_name", 42, 44),
-        op("thread_name", 0, 1000, tid=45, args={"name": "no metadata"}),
-    )
-    assert read_table(path).track_names == {(42, 42): "main", (0, 7): "stream 7"}
-
-
 def test_collectives_are_rows_of_their_own_and_what_is_none_has_none(tmp_path: Path) -> None:
     args = collective_args("allreduce", "dp") | {"Seq": 9}
     path = write(

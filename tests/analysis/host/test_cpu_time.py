@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analyze_document import document
 from trace_builder import BACKWARD, GEMM, LOOP, TraceBuilder
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
@@ -16,7 +17,6 @@ from megatron.torch_trace.analysis.timeline.activity import Rows
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.html import render_html
-from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.text import render
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from analyze_document import document
 from kept_windows import trace, window_of_two
 from trace_builder import GEMM
 
@@ -18,7 +19,6 @@ from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.errors import StrictError, TorchTraceError, UsageError
 from megatron.torch_trace.format.file_names import kept_analysis_of
-from megatron.torch_trace.report.json_document import document
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from analyze_document import document
 from kept_windows import trace, window_of_two
 
 from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files import sources
-from megatron.torch_trace.report.json_document import document
 
 
 @pytest.fixture

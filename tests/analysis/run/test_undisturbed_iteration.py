@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analyze_document import document
 from undisturbed_runs import BEFORE, MS, trace, written
 
 from megatron.torch_trace.analysis.run.analyse import analyze
@@ -18,7 +19,6 @@ from megatron.torch_trace.format.undisturbed_iterations import (
     slowdown_sentence,
 )
 from megatron.torch_trace.report.html.page import render_html
-from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.text import render
 from megatron.torch_trace.wording import duration
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analyze_document import document
 from many_ranks import of_many
 from trace_builder import GEMM, TraceBuilder
 
@@ -16,7 +17,6 @@ from megatron.torch_trace.analysis.run.analyse import analyze
 from megatron.torch_trace.report.figures.icicle import Icicle
 from megatron.torch_trace.report.figures.loop_icicle import loop_icicle
 from megatron.torch_trace.report.html import render_html
-from megatron.torch_trace.report.json_document import document
 from megatron.torch_trace.report.sections import loop_thread
 from megatron.torch_trace.report.tables import At
 from megatron.torch_trace.wording import duration

@@ -149,11 +149,6 @@ class Judge:
         """ms of an iteration, the median of the last undisturbed ones; NaN before the first."""
         return median(self._totals) if self._totals else math.nan
 
-    @property
-    def settled(self) -> int:
-        """How many iterations `typical` rests on."""
-        return len(self._totals)
-
     def judge(self, iteration: int, rows: dict[int, Measured]) -> Judged:
         """Compare ranks in one iteration; call it with each iteration once.
 

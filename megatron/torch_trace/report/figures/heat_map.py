@@ -17,7 +17,7 @@ ROWS, CELLS = ";", "|"
 """What stands between rows and between cells: the page would show a tab or a new line as text."""
 _WITHOUT_MARKS = str.maketrans(dict.fromkeys(ROWS + CELLS, " "))
 _FIRST = ord("A")
-_FEW_SLICES, _MANY_RANKS = 120, 256
+_MANY_RANKS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,12 @@ class SlowTransfer:
     Args:
         text: a sentence with a blank before it.
         busbw_gbps: its bus bandwidth, decimal GB/s.
-        collective, bytes_per_call: which, and how large.
+        collective: which.
     """
 
     text: str
     busbw_gbps: float
     collective: str
-    bytes_per_call: int
 
 
 def slow_transfer(
@@ -65,7 +64,6 @@ def slow_transfer(
         f"carries{lacking}.",
         slow.busbw_gbps,
         slow.collective,
-        each,
     )
 
 
