@@ -33,6 +33,7 @@ class Slug(Enum):
     SIGNAL_UNDELIVERABLE = "signal-undeliverable"
     RANKS_END_APART = "ranks-end-apart"
     TIMERS_SYNCHRONISE = "timers-synchronise"
+    LAUNCHES_BLOCK = "launches-block"
     OTHER_GPU_PROFILER = "other-gpu-profiler"
     RUN_RECORD_FAILED = "run-record-failed"
     NO_PROFILE = "no-profile"

@@ -16,6 +16,7 @@ from megatron.torch_profile.plan.training_loop import MEGATRONS_OWN, TrainingLoo
 from megatron.torch_profile.record import python_stacks
 from megatron.torch_profile.spans.model_parts import count_spans
 
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _NO_MODEL = "this Megatron's train() does not take its model as an argument named model"
 _NOT_GIVEN = "attach() was not given the model; write attach(model)"
 
@@ -30,6 +31,15 @@ def of_the_run(capture: CapturePlan, args: Any) -> None:
             "stop, so the trace will show less overlap than training has without them; leave the "
             "flag out (--torch-profile-spans phases names the same phases in the trace)",
             args.timing_log_level,
+        )
+    if os.environ.get(_BLOCKING, "0") not in ("", "0"):
+        warn(
+            Slug.LAUNCHES_BLOCK,
+            "%s=%s, which is for debugging, makes every launch wait until its work has ended, so "
+            "the iterations will be slower than without it, and the trace will show no launch "
+            "ahead of the GPU; unset it in the launch script",
+            _BLOCKING,
+            os.environ[_BLOCKING],
         )
     _of_stacks(capture)
 

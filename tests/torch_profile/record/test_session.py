@@ -234,6 +234,20 @@ def test_timers_that_synchronise_the_gpu_are_said_before_training(
     ]
 
 
+@pytest.mark.parametrize(("value", "is_said"), [("1", True), ("0", False), ("", False)])
+def test_launches_that_wait_are_said_before_training(
+    args: Any, warned: list[str], monkeypatch: pytest.MonkeyPatch, value: str, is_said: bool
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
+    with training(args, [], lambda: None):
+        pass
+    assert warned == is_said * [
+        "CUDA_LAUNCH_BLOCKING=1, which is for debugging, makes every launch wait until its work "
+        "has ended, so the iterations will be slower than without it, and the trace will show no "
+        "launch ahead of the GPU; unset it in the launch script"
+    ]
+
+
 def test_another_profiler_of_the_gpu_in_this_process_is_named(
     args: Any, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
