@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from megatron.torch_trace.columns.slice_events import Slice, are_slices
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock
+from megatron.torch_trace.records import dataclass, field
 
 
 class EventKind(NamedTuple):
@@ -174,7 +174,9 @@ class ColumnBuilder:
         found = BlockColumns()
         for table in self._tables:
             wanted = np.array([table.wants(kind) for kind in view.kinds], dtype=bool)
-            mine = wanted[view.kind] if wanted.any() else np.zeros(len(timed), dtype=bool)
+            if not wanted.any():
+                continue
+            mine = wanted[view.kind]
             rows_with_time = mine & timed
             index = np.flatnonzero(rows_with_time)
             found.without_start[table.name] += int(mine.sum()) - len(index)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from megatron.torch_trace.flight_recorder.record import COMPLETED, LEFT_OUT, Call, FlightRecord
+from megatron.torch_trace.records import dataclass
 
 _CLOSES = re.compile(r"(\w+_)?coalesced")
 

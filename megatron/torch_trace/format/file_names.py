@@ -31,7 +31,6 @@ Nothing else in the project builds or splits these names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -43,6 +42,7 @@ from megatron.torch_trace.format.suffixes import (
     TEMPORARY_SUFFIX,
     TRACE_SUFFIX,
 )
+from megatron.torch_trace.records import dataclass
 
 RUN_FILE = "run.json"
 ENDED_FILE = "ended.json"

@@ -15,8 +15,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
+
+from megatron.torch_trace.records import dataclass, field
 
 HANGS = "hangs"
 """Folder of a run."""

@@ -11,12 +11,11 @@ Whoever may write into the folder may ask. What is in a request is checked like 
 from __future__ import annotations
 
 import json
-import secrets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.errors import UsageError
+from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import nearest
 
 REQUESTS = "requests"
@@ -84,7 +83,10 @@ class Request:
 
 def new_name() -> str:
     """A name for a request, without its ending, that no other request has."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    # Imported here: it loads OpenSSL, and others want a name of this module alone.
+    from secrets import token_hex
+
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{token_hex(2)}"
 
 
 def is_request(name: str) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from megatron.torch_trace.records import dataclass, field
 
 WORKING, READY, FAILED = "converting", "ready", "failed"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.module_tree import BOTH, GONE, NEW
 from megatron.torch_trace.analysis.compare.statistics import Difference, by_rank, correct
@@ -17,6 +16,7 @@ from megatron.torch_trace.analysis.compare.tables import steps_of
 from megatron.torch_trace.analysis.host.loop_paths import MOST_ROWS, PYTHON, LoopPath
 from megatron.torch_trace.analysis.modules.ranges import SPANS
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
+from megatron.torch_trace.records import dataclass
 
 Names = tuple[str, ...]
 """Of a path, the outermost first; () is the thread."""

@@ -12,7 +12,8 @@ are not used. A GPU that is not in the table has no MFU.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from megatron.torch_trace.records import dataclass, field
 
 UNDISTURBED, RECORDED = "undisturbed", "recorded"
 _PEAKS = (

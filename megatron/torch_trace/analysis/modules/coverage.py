@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_LINK, NO_OPERATOR
@@ -16,6 +14,7 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.launches import without_link
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints
+from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

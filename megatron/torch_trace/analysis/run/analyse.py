@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.recorded import recorded
 from megatron.torch_trace.analysis.run.together import together
+from megatron.torch_trace.system.cores import available_cores
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.replay.early_replay import EarlyReplay
 
 
 def analyze(
@@ -33,6 +38,7 @@ def analyze(
     Returns:
         The analysis of the traces alone.
     """
+    keeps, early = _for_gains(gains, step, jobs)
     known = recorded(
         path,
         ranks=ranks,
@@ -43,22 +49,28 @@ def analyze(
         on_start=on_start,
         on_done=on_done,
         on_kept=on_kept,
-        keeps=_keeps(gains, step),
+        keeps=keeps,
+        on_all_read=early.begin if early else None,
     )
     analysis = together(known, model_flops)
     if step is not None or not (gains or known.timelines):
         return analysis
     from megatron.torch_trace.analysis.run.gains import with_gains
 
-    return with_gains(analysis, known)
+    return with_gains(analysis, known, early)
 
 
-def _keeps(gains: bool | None, step: int | None) -> Callable[[list[Path]], bool] | None:
-    """A graph is of the whole window: of one step alone there are none."""
+def _for_gains(
+    gains: bool | None, step: int | None, jobs: int | None
+) -> tuple[Callable[[list[Path]], bool] | None, EarlyReplay | None]:
+    """Which traces to keep for a graph, and the graph, which another core makes if there is one."""
     if gains is False or step is not None:
-        return None
-    # Imported here, as above: what replays a graph takes a tenth of a second to import.
+        # A graph is of the whole window: of one step alone there are none.
+        return None, None
+    # Imported here, as above: what replays a graph takes a while to import.
+    from megatron.torch_trace.analysis.replay.early_replay import EarlyReplay
     from megatron.torch_trace.analysis.run.gains import are_cheap
     from megatron.torch_trace.analysis.run.graphs import are_few
 
-    return are_few if gains else are_cheap
+    has_another = (jobs or available_cores()) > 1
+    return are_few if gains else are_cheap, EarlyReplay() if has_another else None

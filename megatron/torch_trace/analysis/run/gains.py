@@ -15,6 +15,7 @@ from megatron.torch_trace.analysis.findings.remedies import remedy_of
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
 from megatron.torch_trace.analysis.replay.change import GpuAsMedian, RankAsMedian
+from megatron.torch_trace.analysis.replay.early_replay import EarlyReplay
 from megatron.torch_trace.analysis.replay.kernels.longest_path import CyclicGraphError
 from megatron.torch_trace.analysis.replay.path.piece_names import TRAINING_LOOP
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
@@ -48,19 +49,20 @@ def are_cheap(traces: Sequence[Path]) -> bool:
     return are_few(traces) and sum(map(raw_bytes, traces)) <= _CHEAP_BYTES
 
 
-def with_gains(analysis: Analysis, known: Recorded) -> Analysis:
+def with_gains(analysis: Analysis, known: Recorded, early: EarlyReplay | None = None) -> Analysis:
     """The same analysis, its findings with gains as far as graphs tell them, by gain.
 
     Args:
         analysis: of the ranks.
         known: the ranks.
+        early: their graph of kernels, perhaps begun.
 
     Returns:
         The analysis; a gain and its error are ns an iteration, None where no graph tells them. If a
         graph fails, the analysis as it was, with a warning. Source: docs/computed.md, "Gains and
         slack".
     """
-    graphs = Graphs(known)
+    graphs = Graphs(known, early=early)
     try:
         findings = [_with_gain(one, graphs) for one in analysis.findings]
         findings += _hidden_stragglers(findings, graphs, analysis.stragglers)

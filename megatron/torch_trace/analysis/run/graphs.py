@@ -23,6 +23,7 @@ from megatron.torch_trace.analysis.replay.change import (
     StagesBalanced,
     VirtualStages,
 )
+from megatron.torch_trace.analysis.replay.early_replay import EarlyReplay
 from megatron.torch_trace.analysis.replay.effects.change_effects import adjusted
 from megatron.torch_trace.analysis.replay.recorded_ranks import (
     MOST_RANKS,
@@ -93,10 +94,18 @@ class Graphs:
     Args:
         known: the ranks.
         on_read: called with each trace that the graph of kernels has read.
+        early: the graph of kernels, perhaps begun.
     """
 
-    def __init__(self, known: Recorded, on_read: Callable[[Path], None] | None = None) -> None:
+    def __init__(
+        self,
+        known: Recorded,
+        on_read: Callable[[Path], None] | None = None,
+        *,
+        early: EarlyReplay | None = None,
+    ) -> None:
         self._known = known
+        self._early = early or EarlyReplay()
         self._on_read = on_read
         self._spans: SpanReplay | TorchTraceError | None = None
         self._kernels: KernelAnswers | TorchTraceError | None = None
@@ -159,7 +168,7 @@ class Graphs:
                 found[rank] = timeline
         if not found:
             raise UnreplayableError(nothing_can_be_replayed(reasons))
-        return Replay(found)
+        return self._early.of(found)
 
     def calibration_of(self, graph: Graph) -> Calibration | None:
         """What takes the profiler's cost out of a graph; None where that cannot be told."""

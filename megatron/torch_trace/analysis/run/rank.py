@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
@@ -48,6 +48,7 @@ from megatron.torch_trace.format.undisturbed_iterations import (
 )
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
 from megatron.torch_trace.gpu_record.other_devices import OtherDevice
+from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import path_text
 
 _TOO_MANY = 1e40
@@ -96,7 +97,8 @@ def analyse_rank(
         workers: processes to decode with.
         strict: raise at the first fault.
         step: only this step, by its number in the trace.
-        on_timeline: gets what was read of the trace, which is large, for more than the analysis.
+        on_timeline: gets what was read of the trace, which is large, before it is analysed, for
+            more than the analysis.
 
     Raises:
         NotATraceError, StrictError: see `read_activity`.
@@ -116,10 +118,9 @@ def analyse_rank(
         raise EmptyTraceError(f"{path}: {reason}")
     if step is not None:
         timeline.window = _only(timeline.window, step, path)
-    outcome = analyse_timeline(timeline, rank_of(activity.metadata, activity.path))
     if on_timeline:
         on_timeline(timeline)
-    return outcome
+    return analyse_timeline(timeline, rank_of(activity.metadata, activity.path))
 
 
 def _only(window: Window, number: int, path: Path | str) -> Window:

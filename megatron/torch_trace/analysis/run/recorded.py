@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
@@ -19,6 +19,8 @@ from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.files.selection import listed, of_ranks, one_window
 from megatron.torch_trace.files.sources import find_traces, rank_in_name
+from megatron.torch_trace.reader.workers import end_early
+from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import path_text
 
 _FROZEN_ON_PURPOSE = 1000
@@ -54,11 +56,13 @@ def recorded(
     on_done: Callable[[Path], None] | None = None,
     on_kept: Callable[[int, int], None] | None = None,
     keeps: Callable[[list[Path]], bool] | None = None,
+    on_all_read: Callable[[Mapping[Path, Timeline]], None] | None = None,
 ) -> Recorded:
     """Every rank's own analysis, read or taken from where it was kept; see `analyze`.
 
     Args:
         keeps: whether to keep what is read of all these traces, which takes memory.
+        on_all_read: gets what is kept once the last trace is read, before that one is analysed.
         the others: see `analyze`.
     """
     wanted = None if ranks is None else set(ranks)
@@ -75,13 +79,21 @@ def recorded(
         on_start(known.traces)
     found = dict(known.outcomes)
     timelines: dict[Path, Timeline] = {}
+
+    def keep(file: Path, timeline: Timeline) -> None:
+        timelines[file] = timeline
+        if on_all_read and len(timelines) == len(traces):
+            # Nobody reads any more: what comes now needs the memory.
+            end_early()
+            on_all_read(timelines)
+
     for file, outcome in analyse_ranks(
         known.traces,
         jobs=jobs,
         strict=strict,
         step=step,
         on_done=on_done,
-        on_timeline=timelines.__setitem__ if keeps and keeps(known.traces) else None,
+        on_timeline=keep if keeps and keeps(known.traces) else None,
     ):
         if isinstance(outcome, TorchTraceError):
             reason = str(outcome).removeprefix(f"{file}: ")

@@ -13,7 +13,8 @@ step of critic, optimizer of critic         phases of one of several models
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from megatron.torch_trace.records import dataclass
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 PASSES = (FORWARD, BACKWARD, RECOMPUTE)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.tables import At
 
 DECIMALS = 2
