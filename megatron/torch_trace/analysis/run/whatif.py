@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from megatron.torch_trace.analysis.gpu_work.mfu import Mfu
 from megatron.torch_trace.analysis.replay.answers import Graph, PathPiece, Slack
 from megatron.torch_trace.analysis.replay.change import Change, Overlapped
 from megatron.torch_trace.analysis.replay.change_parser import read, read_text
+from megatron.torch_trace.analysis.replay.change_values import MOST_FACTOR
 from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.run.candidates import (
@@ -231,6 +233,12 @@ def _answerable(changes: Sequence[Change]) -> None:
         raise UsageError(
             f"{others[0].text} and {of_spans[0].text}: the first needs single kernels and the "
             "second whole pipelines, which are simulated apart; ask for one of them at a time."
+        )
+    longer = [one for one in changes if getattr(one, "factor", 0) > 1]
+    if math.prod(getattr(one, "factor", 1) for one in longer) > MOST_FACTOR:
+        raise UsageError(
+            f"{' '.join(one.text for one in longer)}: the factors must be {MOST_FACTOR:,.0f} at "
+            "most, multiplied with each other."
         )
 
 

@@ -113,6 +113,8 @@ def test_a_wrong_change_is_one_sentence() -> None:
         (["--rank", "1=mean"], "did you mean --rank 1=median?"),
         (["--cpu-operators*half"], "did you mean --cpu-operators 0.5?"),
         (["--rank", "1=median", "--micro-batches", "8"], "ask for one of them at a time."),
+        (["--launch", "2e3", "--kernel", "gemm*501"], "multiplied with each other."),
+        (["--launch", "1e300"], "did you mean --launch 1e+06?"),
     ):
         error = run(folder, *words).exception
         assert isinstance(error, UsageError)
