@@ -174,13 +174,14 @@ class ColumnBuilder:
         found = BlockColumns()
         for table in self._tables:
             wanted = np.array([table.wants(kind) for kind in view.kinds], dtype=bool)
-            if not wanted.any():
-                continue
-            mine = wanted[view.kind]
-            rows_with_time = mine & timed
-            index = np.flatnonzero(rows_with_time)
-            found.without_start[table.name] += int(mine.sum()) - len(index)
-            rows = Rows(view, index, chosen(view.events, rows_with_time))
+            if wanted.any():
+                mine = wanted[view.kind]
+                rows_with_time = mine & timed
+                index = np.flatnonzero(rows_with_time)
+                found.without_start[table.name] += int(mine.sum()) - len(index)
+                rows = Rows(view, index, chosen(view.events, rows_with_time))
+            else:
+                rows = Rows(view, np.zeros(0, dtype=np.intp), [])
             rows = table.choose(rows, found)
             if rows.events:
                 found.tables[table.name] = table.columns(rows)
