@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+from hang_run import IN_THE_LOADER, WAITS, Run, write_flights
 from record_builder import RecordBuilder
 
 from megatron.torch_trace.flight_recorder.answer import hang
@@ -103,3 +104,15 @@ def test_where_nothing_is_pending_a_rank_without_a_record_may_be_at_fault(tmp_pa
     assert hang(built.write(tmp_path, without=1)).verdict == (
         "Nothing is pending on the ranks that have left a record. Rank 1 has left none, and may be at fault."
     )
+
+
+def test_a_rank_whose_cpu_is_ahead_of_what_all_have_called_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """Its CPU prepares the next batch while its GPU waits for the network, as those of all do."""
+    run = Run(tmp_path)
+    paths = {rank: run.rank(rank, IN_THE_LOADER if rank == 2 else WAITS) for rank in range(4)}
+    write_flights(RecordBuilder(tp0=[0, 1, 2, 3]).call([0, 1, 2, 3], "tp0", 5), paths)
+    answer = hang(tmp_path)
+    assert answer.culprits == ()
+    assert answer.verdict.startswith("All ranks of every pending collective have called it")

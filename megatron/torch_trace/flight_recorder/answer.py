@@ -18,6 +18,12 @@ from megatron.torch_trace.flight_recorder.hang_files import (
 from megatron.torch_trace.flight_recorder.joined.at_fault import ranks_at_fault
 from megatron.torch_trace.flight_recorder.joined.blame import Blame, Cause
 from megatron.torch_trace.flight_recorder.joined.waiting import Joined
+from megatron.torch_trace.flight_recorder.late_records import (
+    as_stopped,
+    at_one_moment,
+    late_ranks,
+    late_sentence,
+)
 from megatron.torch_trace.flight_recorder.nobody_at_fault import nobody_at_fault, what_to_do
 from megatron.torch_trace.flight_recorder.positions import (
     GPU,
@@ -114,7 +120,7 @@ def hang(path: Path | str | Iterable[Path | str]) -> HangAnswer:
 def _of_a_run(last: LastHang) -> HangAnswer:
     """By flight records where there are any, and by Python stacks."""
     positions = {rank: position_of(record) for rank, record in last.records.items()}
-    flights = [*last.flights]
+    flights, late = [*at_one_moment(last)], late_ranks(last)
     if any(one.calls for one in flights):
         # A rank whose torch did not answer, or whose record is damaged, may wait in anything.
         known = {*last.absent, *(one.rank for one in flights)}
@@ -124,9 +130,9 @@ def _of_a_run(last: LastHang) -> HangAnswer:
     at_work = early_records.written_at_work(last)
     by_flight = ranks_at_fault(joined)
     # What is pending tells more than where a CPU is, which may be ahead of the GPU.
-    told = any(joined.pending.values()) and not any(one.damaged for one in flights)
-    told = told and positions.keys() <= joined.records.keys()
+    told = not last.absent and positions.keys() <= joined.records.keys() and joined.is_told
     blames = () if at_work else by_flight or (() if told else blames_by_position(last, positions))
+    blames = tuple(as_stopped(one, joined) if one.rank in late else one for one in blames)
     states = tuple(
         _state_by_position(position, _state(rank, joined) if rank in joined.records else None)
         if (position := positions.get(rank)) is not None
@@ -135,13 +141,11 @@ def _of_a_run(last: LastHang) -> HangAnswer:
     )
     named = " ".join(_sentences(blames, joined, positions))
     verdict = at_work or named or nobody_at_fault(joined, last, positions)
-    advice = (
-        early_records.ADVICE
-        if at_work
-        else _advice(blames, positions) or what_to_do(verdict, joined)
-    )
+    advice = early_records.ADVICE if at_work else _advice(blames, positions)
+    advice = advice or what_to_do(verdict, joined) or (_ADVICE[Cause.STOPPED] if late else "")
     damaged = last.damaged + tuple(one.path for one in last.flights if one.damaged)
-    return HangAnswer(states, blames, verdict, advice, last.skipped, damaged)
+    said = f"{verdict} {late_sentence(late)}".rstrip()
+    return HangAnswer(states, blames, said, advice, last.skipped, damaged)
 
 
 def _state_by_position(position: Position, state: RankState | None) -> RankState:
@@ -169,7 +173,7 @@ def _sentences(
     """Blames of the same kind together, so that a host of eight ranks is one sentence."""
     for cause in Cause:
         mine = [one for one in blames if one.cause is cause]
-        if cause in (Cause.NO_FILE, Cause.NOT_IN_A_COLLECTIVE) and mine:
+        if cause in _TOGETHER and mine:
             yield _together(mine, joined, positions)
         else:
             yield from (_alone(one, joined) + _and_is(one, positions) for one in mine)
@@ -198,6 +202,7 @@ def _are_elsewhere(who: tuple[int, ...], positions: dict[int, Position]) -> str:
 
 
 _MOST_PLACES = 4
+_TOGETHER = (Cause.STOPPED, Cause.NO_FILE, Cause.NOT_IN_A_COLLECTIVE)
 _WAIT_ELSEWHERE = (Cause.NEVER_CALLED, Cause.LEFT_ORDER)
 
 
@@ -210,6 +215,8 @@ def _together(blames: Sequence[Blame], joined: Joined, positions: dict[int, Posi
     if blames[0].cause is Cause.NO_FILE:
         record = "hang record" if positions else "flight record"
         did = f"{'have' if several else 'has'} left no {record}"
+    elif blames[0].cause is Cause.STOPPED:
+        did = "did not run when the others wrote their records"
     else:
         did = f"{'are' if several else 'is'} in no collective: {_are_elsewhere(who, positions)}"
     return (
@@ -262,6 +269,10 @@ _LOOK_AT_SEVERAL = (
 
 
 _ADVICE = {
+    Cause.STOPPED: (
+        "Look for what stopped the process: SIGSTOP, a debugger, a host that was frozen or out of "
+        "memory (`dmesg`). It runs again, and the training may go on."
+    ),
     Cause.NO_FILE: (
         "Check whether the process or the host is gone (log of the rank, `sacct`, `dmesg`)."
     ),

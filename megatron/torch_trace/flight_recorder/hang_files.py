@@ -127,8 +127,9 @@ def _locked(folder: Path, newest: HangRecord) -> Iterator[tuple[Path, HangRecord
     for path in sorted(folder.glob(f"*{LOCKED_SUFFIX}")):
         rank = locked_rank(path.name)
         with suppress(OSError):
-            if rank is None or path.stat().st_mtime_ns < newest.began_ns - _CLOCKS_SECONDS * 1e9:
+            written_ns = path.stat().st_mtime_ns
+            if rank is None or written_ns < newest.began_ns - _CLOCKS_SECONDS * 1e9:
                 continue
-            record = locked_record(path.read_text(errors="replace"), rank, newest)
+            record = locked_record(path.read_text(errors="replace"), rank, newest, written_ns)
             if record is not None:
                 yield path, record

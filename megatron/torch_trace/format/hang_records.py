@@ -167,13 +167,14 @@ def locked_rank(name: str) -> int | None:
     return int(match["rank"]) if match else None
 
 
-def locked_record(text: str, rank: int, like: HangRecord) -> HangRecord | None:
+def locked_record(text: str, rank: int, like: HangRecord, written_ns: int) -> HangRecord | None:
     """What faulthandler has written, as a record.
 
     Args:
         text: of the file; each dump lists threads, the one that the process began with as its last.
         rank: whose file it is.
         like: a record of another rank, of the same hang.
+        written_ns: when the file was written, ns since 1970.
 
     Returns:
         None if the text has no stack.
@@ -196,7 +197,7 @@ def locked_record(text: str, rank: int, like: HangRecord) -> HangRecord | None:
         0,
         like.iteration,
         like.seconds,
-        like.written_ns,
+        written_ns,
         like.began_ns,
         threads=tuple(threads),
         locked=True,

@@ -55,7 +55,8 @@ class LockedStacks:
                 self._failed = True  # what is written stays
                 warn(
                     Slug.HANG,
-                    "rank %d: a thread kept Python's lock for more than %s: %s has the stacks",
+                    "rank %d: a thread kept Python's lock for more than %s, or the process was "
+                    "stopped: %s has the stacks",
                     self._rank,
                     seconds(self._limit),
                     path_text(self._path),

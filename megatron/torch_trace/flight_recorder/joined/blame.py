@@ -12,6 +12,7 @@ from megatron.torch_trace.records import dataclass
 class Cause(Enum):
     """Why a rank is at fault; the value is the word in JSON."""
 
+    STOPPED = "stopped"
     NO_FILE = "no_file"
     NOT_IN_A_COLLECTIVE = "not_in_a_collective"
     BEHIND = "gpu_stuck"

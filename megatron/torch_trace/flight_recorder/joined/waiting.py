@@ -61,6 +61,20 @@ class Joined:
             self._apart,
         )
 
+    @property
+    def is_told(self) -> bool:
+        """Whether something is pending, all records are whole files, and these list who takes part
+        in all that is pending; those of gloo do not."""
+        damaged = any(one.damaged for one in self.records.values())
+        listed = {
+            name
+            for one in self.records.values()
+            for name, group in one.groups.items()
+            if group.ranks
+        }
+        pending = {name for mine in self.pending.values() for name in mine}
+        return bool(pending) and pending <= listed and not damaged
+
     def surest(self) -> tuple[Blame, ...]:
         """Ranks that others wait for and that wait for nobody, each once, with the surest sign."""
         found: dict[int, Blame] = {}
