@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from megatron.torch_profile.hooks.collector_pauses import CollectorPauses
 from megatron.torch_profile.plan.schedule import Window
 from megatron.torch_profile.record.compilations import COUNTS, CompileWatch
 
@@ -26,6 +27,8 @@ class TraceNotes:
         self._metadata = {**metadata, "window": {"first": window.first, "last": window.last}}
         self._watch = CompileWatch()
         self._watch.start()
+        self._pauses = CollectorPauses()
+        self._pauses.start()
         self._write()
 
     def complete(self) -> None:
@@ -34,12 +37,14 @@ class TraceNotes:
         counts = zip(COUNTS, self._watch.counts(), strict=True)
         # NaN is unknown, and no JSON.
         self._metadata["compile"] = {name: int(n) for name, n in counts if n == n}
+        self._metadata["garbage_collection"] = self._pauses.counts()
         self._write()
         self._profiler = None  # whoever exports it decides how long its result is held
 
     def close(self) -> None:
         """Stop watching, whether or not there will be a trace."""
         self._watch.stop()
+        self._pauses.stop()
 
     def _write(self) -> None:
         # Of a key that is given twice Kineto keeps the later value.

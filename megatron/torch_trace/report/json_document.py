@@ -133,6 +133,7 @@ def _rank(rank: RankResult, *, tables: bool = True) -> dict[str, Any]:
         "casts": rank.casts,
         "cpu": rank.cpu,
         "compile": dict(rank.compile),
+        "garbage_collection": dict(rank.collector),
         "launches": rank.launches,
         "host": rank.host if tables else _without_paths(rank.host),
         "python_functions": rank.python_functions,

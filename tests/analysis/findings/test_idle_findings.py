@@ -222,3 +222,52 @@ def test_a_slow_cpu_does_not_wait_in_its_launches(tmp_path: Path) -> None:
     found = findings(tmp_path, in_turn(blocking=False))
     assert "blocking_launches" not in found
     assert found["launch_bound"].cause is None
+
+
+def collected(rank: int, time_ns: int, *argv: str, **more: int) -> TraceBuilder:
+    """Two iterations of 10 ms that are launch-bound, in which the collector runs for so long."""
+    pauses = {"collections": 12, "time_ns": time_ns, "longest_ns": time_ns // 2, **more}
+    own = {"argv": ["pretrain_gpt.py", *argv], "garbage_collection": pauses}
+    trace = TraceBuilder(rank, 2, own=own)
+    for number in range(2):
+        start = 10 * number * MS
+        trace.step(number + 3, start, start + 9_990 * US)
+        trace.gpu(GEMM, start + 4 * MS, start + 9 * MS, launch=start + 3_990 * US)
+    return trace
+
+
+def of_both(folder: Path, *traces: TraceBuilder) -> dict[str, Finding]:
+    for rank, one in enumerate(traces):
+        one.write(folder / f"rank-{rank}.json")
+    return {finding.code: finding for finding in analyze(folder).findings}
+
+
+def test_the_collector_is_a_finding_of_the_rank_that_it_stops_longest(tmp_path: Path) -> None:
+    traces = collected(0, 300 * US, "--micro-batch-size"), collected(1, 1_500 * US)
+    finding = of_both(tmp_path, *traces)["garbage_collection"]
+    assert finding.title == (
+        "Python's garbage collector stops the CPU of rank 1 for 0.75 ms an iteration, 7.5 % of the "
+        "window, in 12 collections, the most of 2 ranks; the longest takes 750 us."
+    )
+    assert (finding.severity, finding.evidence["rank"]) == ("medium", 1)
+    assert finding.evidence["time_ns"] == {0: 300 * US, 1: 1_500 * US}
+    assert "seldom (`--manual-gc`), or call `gc.freeze()`" in finding.advice
+
+
+def test_a_collector_that_megatron_runs_too_often_is_told_of_its_interval(tmp_path: Path) -> None:
+    found = of_both(tmp_path, collected(0, 300 * US, "--micro-batch-size", "--manual-gc"))
+    assert found["garbage_collection"].advice.startswith(
+        "Collect less often (`--manual-gc-interval`), and call `gc.freeze()` once"
+    )
+
+
+def test_a_collector_that_takes_next_to_nothing_is_not_suspected(tmp_path: Path) -> None:
+    found = of_both(tmp_path, collected(0, 20 * US))
+    assert list(found) == ["launch_bound"]
+    assert "collector" not in found["launch_bound"].advice
+
+
+def test_what_capture_did_not_measure_whole_is_unknown(tmp_path: Path) -> None:
+    found = of_both(tmp_path, collected(0, 300 * US, longest_ns=-1))
+    assert list(found) == ["launch_bound"]
+    assert "Python's garbage collector" in found["launch_bound"].advice

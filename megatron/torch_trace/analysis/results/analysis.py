@@ -67,8 +67,7 @@ class RankResult:
         overlapped_communication_ns: of that, beside compute.
         breakdown: None when launches lack kernels (`unknown` says so): utilisation is unknown.
         unknown: why utilisation is unknown, a sentence; None if it is known.
-        steps: by the clock.
-        dimensions: communication by dimension.
+        steps, dimensions: time by the clock; communication by dimension.
         communication: by dimension, group, collective.
         kernels, families, operators, shapes, modules: by time; modules by path.
         casts: kernels that only convert tensors.
@@ -79,12 +78,12 @@ class RankResult:
         duplicates: GPU rows that are in the trace again, and are counted once.
         damage: the reader's account in one sentence; None if the file is whole.
         model_flops, argv: what capture wrote; None and () if it did not.
-        loop: the training loop that was recorded, such as `megatron` or `pytorch`; None of traces
-            that do not tell.
+        loop: the training loop that was recorded, such as `megatron`; None if it is unknown.
         settings: what the run has set, in words of Megatron's command line: argv where that is
             Megatron's, else what capture found in the loop's own configurations.
         compile: what torch.compile did again during the window, and fused kernels that refused
             their inputs: name -> how often, as capture counted; empty if it did not.
+        collector: `collections` of Python's garbage, `time_ns`, `longest_ns`, as capture measured.
         python_functions: Python frames in the trace, which are counted and not kept.
         wait_ns: sum of the rank's waits in matched collectives; None for a single rank.
         module_classes: modules by class, by time.
@@ -95,7 +94,7 @@ class RankResult:
         course: the breakdown in slices of time; None if utilisation is unknown.
         cpu: time of the CPU, of a recording with neither GPU work nor launches; else None.
         undisturbed: iterations without the profiler next to the window, as far as capture told.
-        tokens: of one iteration over all GPUs, as capture wrote; None if it did not.
+        tokens: of one iteration over all GPUs, as capture wrote; else None.
     """
 
     rank: int
@@ -131,6 +130,7 @@ class RankResult:
     loop: str | None = None
     settings: tuple[str, ...] = ()
     compile: Mapping[str, int] = field(default_factory=dict)
+    collector: Mapping[str, int] = field(default_factory=dict)
     python_functions: int = 0
     wait_ns: int | None = None
     module_classes: tuple[ModuleRow, ...] = ()

@@ -210,6 +210,7 @@ def analyse_timeline(timeline: Timeline, rank: int | None) -> RankOutcome:
         loop=command_line.loop_in(metadata.own),
         settings=command_line.settings(metadata.own),
         compile=_counts(metadata.own.get("compile")),
+        collector=_pauses(metadata.own.get("garbage_collection")),
         python_functions=activity.python_functions,
         base_ns=activity.base_ns,
         course=None if unknown else course_of(timeline.sets, window),
@@ -242,6 +243,12 @@ def _counts(written: object) -> dict[str, int]:
     if not isinstance(written, dict):
         return {}
     return {str(name): count for name, count in written.items() if isinstance(count, int)}
+
+
+def _pauses(written: object) -> dict[str, int]:
+    """What capture writes of the collector, whole; empty where something is missing or wrong."""
+    found = {name: count for name, count in _counts(written).items() if count >= 0}
+    return found if found.keys() >= {"collections", "time_ns", "longest_ns"} else {}
 
 
 def _why_unknown(timeline: Timeline, launches: LaunchStatistics) -> str | None:

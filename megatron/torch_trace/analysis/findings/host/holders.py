@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from megatron.torch_trace.analysis.findings.host.garbage_collector import for_collector
+from megatron.torch_trace.analysis.findings.host.garbage_collection import for_collector
 from megatron.torch_trace.analysis.findings.megatron_flags import flags, has_flag
 from megatron.torch_trace.analysis.findings.shares import milliseconds
 from megatron.torch_trace.analysis.host.idle_holders import PYTHON, IdleHolder
