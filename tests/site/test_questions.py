@@ -28,7 +28,7 @@ def test_what_is_named_as_a_finding_is_one() -> None:
     codes = {module.SLUG for module in modules()}
     # Words with `_`: the names of flags, commands, slugs and calls look otherwise.
     words = re.findall(r"`([a-z]+(?:_[a-z<>]+)+)`", PAGE)
-    named = {re.sub("_(?:<dim>|dp|ep)$", "", word) for word in words}
+    named = {re.sub("_(?:<dim>|dp|ep|tp)$", "", word) for word in words}
     assert named - codes - OTHER_NAMES == set()
     assert named >= {"launch_bound", "exposed_communication", "data_loader", "missing_gpu_events"}
 

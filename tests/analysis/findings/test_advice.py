@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trace_builder import GEMM, SENDRECV, TraceBuilder, collective_args
@@ -128,3 +129,40 @@ def test_a_pipeline_that_synchronises_is_told_of_interleaving_once(tmp_path: Pat
     assert "interleaving" in finding().advice
     flags = ("--num-layers-per-virtual-pipeline-stage", "2")
     assert "--no-check-for-nan-in-loss-and-grad" in finding(*flags).advice
+
+
+def tensor_parallel(
+    folder: Path, *hosts: str | None, device: str = "NVIDIA H200", **more: int
+) -> str:
+    """Advice for two ranks of one tensor-parallel group, unless `more` tells another place."""
+    for number, host in enumerate(hosts):
+        at = {"tp": number, "pp": 0, "dp": 0, "cp": 0, "ep": number}
+        if number:
+            at |= more
+        own = {"host": host, "coordinates": at, "argv": ["pretrain_gpt.py"]}
+        trace = TraceBuilder(number, 2, device=device, own=own).step(1, 0, MS)
+        trace.collective(100, 150, dimension="tp").write(folder / f"rank-{number}.json")
+    return for_exposed("tp", analyze(folder).ranks)
+
+
+def test_a_tensor_parallel_group_on_two_hosts_is_to_be_kept_on_one(tmp_path: Path) -> None:
+    assert tensor_parallel(tmp_path, "node1", "node2") == (
+        "Keep every tensor-parallel group on one host (`--tensor-model-parallel-size`, at most the "
+        "GPUs of a host): ranks of one group are on node1, node2, and the network between hosts is "
+        "far slower than NVLink."
+    )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more"),
+    [
+        (("node1", "node1"), {}),
+        (("node1", None), {}),
+        (("node1", "node2"), {"dp": 1}),
+        (("node1", "node2"), {"device": "NVIDIA GB200"}),
+    ],
+)
+def test_other_groups_and_unknown_hosts_are_no_reason(
+    tmp_path: Path, hosts: tuple[str | None, ...], more: dict[str, Any]
+) -> None:
+    assert "--sequence-parallel" in tensor_parallel(tmp_path, *hosts, **more)

@@ -14,6 +14,7 @@ from megatron.torch_trace.analysis.findings.megatron_flags import (
 )
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.command_line import LAYOUT
+from megatron.torch_trace.wording import listed
 
 UNDESCRIBED = "undefined"
 """What torch writes for a process group that nobody described."""
@@ -22,6 +23,9 @@ _SOME = 0.05
 """Of the data-parallel communication: less is the edges of kernels that touch by chance."""
 _IN_ORDER = {"cp", "tp"}
 """Dimensions for which Megatron asks that kernels start in the order of their launch."""
+
+_RACK = ("GB200", "GB300")
+"""In names of devices whose hosts are joined by NVLink, up to a rack."""
 
 _ONE_GROUP = (
     "Exchange less often and more at once (gradient accumulation, `bucket_cap_mb` of DDP), so that "
@@ -79,6 +83,13 @@ def _unknown(ranks: Sequence[RankResult]) -> str:
 
 
 def _tensor(ranks: Sequence[RankResult]) -> str:
+    hosts = _hosts_of_one_group(ranks)
+    if hosts:
+        size = flags(ranks, "`--tensor-model-parallel-size`, at most the GPUs of a host")
+        return (
+            f"Keep every tensor-parallel group on one host {size}: ranks of one group are on "
+            f"{listed(hosts)}, and the network between hosts is far slower than NVLink."
+        )
     smaller = "use a smaller tensor-parallel size"
     if has_flag(ranks, "--tp-comm-overlap"):
         return (
@@ -92,6 +103,22 @@ def _tensor(ranks: Sequence[RankResult]) -> str:
         f"Split activations along the sequence {sequence} and overlap the communication with "
         f"matrix products {overlap}, or {smaller}."
     )
+
+
+def _hosts_of_one_group(ranks: Sequence[RankResult]) -> tuple[str, ...]:
+    """The hosts of a tensor-parallel group that has ranks on several; none where no such group is
+    known: capture writes hosts and coordinates, and other traces do not tell."""
+    groups: dict[tuple[int | None, ...], set[str]] = {}
+    for rank in ranks:
+        at = rank.coordinates
+        if any(name in (rank.device or "") for name in _RACK):
+            continue
+        if rank.host_name and at.keys() >= {"tp", "pp", "dp"}:
+            # Ranks of one group differ in tp alone; of the experts' coordinates, ep may differ too.
+            place = at["pp"], at["dp"], at.get("cp")
+            groups.setdefault(place, set()).add(rank.host_name)
+    several = (hosts for hosts in groups.values() if len(hosts) > 1)
+    return tuple(sorted(next(several, ())))
 
 
 def _data(ranks: Sequence[RankResult]) -> str:

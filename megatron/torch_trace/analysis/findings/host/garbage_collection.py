@@ -23,14 +23,15 @@ def rule(analysis: Analysis) -> Iterator[Finding]:
         return
     worst = max(ranks, key=_share)
     pauses, share = worst.collector, _share(worst)
+    longest = f"; the longest takes {duration(pauses['longest_ns'])}"
     most = f", the most of {len(ranks)} ranks" if len(ranks) > 1 else ""
     yield Finding(
         SLUG,
         severity(share),
         f"Python's garbage collector stops the CPU of {worst.name} for "
         f"{an_iteration(pauses['time_ns'], worst)}, {percent(share)} of the window, in "
-        f"{counted(pauses['collections'], 'collection')}{most}; the longest takes "
-        f"{duration(pauses['longest_ns'])}.",
+        f"{counted(pauses['collections'], 'collection')}{most}"
+        f"{longest if pauses['collections'] > 1 else ''}.",
         {
             "rank": worst.rank,
             "share": share,
