@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.agent.pages import answer
@@ -13,7 +14,6 @@ from megatron.torch_trace.query import words
 from megatron.torch_trace.query.columns import TABLES, unit
 from megatron.torch_trace.query.rendering import render
 from megatron.torch_trace.query.tables import exported, made
-from megatron.torch_trace.records import dataclass, field
 
 _MOST_ROWS = 200
 _MOST_TEXT = 120

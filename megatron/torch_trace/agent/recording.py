@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from megatron.torch_trace.allocator.ranks.analysed import analyze
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.run.whatif import WhatIf, whatif
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import listed
 
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.allocator.history.lifetimes import lifetimes_of
 from megatron.torch_trace.allocator.snapshot import Blocks, History, Snapshot, State
 from megatron.torch_trace.format.integer_arrays import Column, Ints, ints, narrow
-from megatron.torch_trace.records import dataclass
 
 BEFORE = -1
 """As a begin: it was there when the history began."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.allocator.cuda_memory.failures import OutOfMemory, failures_of
@@ -23,7 +23,6 @@ from megatron.torch_trace.allocator.usage import Usage
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.sources import rank_in_name
 from megatron.torch_trace.reader import NotATraceError
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.allocator.allocations import Allocations, allocations_of, of_device
 from megatron.torch_trace.allocator.purpose.categories import categories_of
 from megatron.torch_trace.allocator.purpose.owners import Owners, owners_beside, with_owners
@@ -10,7 +12,6 @@ from megatron.torch_trace.allocator.purpose.without_stack import told_without_st
 from megatron.torch_trace.allocator.snapshot import History, Snapshot
 from megatron.torch_trace.allocator.usage import Usage, usage_of
 from megatron.torch_trace.format.integer_arrays import Column
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.purpose.categories import Category
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted, number, percent, size
 
 _SCATTERED_SHARE = 0.10

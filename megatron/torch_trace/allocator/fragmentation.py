@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.allocator.snapshot import Snapshot, State
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.snapshot import History, Snapshot
 from megatron.torch_trace.allocator.stack_table import Stack, shortened
 from megatron.torch_trace.format.integer_arrays import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)|Optimizer\.step#")
 _LEAST_STEPS = 3

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.holders import Holder, by_category, holders_of
 from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.allocator.stack_table import StackTable
 from megatron.torch_trace.format.integer_arrays import Column, Ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

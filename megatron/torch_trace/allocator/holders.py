@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.allocations import Allocations
 from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import Stack, StackTable, is_python, shortened
 from megatron.torch_trace.format.integer_arrays import Column, Ints
-from megatron.torch_trace.records import dataclass
 
 _OF_TORCH = ("/torch/", "torch/nn/", "torchinductor")
 _OF_ALL_MODULES = (*_OF_TORCH, "core/tensor_parallel/layers.py", "core/utils.py", "core/fusions/")

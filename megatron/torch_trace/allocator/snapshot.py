@@ -7,13 +7,13 @@ Written by `torch.cuda.memory._dump_snapshot`, by Megatron's `--record-memory-hi
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.allocator.stack_table import StackTable
 from megatron.torch_trace.format.integer_arrays import Column, Ints, distinct
-from megatron.torch_trace.records import dataclass, field
 
 
 class Action(IntEnum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.reader import Trace
 from megatron.torch_trace.reader.event import PlainEvent
-from megatron.torch_trace.records import dataclass, field
 
 NAME = "[memory]"
 _GPU = 1

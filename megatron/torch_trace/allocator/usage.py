@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from megatron.torch_trace.allocator.allocations import Allocations, no_allocations
 from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.format.integer_arrays import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _PIECE = 1 << 21
 """Entries that are looked at at once."""

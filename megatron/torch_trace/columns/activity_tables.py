@@ -9,6 +9,7 @@ time of an analysis.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from megatron.torch_trace.columns.joined_columns import NONE
 from megatron.torch_trace.format.categories import LAUNCHES
 from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.gpu_record.other_devices import ASCEND, ASCEND_MARK, device_of
-from megatron.torch_trace.records import dataclass
 
 GPU, CALL, OP, OVERHEAD, FRAME = "gpu", "call", "op", "overhead", "frame"
 WAIT = "wait"

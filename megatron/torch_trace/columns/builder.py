@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +26,6 @@ from megatron.torch_trace.columns.slice_events import Slice, are_slices
 from megatron.torch_trace.format.categories import category
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock
-from megatron.torch_trace.records import dataclass, field
 
 
 class EventKind(NamedTuple):

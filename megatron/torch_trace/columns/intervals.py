@@ -9,12 +9,13 @@ busy.covered([0, 10], [20, 32])                   [15, 7]
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.format.integer_arrays import Ints as Ints
 from megatron.torch_trace.format.integer_arrays import ints as ints
-from megatron.torch_trace.records import dataclass
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 

@@ -22,6 +22,7 @@ group_name, group_description, group_ranks, in_split, out_split, seq, src_rank, 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,6 @@ from megatron.torch_trace.columns.true_times import OddTimes, mend
 from megatron.torch_trace.format.categories import GPU_WORK
 from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.reader import Damage, Metadata, Trace
-from megatron.torch_trace.records import dataclass
 
 if TYPE_CHECKING:
     import polars as pl

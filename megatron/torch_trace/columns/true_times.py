@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,6 @@ from megatron.torch_trace.columns.growing_column import taken
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.gpu_record.duplicates import written_again
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.tracks.impossible_times import Reach
 from megatron.torch_trace.tracks.overruns import cut_overruns
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
@@ -31,7 +32,6 @@ from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.metadata import parse_members
 from megatron.torch_trace.reader.tail import split
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import counted
 
 _MOST_SKIPPED = 10

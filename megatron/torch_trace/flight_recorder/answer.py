@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.dimensions import dimension_of
@@ -33,7 +33,6 @@ from megatron.torch_trace.flight_recorder.positions import (
 )
 from megatron.torch_trace.flight_recorder.record import Call, FlightRecord
 from megatron.torch_trace.flight_recorder.record_file import read_records
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import ranks as rank_list
 
 MISSING, WAITING, RUNNING = "missing", "waiting", "running"

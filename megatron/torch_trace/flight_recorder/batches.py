@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from megatron.torch_trace.flight_recorder.record import COMPLETED, LEFT_OUT, Call, FlightRecord
-from megatron.torch_trace.records import dataclass
 
 _CLOSES = re.compile(r"(\w+_)?coalesced")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.flight_recorder.record import Call
-from megatron.torch_trace.records import dataclass
 
 _LEAST_ROW = 6
 """Calls that must have been the same before one that is not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
@@ -21,7 +22,6 @@ from megatron.torch_trace.format.hang_records import (
     locked_rank,
     locked_record,
 )
-from megatron.torch_trace.records import dataclass
 
 _CLOCKS_SECONDS = 30.0
 """How far apart the clocks of hosts, and the last iterations of ranks, may be."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 from megatron.torch_trace.flight_recorder.hang_files import LastHang
 from megatron.torch_trace.flight_recorder.joined.blame import Blame, Cause
 from megatron.torch_trace.flight_recorder.record import Call
 from megatron.torch_trace.format.hang_records import HangRecord
-from megatron.torch_trace.records import dataclass
 
 _COLLECTIVES = re.compile(r"/torch/(distributed/|overrides\.py)")
 GPU = "the GPU"

@@ -8,9 +8,8 @@ or as JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from megatron.torch_trace.records import dataclass, field
 
 COMPLETED = "completed"
 LEFT_OUT = -1

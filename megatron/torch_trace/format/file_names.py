@@ -31,6 +31,7 @@ Nothing else in the project builds or splits these names.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -42,7 +43,6 @@ from megatron.torch_trace.format.suffixes import (
     TEMPORARY_SUFFIX,
     TRACE_SUFFIX,
 )
-from megatron.torch_trace.records import dataclass
 
 RUN_FILE = "run.json"
 ENDED_FILE = "ended.json"

@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from megatron.torch_trace.records import dataclass, field
 
 HANGS = "hangs"
 """Folder of a run."""

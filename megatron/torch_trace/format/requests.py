@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import nearest
 
 REQUESTS = "requests"

@@ -16,11 +16,11 @@ the trace is on its way already, so a small file beside it holds all of them, of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
 from megatron.torch_trace.format.file_names import ARTIFACTS
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import duration, percent
 
 METADATA_NAME = "undisturbed_iterations"

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.format.integer_arrays import Ints, distinct
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ launches did:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted, duration
 
 NOISE_NS = 5_000

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.gpu_record.clock import ClockOffset
 from megatron.torch_trace.gpu_record.other_devices import OtherDevice
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted
 
 

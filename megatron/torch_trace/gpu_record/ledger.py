@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from megatron.torch_trace.gpu_record.captures import Captures
 from megatron.torch_trace.gpu_record.clock import ClockOffset, apart_from_cpu, find_offset
 from megatron.torch_trace.gpu_record.duplicates import written_again
 from megatron.torch_trace.reader import SlimEvent
-from megatron.torch_trace.records import dataclass, field
 
 MOST_ROWS = 1 << 20
 """Of calls, and of GPU rows: of a trace of several GB the first ones tell enough."""

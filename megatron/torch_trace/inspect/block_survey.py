@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from megatron.torch_trace.columns.block_times import block_times
@@ -11,7 +13,6 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.gpu_record.ledger import BlockRecord
 from megatron.torch_trace.gpu_record.other_devices import ASCEND_MARK
 from megatron.torch_trace.reader import EventBlock, SlimEvent
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.arrow_ends import flow_numbers
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_kinds import BlockKinds, KindTable

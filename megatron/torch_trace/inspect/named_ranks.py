@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.format.json_text import value_of
-from megatron.torch_trace.records import dataclass
 
 SLOW, GROWS = "slow_rank", "memory"
 _SLOW_KEY, _GROWS_KEY = "monitor/slow_rank", "monitor/growing_rank"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from megatron.torch_trace.format.file_names import METRICS_FILE, RunName, Window
 from megatron.torch_trace.format.hang_records import HANGS, HangName
 from megatron.torch_trace.inspect.named_ranks import SLOW, named_ranks
 from megatron.torch_trace.inspect.run_state import Answer, RunState, run_state
-from megatron.torch_trace.records import dataclass
 
 _MOST_LAUNCHES = 100
 _SLOW_SHARE = 0.05

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from megatron.torch_trace.format.hang_records import HANGS, HangName
 from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.inspect.named_ranks import NamedRank, named_ranks
 from megatron.torch_trace.inspect.sign_of_life import SignOfLife, sign_of_life
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import path_text
 
 _TAIL_BYTES = 1 << 18

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from megatron.torch_trace.format.file_names import (
 )
 from megatron.torch_trace.format.json_text import value_of
 from megatron.torch_trace.format.requests import ANSWER_SUFFIX, REQUESTS
-from megatron.torch_trace.records import dataclass
 
 _MOST_TRACES = 16
 """Of the last window; all of them are written at about the same time."""

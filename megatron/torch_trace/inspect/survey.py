@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,6 @@ from megatron.torch_trace.reader import (
     Trace,
 )
 from megatron.torch_trace.reader.cutter import Cutter
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.tracks.block_slices import BlockSlices, Track
 from megatron.torch_trace.tracks.impossible_times import BlockTimes, far_times

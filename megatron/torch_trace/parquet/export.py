@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from megatron.torch_trace.parquet.rank_tables import collective_table
 from megatron.torch_trace.parquet.schemas import COLLECTIVES, FINDINGS, RANKS, SCHEMAS, shaped
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import are_small
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import nearest, path_text
 
 _COORDINATES = ("tp", "pp", "dp", "cp", "ep")

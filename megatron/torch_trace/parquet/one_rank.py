@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -29,7 +30,6 @@ from megatron.torch_trace.parquet.rank_tables import event_table, kernel_table
 from megatron.torch_trace.parquet.schemas import SCHEMAS
 from megatron.torch_trace.reader import Damage, Metadata, Trace
 from megatron.torch_trace.reader.workers import Workers
-from megatron.torch_trace.records import dataclass
 
 OF_A_RANK = ("events", "kernels", "launches", "spans")
 """Tables that are written rank after rank, never all ranks in memory."""

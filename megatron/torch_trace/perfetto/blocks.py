@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -26,7 +27,6 @@ from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.format.tracks import Identity, Track
 from megatron.torch_trace.perfetto.arguments import SHAPES, ArgumentReader, ArgumentRows
 from megatron.torch_trace.reader.event import decode_loosely
-from megatron.torch_trace.records import dataclass, field
 
 EVENT, ARROW = "event", "arrow"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from megatron.torch_trace.perfetto.rank import RankJob, RankPart, attempt_rank, 
 from megatron.torch_trace.perfetto.time_order import RankFile, Wrapper, in_order
 from megatron.torch_trace.reader import Damage, available_cores
 from megatron.torch_trace.reader.workers import Workers, are_small
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
 
 OnProgress = Callable[[float], None]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from megatron.torch_trace.format.categories import GPU_WORK
 from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.perfetto.arguments import ArgumentRows, Schema
 from megatron.torch_trace.perfetto.blocks import ARROW, CODES, COLUMNS, EVENT, TimelineRest
-from megatron.torch_trace.records import dataclass
 
 NO_ARGUMENTS = -1
 

@@ -7,6 +7,7 @@ the slice that begins there.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from megatron.torch_trace.analysis.timeline.nesting import Nesting
 from megatron.torch_trace.format.integer_arrays import Ints, distinct
 from megatron.torch_trace.perfetto.events import RankEvents
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ the order in which a stack is filled and emptied, nested slices come back as the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.tracks.lanes import LaneFinder
 
 

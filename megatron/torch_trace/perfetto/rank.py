@@ -9,7 +9,7 @@ put before the part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
@@ -28,7 +28,6 @@ from megatron.torch_trace.perfetto.streams import StreamLabel, label_streams
 from megatron.torch_trace.perfetto.time_order import Layout
 from megatron.torch_trace.perfetto.tracks import Planner, RankTitle
 from megatron.torch_trace.reader import Damage, Trace
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from megatron.torch_trace.format.tracks import Track
 from megatron.torch_trace.perfetto import descriptors
 from megatron.torch_trace.perfetto.events import RankEvents
 from megatron.torch_trace.perfetto.streams import StreamLabel
-from megatron.torch_trace.records import dataclass, field
 
 _TRACKS_PER_RANK = 1 << 16
 _THREADS_PER_RANK = 10_000

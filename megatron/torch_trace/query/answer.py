@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -18,7 +19,6 @@ from megatron.torch_trace.parquet.schemas import SCHEMAS
 from megatron.torch_trace.query import child, words
 from megatron.torch_trace.query.execution import execute
 from megatron.torch_trace.query.tables import Tables, exported, is_exported, made
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.system import leftovers
 
 _ANSWER = "answer"

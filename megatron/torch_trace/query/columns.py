@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.parquet.schemas import SCHEMAS
-from megatron.torch_trace.records import dataclass
 
 TABLES = {
     "ranks": "where each rank is, and what aligns it in time",

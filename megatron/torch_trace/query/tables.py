@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +18,6 @@ from megatron.torch_trace.files.sources import skipped_lines
 from megatron.torch_trace.parquet.analysis_tables import finding_table, module_table, step_table
 from megatron.torch_trace.parquet.export import export
 from megatron.torch_trace.parquet.schemas import SCHEMAS
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import listed, path_text
 
 _OF_AN_ANALYSIS: Mapping[str, Callable[[Analysis], pl.DataFrame]] = {

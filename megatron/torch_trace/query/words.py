@@ -9,10 +9,10 @@ comments hold no words.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import pairwise
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 
 _MOST_CHARACTERS, _MOST_WORDS = 20_000, 1_000
 """polars takes a second for a sum of 500 terms, and nine for one of 1,280."""

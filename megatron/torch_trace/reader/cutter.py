@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.other_formats import Maker, not_a_trace, other_maker
 from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import EVENT_KEYS
-from megatron.torch_trace.records import dataclass
 
 BLOCK_BYTES = 1 << 20
 """Measured: larger blocks fall out of the processor's cache while they are decoded."""

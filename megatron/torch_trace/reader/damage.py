@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-
-from megatron.torch_trace.records import dataclass, field
+from dataclasses import dataclass, field
 
 KINDS: dict[str, str] = {
     "not_utf8": "bytes that are not UTF-8, replaced by U+FFFD",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,6 @@ from megatron.torch_trace.format.rank_ranges import MOST_RANKS
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import Allowance, first_from
 from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError
-from megatron.torch_trace.records import dataclass, field
 
 OWN_KEY = "torch_profile"
 """Top-level key under which this project's capture and `merge` leave what they know."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from megatron.torch_trace.reader.damage import Damage
 from megatron.torch_trace.reader.landmarks import EVENT_KEYS, Allowance, Landmarks
 from megatron.torch_trace.reader.lenient import LenientParser, NotJsonError, whole_surrogates
-from megatron.torch_trace.records import dataclass, field
 
 # No two parts of a pattern can match one run of blanks: that alone would take quadratic time.
 _ARRAY_END = re.compile(r'\s*(?:,\s*)?\]\s*(?:,\s*(?:"|\Z)|\}|\Z)')

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +21,6 @@ from megatron.torch_trace.reader.bytestream import ByteStream
 from megatron.torch_trace.reader.cutter import Cutter, RawBlock
 from megatron.torch_trace.reader.early_blocks import EarlyBlocks, taken
 from megatron.torch_trace.reader.workers import Child
-from megatron.torch_trace.records import dataclass
 
 Result = TypeVar("Result")
 

@@ -10,12 +10,12 @@ Perfetto stops at the end, others refuse the file: what stands behind it is said
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from megatron.torch_trace.reader.damage import Damage
-from megatron.torch_trace.records import dataclass, field
 
 # A string that is not closed ends with the text: tried again from its next quote, it would take
 # quadratic time.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -18,7 +19,6 @@ from megatron.torch_trace.reader.metadata import Metadata, parse_members
 from megatron.torch_trace.reader.stripes import Stripes
 from megatron.torch_trace.reader.tail import Tail, count_events, unclosed
 from megatron.torch_trace.reader.workers import SMALL_BYTES, Workers
-from megatron.torch_trace.records import dataclass
 
 Result = TypeVar("Result")
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from megatron.torch_trace.analysis.modules.ranges import holders
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
 from megatron.torch_trace.analysis.results.cpu_time import CpuModuleRow
 from megatron.torch_trace.analysis.timeline.span_names import ANY, merged_path
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import ranks
 
 _PER_TERA = 1e-3

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import RunRecord
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.report.tables import Medium, Table
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ to leave out there: columns without a `brief` title, `spare` rows, and rows beyo
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import NONE, UNKNOWN, count, counted, milliseconds, percent
 
 

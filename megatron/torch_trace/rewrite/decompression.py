@@ -6,13 +6,13 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.errors import StrictError, UsageError
 from megatron.torch_trace.files.writer import OutputFile, TraceWriter
 from megatron.torch_trace.reader import ByteStream, Damage
 from megatron.torch_trace.reader.bytestream import PASSING_PIECE
-from megatron.torch_trace.records import dataclass, field
 
 _DOCUMENT_ENDS = re.compile(rb"[}\]][\s\0]*\Z")
 _DOCUMENT_BEGINS = re.compile(rb'\s*(?:\{\s*"|\[\s*\{)')

@@ -9,6 +9,7 @@ writer left, the compressed file counts only where there is no raw text.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from megatron.torch_trace.format.file_names import (
     cut_short,
 )
 from megatron.torch_trace.format.suffixes import TEMPORARY_SUFFIX
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.rewrite.decompression import OnRead, decompress
 
 _LIVING_SECONDS = 60.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import msgspec
 
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.categories import ANNOTATIONS, GPU_WORK, LAUNCHES, is_known
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import duration
 
 DROPS = {

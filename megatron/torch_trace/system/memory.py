@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.system.control_groups import CGROUPS, PROC, control_groups
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.records import dataclass
 
 _FAR = 20
 _LEAST_WIDTH_NS = 60_000_000_000

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from megatron.torch_trace.records import dataclass, field
+from dataclasses import dataclass, field
 
 WORKING, READY, FAILED = "converting", "ready", "failed"
 

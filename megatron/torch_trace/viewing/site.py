@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.report.html.links import ViewLinks
 from megatron.torch_trace.viewing.addresses import PUBLIC_UI
 from megatron.torch_trace.viewing.preparation import Preparation

@@ -8,6 +8,7 @@ rank-0.iter-0000001.live_bytes.json             what `--torch-profile-on-oom` sa
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.allocator.stack_table import Stack, shortened
 from megatron.torch_trace.files.json_object import read_object
-from megatron.torch_trace.records import dataclass
 
 _SNAPSHOT, _LIVE_BYTES = ".memory_snapshot.pickle", ".live_bytes.json"
 

@@ -6,12 +6,13 @@ In the steady state it asks for none: what one step gives back serves the next o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.allocator.growth import step_bounds
 from megatron.torch_trace.allocator.snapshot import Action, History, Snapshot
 from megatron.torch_trace.allocator.stack_table import Stack, shortened
-from megatron.torch_trace.records import dataclass
 
 _BY_USER = "empty_cache"
 

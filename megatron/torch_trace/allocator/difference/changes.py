@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.held import Held
 from megatron.torch_trace.allocator.holders import Holder
 from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.stack_table import Stack
-from megatron.torch_trace.records import dataclass
 
 _PATH_PARTS = 2
 """Of a file: `transformer/attention.py` is the same file in two installations."""

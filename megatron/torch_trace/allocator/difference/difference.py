@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer, memory
 from megatron.torch_trace.allocator.difference.changes import Change, HeldChange, changes_of
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted
 
 _Place = tuple[int | None, int]

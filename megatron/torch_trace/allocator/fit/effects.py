@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.allocator.fit.formulas import ACTIVATIONS, OPTIMIZER
 from megatron.torch_trace.allocator.fit.layers import (
@@ -16,7 +16,6 @@ from megatron.torch_trace.allocator.fit.layers import (
 from megatron.torch_trace.allocator.fit.moments import Moments
 from megatron.torch_trace.allocator.ranks.shape import Shape
 from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import number, percent, size
 
 _PADDING = 0.02

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from megatron.torch_trace.allocator.fit.effects import Effect, effects_of
 from megatron.torch_trace.allocator.fit.moments import Moments
 from megatron.torch_trace.allocator.ranks.shape import RELEVANT, Shape
 from megatron.torch_trace.allocator.ranks.stages import RankMemory
-from megatron.torch_trace.records import dataclass, field
 
 ASSUMED_OUTSIDE = 2 * 10**9
 """Bytes for CUDA's context, cuBLAS and NCCL where nothing tells them."""

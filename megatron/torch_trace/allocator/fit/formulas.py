@@ -16,8 +16,9 @@ distributed optimizer over d replicas 6 + 12/d.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.allocator.ranks.shape import Shape
-from megatron.torch_trace.records import dataclass
 
 ACTIVATIONS = "Korthikanti et al. 2022"
 OPTIMIZER = "guide of Megatron Core's distributed optimizer"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.allocator.fit.formulas import (
     LayerFormula,
     layer_formula,
@@ -10,7 +12,6 @@ from megatron.torch_trace.allocator.fit.formulas import (
 )
 from megatron.torch_trace.allocator.fit.moments import Moments
 from megatron.torch_trace.allocator.ranks.shape import Shape
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import size
 
 WORST_FORMULA = 0.30

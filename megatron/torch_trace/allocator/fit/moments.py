@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Catego
 from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD
 from megatron.torch_trace.format.integer_arrays import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _PIECES = 500
 _LAYER = re.compile(r"transformer_layer\.py|TransformerLayer|layers\.\d+\b")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from megatron.torch_trace.allocator.purpose.owners import GLOBAL_BUFFER
 from megatron.torch_trace.allocator.purpose.without_stack import BLAS_WORKSPACE, native
 from megatron.torch_trace.allocator.stack_table import Stack
 from megatron.torch_trace.format.integer_arrays import Ints
-from megatron.torch_trace.records import dataclass
 
 _GLOBAL_BUFFER_CODE = ("core/utils.py", " get_tensor")
 _LEAST_SIZES = 3

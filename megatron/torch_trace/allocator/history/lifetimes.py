@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.allocator.snapshot import Action, History
 from megatron.torch_trace.format.integer_arrays import Column, Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _PIECE = 1 << 19
 """Entries that are put in order at once."""

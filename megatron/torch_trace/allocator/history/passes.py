@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.snapshot import Annotation
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ stay, with all their categories: peaks, the global one above all, are where and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from megatron.torch_trace.allocator.usage import over_time
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span, phase_of
 from megatron.torch_trace.format.integer_arrays import Ints, ints
 from megatron.torch_trace.format.step_names import marks_a_step
-from megatron.torch_trace.records import dataclass
 
 PIECES = 500
 _MOST_RANGES = 400

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from megatron.torch_trace.allocator.holders import NO_STACK, Holder
 from megatron.torch_trace.allocator.purpose.categories import Category
-from megatron.torch_trace.records import dataclass, field
 
 _LEAST = 0.001
 """Of everything: what is smaller than that is left out of the tree, and counts for its parent."""

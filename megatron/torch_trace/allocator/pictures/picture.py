@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.pictures.curves import Curves, curves_of
 from megatron.torch_trace.allocator.pictures.segment_map import SegmentMap, segment_map
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

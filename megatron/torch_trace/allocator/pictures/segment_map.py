@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from megatron.torch_trace.allocator.device_memory import DeviceMemory
 from megatron.torch_trace.allocator.purpose.categories import CATEGORIES, Category
 from megatron.torch_trace.allocator.snapshot import State
 from megatron.torch_trace.format.integer_arrays import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _ROWS = 40
 _PIECES = 500

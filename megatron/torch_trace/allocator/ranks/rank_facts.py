@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.sources import rank_in_name, read_metadata
 from megatron.torch_trace.format.file_names import RUN_FILE, TraceName
 from megatron.torch_trace.reader import Metadata
-from megatron.torch_trace.records import dataclass, field
 
 _FOLDERS = 3
 """From `artifacts/` to the run's folder."""

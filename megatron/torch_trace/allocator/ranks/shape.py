@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.analysis.timeline.command_line import has, value_of
-from megatron.torch_trace.records import dataclass
 
 _NUMBERS = (
     "micro_batch_size",

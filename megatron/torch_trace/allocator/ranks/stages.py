@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.allocator.answer import MemoryAnswer
 from megatron.torch_trace.allocator.ranks.rank_facts import RankFacts
 from megatron.torch_trace.analysis.timeline.command_line import MEGATRON
-from megatron.torch_trace.records import dataclass
 
 _OF_MEGATRON = ("megatron/core/", "megatron/training/", "megatron/legacy/")
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +13,6 @@ from megatron.torch_trace.analysis.communication.collectives import SYMMETRIC
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.timeline.code_columns import add_by_code, reduce_by_code
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _NOISE_NS = 20_000
 """Arrivals closer than this are together: nobody is called late for it."""

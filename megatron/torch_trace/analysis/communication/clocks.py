@@ -15,6 +15,7 @@ one have a common clock among themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,6 @@ from megatron.torch_trace.analysis.timeline.code_columns import (
 )
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass
 
 _LEAST_MATCHES = 3
 _MOST_SORTED = 1 << 18

@@ -13,6 +13,8 @@ In this order, the first that knows wins:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.bandwidth import message_bytes
@@ -26,7 +28,6 @@ from megatron.torch_trace.format.communication_names import (
     is_coalesced_range,
     is_range,
 )
-from megatron.torch_trace.records import dataclass
 
 _CANONICAL = {
     "allreduce": "allreduce",

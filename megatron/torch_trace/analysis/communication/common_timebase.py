@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.clocks import clocks_of
 from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import ranks as shown
 
 ABSOLUTE_NS = 1_000_000_000_000_000_000

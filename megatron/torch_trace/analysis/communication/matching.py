@@ -13,6 +13,7 @@ and only one group at a time is sorted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,6 @@ from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _UNMATCHED = frozenset({"send", "recv", "send_recv", "unknown"})
 _UNEVEN = ("all_to_all", "gather", "scatter")

@@ -12,6 +12,7 @@ partner's is shifted until the sizes agree.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.communication_names import is_coalesced_range
 from megatron.torch_trace.format.json_text import value_of
-from megatron.torch_trace.records import dataclass
 
 SEND, RECEIVE = "send", "recv"
 _MESSAGES = frozenset({SEND, RECEIVE, "send_recv"})

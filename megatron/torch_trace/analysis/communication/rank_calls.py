@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.collectives import (
@@ -14,7 +16,6 @@ from megatron.torch_trace.analysis.communication.collectives import (
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, timeline_of
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ none in common, who was in the call for the shortest time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,7 +30,6 @@ from megatron.torch_trace.analysis.communication.worst_call import WorstCall, wo
 from megatron.torch_trace.analysis.timeline.code_columns import subtract_by_code
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

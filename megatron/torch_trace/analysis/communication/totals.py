@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

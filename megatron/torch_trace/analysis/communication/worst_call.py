@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from megatron.torch_trace.analysis.communication.matching import MatchedCalls
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
 from megatron.torch_trace.analysis.compare.breakdown import (
@@ -34,7 +35,6 @@ from megatron.torch_trace.analysis.compare.tables import (
     work_rows,
 )
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

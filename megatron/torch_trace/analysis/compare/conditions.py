@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.dimensions import ORDER
 from megatron.torch_trace.analysis.compare.comparison import Comparison
@@ -25,7 +26,6 @@ from megatron.torch_trace.analysis.compare.tables import WorkDifference
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
 from megatron.torch_trace.format.comparison_signs import COMPARISONS, NS_OF_UNIT
-from megatron.torch_trace.records import dataclass
 
 _CONDITION = re.compile(
     r"\s*(?P<metric>[a-z_-]+(?::.*?)?)\s*(?P<comparison>[<>]=?)\s*"

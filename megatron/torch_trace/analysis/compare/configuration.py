@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import find_run
-from megatron.torch_trace.records import dataclass
 
 FLAG, ARGUMENT, VERSION, ENVIRONMENT, TOPOLOGY, STORAGE, RECORDING = ORDER = (
     "flag", "argument", "version", "environment", "topology", "place", "recording",

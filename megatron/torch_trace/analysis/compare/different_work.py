@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.tables import CommunicationDifference, WorkDifference
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.records import dataclass
 
 FLOPS, KERNELS, BYTES = "model FLOPs", "kernels", "bytes"
 _COUNTED = ("gemm", "attention")

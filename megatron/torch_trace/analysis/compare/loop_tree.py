@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.module_tree import BOTH, GONE, NEW
 from megatron.torch_trace.analysis.compare.statistics import Difference, by_rank, correct
@@ -16,7 +17,6 @@ from megatron.torch_trace.analysis.compare.tables import steps_of
 from megatron.torch_trace.analysis.host.loop_paths import MOST_ROWS, PYTHON, LoopPath
 from megatron.torch_trace.analysis.modules.ranges import SPANS
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.records import dataclass
 
 Names = tuple[str, ...]
 """Of a path, the outermost first; () is the thread."""

@@ -8,12 +8,12 @@ of can be sure of all of them together.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.statistics import Difference
 from megatron.torch_trace.analysis.compare.tables import Amounts, work_differences
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.timeline.span_names import merged_path
-from megatron.torch_trace.records import dataclass
 
 BOTH, NEW, GONE = "both", "new", "gone"
 

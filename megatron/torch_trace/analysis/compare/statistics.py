@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, variance
-
-from megatron.torch_trace.records import dataclass
 
 LEVEL = 0.05
 STEPS, RANKS, PAIRED = "steps", "ranks", "ranks, paired"

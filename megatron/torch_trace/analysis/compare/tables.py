@@ -7,13 +7,13 @@ An analysis holds these rows by rank and not by step, so they are tested over ra
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
 from megatron.torch_trace.analysis.compare.kernels import matched_names
 from megatron.torch_trace.analysis.compare.statistics import Difference, by_rank, correct
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.records import dataclass
 
 Key = TypeVar("Key", bound=Hashable)
 Amounts = tuple[float, float]

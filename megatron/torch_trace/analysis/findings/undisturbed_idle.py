@@ -12,10 +12,10 @@ because its launch is on its way. What the slowdown explains so is no finding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import percent
 
 

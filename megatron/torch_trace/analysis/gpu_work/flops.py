@@ -17,10 +17,9 @@ up, its gradient adds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
-
-from megatron.torch_trace.records import dataclass
 
 Dims = Sequence[Any]
 """Sizes of an operator's inputs: a list of numbers for a tensor, `[]` for what is none."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
@@ -19,7 +21,6 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import launches_graph
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass, field
 
 NO_OPERATOR = "(no operator)"
 BEFORE = "(launched before the trace)"

@@ -12,8 +12,7 @@ are not used. A GPU that is not in the table has no MFU.
 from __future__ import annotations
 
 import re
-
-from megatron.torch_trace.records import dataclass, field
+from dataclasses import dataclass, field
 
 UNDISTURBED, RECORDED = "undisturbed", "recorded"
 _PEAKS = (

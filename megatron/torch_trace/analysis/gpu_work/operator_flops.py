@@ -13,6 +13,7 @@ recorded) is marked, so that what it belongs to is unknown and not too little.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +33,6 @@ from megatron.torch_trace.analysis.timeline.kernel_names import family_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.format.json_text import value_of
-from megatron.torch_trace.records import dataclass
 
 _PRODUCTS = ("gemm", "attention", "convolution")
 _FUSED = ("flash", "fmha", "sdpa")

@@ -11,6 +11,7 @@ Columns, and no objects: a seventh of the JSON's size.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.columns.joined_columns import NONE, JoinedColumns
 from megatron.torch_trace.columns.true_times import Columns, as_intervals, mend, take
 from megatron.torch_trace.reader import Damage, Trace
-from megatron.torch_trace.records import dataclass
 
 Bools = npt.NDArray[np.bool_]
 

@@ -14,13 +14,14 @@ was busy for certain, so that time is a lower bound of what a batch takes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _NEXT = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 _PIN_CALL = "cudaPointerGetAttributes"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.kernels import NO_OPERATOR
@@ -24,7 +26,6 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints
-from megatron.torch_trace.records import dataclass, field
 
 _SYNC_WORDS = ("streamsynchronize", "devicesynchronize", "eventsynchronize", "ctxsynchronize")
 TINY_NS = 5_000

@@ -22,6 +22,8 @@ launch could have been made. What the CPU does then it does for other reasons:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.host.idle_holders import IdleHolder, idle_holders
@@ -33,7 +35,6 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 from megatron.torch_trace.format.categories import is_kernel_launch
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass
 
 _MOST_LAUNCH_NS = 20_000
 """A launch call that lasts longer does something other than launch; 4 to 15 us are usual."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from megatron.torch_trace.analysis.host.threads import Threads
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
-from megatron.torch_trace.records import dataclass, field
 
 PYTHON, CALL = "python", "call"
 _MOST = 10

@@ -8,6 +8,8 @@ operators that begin on one thread and end on another, which count as any other 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.host.call_tree import CallTree
@@ -18,7 +20,6 @@ from megatron.torch_trace.columns.call_tables import (
     PYTHON,
 )
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 _STEP = "ProfilerStep#"
 _ANY_STEP = "ProfilerStep*"

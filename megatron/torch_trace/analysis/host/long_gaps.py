@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from megatron.torch_trace.analysis.host.threads import Threads
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals
-from megatron.torch_trace.records import dataclass, field
 
 LONG_NS = 500_000
 """Python between two launches takes 10 to 200 us."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.columns.true_times import nested_order
 from megatron.torch_trace.format.step_names import step_number
-from megatron.torch_trace.records import dataclass
 
 PYTHON, SPAN, OPERATOR, CALL = "python", "span", "operator", "call"
 """What a slice is: a Python function, an annotation, an operator or a call of the runtime."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +15,6 @@ from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass, field
 
 _ON_ITS_WAY_NS = 50_000
 """A launch reaches an idle GPU within 5 to 20 us; one in ten takes twice as long."""

@@ -12,6 +12,7 @@ without operators, runtime calls and the data loader:
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.activity_tables import LEAST_FRAME_NS
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _OBJECT = re.compile(r" of \S+ object at 0x[0-9a-f]+")
 

@@ -13,6 +13,8 @@ the launch is: `mlp` here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +25,6 @@ from megatron.torch_trace.analysis.timeline.autograd import accumulates, runs_ba
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, PASSES, RECOMPUTE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _CHECKPOINT = "checkpoint"
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.kernels import BEFORE, NO_LINK, NO_OPERATOR
@@ -14,7 +16,6 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.launches import without_link
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

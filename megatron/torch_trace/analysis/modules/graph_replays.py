@@ -16,6 +16,8 @@ it the order is that of starts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,7 +26,6 @@ from megatron.torch_trace.analysis.timeline.span_names import microbatch_span
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import launches_graph
-from megatron.torch_trace.records import dataclass
 
 _PIECES = (16, 8, 4)
 """Lengths of pieces that are looked for: what is shorter is in many places."""

@@ -11,6 +11,7 @@ Frames have no paths. Theirs are made of classes, numbered among equal ones in t
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -30,7 +31,6 @@ from megatron.torch_trace.analysis.timeline.span_names import (
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 SPANS, STACKS = "spans", "stacks"
 

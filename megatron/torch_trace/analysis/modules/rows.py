@@ -10,6 +10,8 @@ before the trace, is unattributed:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.mfu import EIGHT_BIT_SPEED
@@ -31,7 +33,6 @@ from megatron.torch_trace.analysis.modules.sums import (
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass, field
 
 _PER_TERA = 1e-3
 """TFLOP/s of one FLOP a ns."""

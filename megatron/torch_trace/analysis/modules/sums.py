@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.gpu_work.operator_flops import WorkFlops
@@ -12,7 +14,6 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.span_names import PASSES
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 TIME, KERNELS, COMMUNICATION, EXPOSED, FLOPS, EIGHT_BIT, UNKNOWN = MEASURES = range(7)
 """ns, pieces of work, ns, ns, FLOPs, of these in 8 bits, products of unknown FLOPs."""

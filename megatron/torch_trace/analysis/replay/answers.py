@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,6 @@ from megatron.torch_trace.analysis.replay.change import Change
 from megatron.torch_trace.analysis.replay.gain_error import GainError
 from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.errors import TorchTraceError
-from megatron.torch_trace.records import dataclass
 
 
 class UnreplayableError(TorchTraceError):

@@ -14,10 +14,8 @@ all ranks. `read` makes a change from a flag and its value, and says which value
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import ClassVar
-
-from megatron.torch_trace.records import dataclass
 
 ALL = "all"
 """As the dimension of communication, or the kind of copies: every one."""

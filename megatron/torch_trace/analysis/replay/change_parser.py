@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -43,7 +44,6 @@ from megatron.torch_trace.analysis.replay.change_values import (
     name_near,
 )
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 
 _DIMENSION = r"[A-Za-z_][\w.-]*"
 _MOST = 1 << 20

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from statistics import stdev
 from typing import Any
-
-from megatron.torch_trace.records import dataclass
 
 UNKNOWN_SPREAD = 0.16
 """Of a gain of which nothing tells the spread: two steps of one window differed by so much."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
@@ -11,7 +13,6 @@ from megatron.torch_trace.analysis.replay.kernels.longest_path import LongestPat
 from megatron.torch_trace.analysis.replay.path.causes import Cause
 from megatron.torch_trace.analysis.replay.path.pieces import PathPiece
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

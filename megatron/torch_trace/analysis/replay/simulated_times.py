@@ -10,6 +10,7 @@ thread that runs the steps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import awaits_work
 from megatron.torch_trace.format.tracks import Identity
-from megatron.torch_trace.records import dataclass
 
 TrackKey = tuple[Identity, Identity]
 """Process and thread, or device and stream."""

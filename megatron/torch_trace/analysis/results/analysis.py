@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,6 @@ from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.file_names import PARTIAL, TraceName
 from megatron.torch_trace.format.undisturbed_iterations import UndisturbedIterations
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import UNKNOWN
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.results.cpu_time import CpuSplit
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.records import dataclass
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import RankResult

@@ -12,6 +12,8 @@ twice. Threads run beside each other: the sum over them may be longer than the w
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +25,6 @@ from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.span_names import PASSES
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
-from megatron.torch_trace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

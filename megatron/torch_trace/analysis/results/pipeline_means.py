@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import mean
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.schedule.pipeline import PipelineStep
-from megatron.torch_trace.records import dataclass
 
 PipelineEntry = tuple[RankResult, PipelineStep]
 """A rank and one of its steps."""

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.breakdown import Breakdown
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_PARTS
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

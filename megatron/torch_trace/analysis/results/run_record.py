@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.format.file_names import METRICS_FILE, RUN_FILE
 from megatron.torch_trace.format.json_text import value_of
-from megatron.torch_trace.records import dataclass
 
 _MOST_BYTES = 64 << 20
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.modules.ranges import holders
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
-from megatron.torch_trace.records import dataclass
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.results.analysis import RankResult

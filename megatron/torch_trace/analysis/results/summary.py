@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.communication.dimensions import order_of
 from megatron.torch_trace.analysis.timeline.moment import Moment
-from megatron.torch_trace.records import dataclass, field
 
 if TYPE_CHECKING:
     from megatron.torch_trace.analysis.communication.totals import CommunicationRow

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import hypot
 
 from megatron.torch_trace.analysis.findings.remedies import remedies_of
@@ -19,7 +20,6 @@ from megatron.torch_trace.analysis.replay.path.causes import Cause
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.run.graphs import Graphs, KernelAnswers
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 
 MOST_ERROR = 0.02
 """A graph that misses the recorded iteration by more predicts nothing."""

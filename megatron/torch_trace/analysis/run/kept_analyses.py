@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
@@ -15,7 +16,6 @@ from megatron.torch_trace.analysis.run.shares import Shard
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.selection import of_ranks, windows_of
 from megatron.torch_trace.format.file_names import kept_analysis_of
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import path_text
 
 

@@ -15,7 +15,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +33,6 @@ from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.files.atomic import atomic_path
 from megatron.torch_trace.files.parquet import columns_of, columns_of_several, write_parquet
 from megatron.torch_trace.format.file_names import WindowName, kept_analysis_of
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.version import __version__
 from megatron.torch_trace.wording import path_text
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.communication.collectives import attribute
@@ -48,7 +48,6 @@ from megatron.torch_trace.format.undisturbed_iterations import (
 )
 from megatron.torch_trace.gpu_record.judgement import GpuRecord
 from megatron.torch_trace.gpu_record.other_devices import OtherDevice
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import path_text
 
 _TOO_MANY = 1e40

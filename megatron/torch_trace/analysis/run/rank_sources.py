@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
@@ -38,7 +38,6 @@ from megatron.torch_trace.format.file_names import (
     kept_analysis_of,
     trace_of,
 )
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import path_text
 
 logger = logging.getLogger(__name__)

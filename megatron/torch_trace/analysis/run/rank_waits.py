@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from megatron.torch_trace.analysis.communication.stragglers import RankWaits
 from megatron.torch_trace.analysis.communication.totals import CommunicationRow, bus_bytes
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

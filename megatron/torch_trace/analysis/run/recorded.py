@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.results.analysis import SkippedFile
@@ -20,7 +20,6 @@ from megatron.torch_trace.files.same_rank import same_rank
 from megatron.torch_trace.files.selection import listed, of_ranks, one_window
 from megatron.torch_trace.files.sources import find_traces, rank_in_name
 from megatron.torch_trace.reader.workers import end_early
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.wording import path_text
 
 _FROZEN_ON_PURPOSE = 1000

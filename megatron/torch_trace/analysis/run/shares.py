@@ -6,10 +6,10 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 
 _SHARD = re.compile(r"(\d+)/(\d+)")
 

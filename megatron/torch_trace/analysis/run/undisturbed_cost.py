@@ -8,10 +8,10 @@ without the profiler. Never a factor: that would shorten sleeps and garbage coll
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.replay.answers import Graph
 from megatron.torch_trace.analysis.replay.change import Change, RecordingCost
-from megatron.torch_trace.records import dataclass
 
 _MOST_COST_NS = 1_000_000.0
 _FIRST_NS = 4_000.0

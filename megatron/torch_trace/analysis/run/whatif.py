@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from megatron.torch_trace.analysis.run.recorded import Recorded, recorded
 from megatron.torch_trace.analysis.run.together import together
 from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration
 from megatron.torch_trace.errors import UsageError
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted
 
 

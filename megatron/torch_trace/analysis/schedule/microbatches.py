@@ -9,6 +9,7 @@ bubble of                ------           -        the one that ends next: B0, B
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import mean
 from typing import Any
@@ -25,7 +26,6 @@ from megatron.torch_trace.analysis.timeline.span_names import (
 )
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, ints
-from megatron.torch_trace.records import dataclass, field
 
 _PLACES_IN_1F1B = ("warmup", "steady", "cooldown", "unknown")
 

@@ -15,7 +15,7 @@ order of directions tells the micro-batches; in any other order they stay withou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -35,7 +35,6 @@ from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, FORWARD
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

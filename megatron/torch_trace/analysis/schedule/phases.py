@@ -11,6 +11,8 @@ the same kernels in a step without graphs, where the trace holds one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +22,6 @@ from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.span_names import phase_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
-from megatron.torch_trace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ share of the whole).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,6 @@ from megatron.torch_trace.analysis.timeline.span_names import (
 from megatron.torch_trace.analysis.timeline.steps import Step
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals
-from megatron.torch_trace.records import dataclass
 
 POINT_TO_POINT = ("send", "recv", "send_recv")
 _MODEL_FAMILIES = ("gemm", "attention")

@@ -15,6 +15,7 @@ what is analysed. Times are ns relative to `activity.base_ns`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ from megatron.torch_trace.columns.true_times import as_intervals, mend, take_out
 from megatron.torch_trace.format.long_names import analysed
 from megatron.torch_trace.format.step_names import step_number
 from megatron.torch_trace.reader import Damage, Metadata, Trace
-from megatron.torch_trace.records import dataclass, field
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 """Codes of `GpuWork.kind`."""

@@ -11,11 +11,12 @@ Every set is a union of intervals of one device, so the four parts add up to the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.steps import Window
 from megatron.torch_trace.columns.intervals import Intervals, ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ GPU under one correlation, and new launch functions appear every year.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +23,6 @@ from megatron.torch_trace.format.categories import (
 )
 from megatron.torch_trace.gpu_record.captures import Captures
 from megatron.torch_trace.gpu_record.clock import ClockOffset, apart_from_cpu, find_offset
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

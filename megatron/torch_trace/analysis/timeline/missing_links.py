@@ -9,6 +9,7 @@ Such a trace is read once more; all others are not.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
 from megatron.torch_trace.columns.block_times import block_times
@@ -16,7 +17,6 @@ from megatron.torch_trace.columns.intervals import Ints
 from megatron.torch_trace.format.categories import GPU_WORK, LAUNCHES, category, launches_work
 from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import EventBlock, SlimEvent, Trace
-from megatron.torch_trace.records import dataclass, field
 
 _SliceKey = tuple[object, object, int]
 """Process, thread and start of a slice."""

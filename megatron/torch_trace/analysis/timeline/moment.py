@@ -6,8 +6,9 @@ In the rows it takes no part in comparisons: where to look is no part of what a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

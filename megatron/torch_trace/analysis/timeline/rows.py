@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 NONE = -1
 """In a column: the trace does not say."""

@@ -13,8 +13,7 @@ step of critic, optimizer of critic         phases of one of several models
 from __future__ import annotations
 
 import re
-
-from megatron.torch_trace.records import dataclass
+from dataclasses import dataclass
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 PASSES = (FORWARD, BACKWARD, RECOMPUTE)

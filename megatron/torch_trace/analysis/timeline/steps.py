@@ -11,6 +11,7 @@ step 6                     [-------------)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.categories import is_kernel_launch
 from megatron.torch_trace.format.step_names import step_number
 from megatron.torch_trace.gpu_record.other_devices import OtherDevice
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.timeline.breakdown import BusySets
 from megatron.torch_trace.analysis.timeline.steps import Window
 from megatron.torch_trace.columns.intervals import ints
-from megatron.torch_trace.records import dataclass
 
 SLICES = 240
 """As many as a figure of a screen's width can show."""

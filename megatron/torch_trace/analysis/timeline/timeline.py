@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -38,7 +38,6 @@ from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 from megatron.torch_trace.format.communication_names import is_coalesced_range, is_communication
 from megatron.torch_trace.format.integer_arrays import distinct
 from megatron.torch_trace.gpu_record.clock import ClockOffset
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

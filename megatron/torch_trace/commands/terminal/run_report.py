@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron.torch_trace.commands.terminal.analysis_progress import analysed
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.format.file_names import RUN_FILE
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

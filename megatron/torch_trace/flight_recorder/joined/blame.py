@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from megatron.torch_trace.flight_recorder.record import Call
-from megatron.torch_trace.records import dataclass
 
 
 class Cause(Enum):

@@ -7,11 +7,11 @@ A part is as wide as the larger of its two times, and at least as wide as its pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from megatron.torch_trace.analysis.compare.module_tree import BOTH, GONE, NEW
 from megatron.torch_trace.analysis.compare.statistics import Difference
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.report.comparison.words import pair, relative, signed
 from megatron.torch_trace.report.figures.icicle import DECIMALS, LEAST_NAMED, LEAST_WIDTH
 from megatron.torch_trace.wording import duration

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.compare.loop_tree import LoopDifference
 from megatron.torch_trace.analysis.compare.module_tree import BOTH
 from megatron.torch_trace.analysis.compare.statistics import Difference
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.comparison.change_icicle import (
     ChangeFigure,
     ChangeNode,

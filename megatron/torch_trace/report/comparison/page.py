@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from markupsafe import Markup
@@ -12,7 +12,6 @@ from markupsafe import Markup
 from megatron.torch_trace.analysis.compare.comparison import Comparison
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BREAKDOWN_PARTS
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.comparison.answer import answer
 from megatron.torch_trace.report.comparison.loop_changes import loop_changes
 from megatron.torch_trace.report.comparison.module_changes import module_changes

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import counted, duration

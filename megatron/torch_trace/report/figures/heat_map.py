@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.shown_ranks import shown_ranks
 from megatron.torch_trace.analysis.timeline.time_slices import Course
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.coordinates import used_dimensions
 from megatron.torch_trace.report.timebase import shifts_of
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.records import dataclass
+from dataclasses import dataclass
+
 from megatron.torch_trace.report.tables import At
 
 DECIMALS = 2

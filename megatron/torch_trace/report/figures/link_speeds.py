@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import re
-
-from megatron.torch_trace.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

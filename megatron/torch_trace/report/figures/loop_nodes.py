@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.host.loop_paths import PYTHON, SPAN, LoopPath
 from megatron.torch_trace.analysis.timeline.span_names import ANY
-from megatron.torch_trace.records import dataclass
 
 _MODULE = re.compile(r"[\w*]+(?:\.[\w*]+)*")
 BETWEEN = " › "

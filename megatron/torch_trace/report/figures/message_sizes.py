@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import floor, log10
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.figures.link_speeds import NETWORK, LinkSpeed, link_of
 from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import number, size

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import RankResult
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.figures.icicle import (
     DECIMALS,
     LEAST_NAMED,

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.analysis.modules.rows import ModuleRow
 from megatron.torch_trace.analysis.results.analysis import RankResult
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.figures.peak_ladder import Rung
 from megatron.torch_trace.wording import flop_rate, number, percent
 

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import fmean
 
 from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
 from megatron.torch_trace.analysis.results.analysis import Analysis
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.per_iteration import steps_by_rank
 from megatron.torch_trace.wording import duration, number, percent
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from megatron.torch_trace.analysis.replay.spans.orders import Pass, Shape, plan_of
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.figures.recorded_passes import RecordedPass, recorded_passes
 from megatron.torch_trace.report.tables import At
 from megatron.torch_trace.report.timebase import shifts_of

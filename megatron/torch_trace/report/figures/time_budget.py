@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import duration
 
 _DECIMALS = 2

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from megatron.torch_trace.allocator.pictures.curves import Curves
 from megatron.torch_trace.allocator.pictures.picture import MemoryPicture
 from megatron.torch_trace.allocator.purpose.categories import Category
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import duration, size, visible
 
 MOST_CHARTS = 16

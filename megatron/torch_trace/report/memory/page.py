@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from megatron.torch_trace.allocator.pictures.icicle import Node, icicle_of
 from megatron.torch_trace.allocator.pictures.segment_map import Piece, SegmentMap
 from megatron.torch_trace.allocator.ranks.rank_findings import findings_of_all
 from megatron.torch_trace.allocator.ranks.stages import RankMemory, stages_of
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.html.environment import asset, environment
 from megatron.torch_trace.report.html.policy import policy
 from megatron.torch_trace.report.memory.charts import (

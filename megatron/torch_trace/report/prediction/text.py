@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.findings import LEAST_GAIN
 from megatron.torch_trace.analysis.replay.answers import PathPiece
 from megatron.torch_trace.analysis.run.candidates import MOST_ERROR, Candidate
 from megatron.torch_trace.analysis.run.whatif import WhatIf
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.table import paragraph, table
 from megatron.torch_trace.report.text import LEAST_WIDTH, MOST_WIDTH
 from megatron.torch_trace.wording import count, counted, duration, number, percent, ranks

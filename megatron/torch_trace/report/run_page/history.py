@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from megatron.torch_trace import wording
 from megatron.torch_trace.inspect.run_history import Event, RunHistory, run_history
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.section import Section
 from megatron.torch_trace.report.tables import Column, Row, Table, number, text
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.analysis.compare.comparison import compare
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.errors import TorchTraceError
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_HEADS, BREAKDOWN_PARTS
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.comparison.answer import answer
 from megatron.torch_trace.report.section import Section
 from megatron.torch_trace.report.tables import Cell, Column, Row, Table, ms, number, text

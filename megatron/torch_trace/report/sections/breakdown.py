@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.results.rank_groups import (
@@ -20,7 +20,6 @@ from megatron.torch_trace.format.breakdown_parts import (
     BREAKDOWN_NAMES,
     BREAKDOWN_PARTS,
 )
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.per_iteration import steps_by_rank

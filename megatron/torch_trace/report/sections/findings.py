@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.findings.consequences import introduced
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.figures.time_budget import anchor_of, time_budget
 from megatron.torch_trace.report.section import Section, Subject

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.analysis.schedule.microbatches import MicrobatchRow
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.analysis.timeline.time_slices import Course
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES, BUSY_PARTS
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.coordinates import used_dimensions, where
 from megatron.torch_trace.report.figures.heat_map import heat_figure
 from megatron.torch_trace.report.figures.path_strip import path_strip

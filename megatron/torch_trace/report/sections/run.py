@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.run_record import Series
 from megatron.torch_trace.analysis.results.shown_ranks import MOST, shown_ranks
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report import sentences
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (

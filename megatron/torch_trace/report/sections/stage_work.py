@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.stage_work import PartWork, StageWork
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.tables import (
     At,
     Cell,

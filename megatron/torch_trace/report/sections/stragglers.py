@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.analysis.communication.stragglers import Lateness, Straggler
 from megatron.torch_trace.analysis.results.analysis import Analysis
 from megatron.torch_trace.analysis.results.shown_ranks import MOST
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.tables import (
     At,

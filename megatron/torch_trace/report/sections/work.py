@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megatron.torch_trace.analysis.results.summary import WorkSummary
 from megatron.torch_trace.analysis.timeline.kernel_names import distinct_names
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.report.means import of_ranks, over_ranks
 from megatron.torch_trace.report.section import Section, Subject
 from megatron.torch_trace.report.shapes import shape_in_words

@@ -13,6 +13,7 @@ the first to the last row that was launched in it and in nothing smaller, as Kin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from megatron.torch_trace.analysis.timeline.rows import NONE, Numbered
 from megatron.torch_trace.analysis.timeline.span_names import BACKWARD, module_span
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.rewrite.backward_spans.raw_events import RawEvents
 
 

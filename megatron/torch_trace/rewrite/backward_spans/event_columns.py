@@ -18,11 +18,11 @@ Newer torches break the first two lines at each key.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.rewrite.backward_spans.correlations import Correlations
 from megatron.torch_trace.rewrite.backward_spans.heads import Heads, OtherLayoutError
 from megatron.torch_trace.rewrite.backward_spans.pieces import Counts

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from megatron.torch_trace.records import dataclass
+from dataclasses import dataclass
 
 LAUNCH_KERNEL = b"LaunchKernel"
 _EVENT, _KERNEL = b'"ph":', b'"cat": "kernel"'

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -22,7 +23,6 @@ from megatron.torch_trace.format.times import ns_of_text, text_of_ns
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import Identity, ProcessEvent, decode_loosely
 from megatron.torch_trace.reader.texts import Offsets, offsets_of
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.merge.rank_numbers import LARGEST_ID, RankPlan
 from megatron.torch_trace.rewrite.selection import join_object
 from megatron.torch_trace.rewrite.tracks.arrows import arrows_beside

@@ -10,6 +10,7 @@ and nothing takes the file for the trace of a rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from megatron.torch_trace.format.json_text import text_of
 from megatron.torch_trace.reader import Damage, Trace
 from megatron.torch_trace.reader.event import ProcessEvent
 from megatron.torch_trace.reader.metadata import OWN_KEY
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.decompression import estimated_raw_bytes
 from megatron.torch_trace.rewrite.merge.block_merge import BlockMerger
 from megatron.torch_trace.rewrite.merge.rank_numbers import RankPlan, plan_rank

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import count as count_from
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from megatron.torch_trace.files.sources import RankedTrace
 from megatron.torch_trace.format.json_text import text_of, value_of
 from megatron.torch_trace.reader import Metadata, Trace
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.tracks.block_slices import slices_of
 from megatron.torch_trace.rewrite.tracks.track_plan import TrackPlan, TrackPlanner, plan_tracks
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.reader import EventBlock, SlimEvent
 from megatron.torch_trace.reader.event import BareEvent, Identity
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.arrow_ends import Ids, ends_of, flow_number
 from megatron.torch_trace.rewrite.category_totals import Account
 from megatron.torch_trace.rewrite.event_fields import entries_of, on_track, renamed

@@ -8,6 +8,7 @@ of them. Either may stand anywhere in the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ from pyroaring import BitMap64
 from megatron.torch_trace.files.nameless import NamelessFile
 from megatron.torch_trace.files.writer import join as join_texts
 from megatron.torch_trace.reader.texts import BETWEEN
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.arrow_ends import ArrowIds, Ids, among
 
 

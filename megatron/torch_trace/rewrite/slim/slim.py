@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from megatron.torch_trace.reader import (
 )
 from megatron.torch_trace.reader.event import Identity
 from megatron.torch_trace.reader.metadata import OWN_KEY
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.selection import (
     Selection,

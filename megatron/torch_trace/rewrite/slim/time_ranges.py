@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megatron.torch_trace.columns.block_times import block_times
@@ -13,7 +13,6 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import ByteStream, EventBlock, SlimEvent, Trace
 from megatron.torch_trace.reader.cutter import Cutter
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.rewrite.selection import Selection
 from megatron.torch_trace.rewrite.slim.block_slim import Ranges
 from megatron.torch_trace.wording import duration

@@ -8,6 +8,7 @@ indices of all that changes are known, and in most blocks of most traces that is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from megatron.torch_trace.reader import EventBlock, Trace
 from megatron.torch_trace.reader.cutter import RawBlock
 from megatron.torch_trace.reader.event import PlainEvent
 from megatron.torch_trace.reader.texts import Texts
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.rewrite.arrow_ends import ArrowEnds, ArrowIds, Indices, among, ends_of
 from megatron.torch_trace.rewrite.category_totals import Account, count
 from megatron.torch_trace.rewrite.event_kinds import Keyed, KindTable

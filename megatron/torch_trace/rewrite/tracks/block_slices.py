@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.format.tracks import Track as Track
 from megatron.torch_trace.reader import EventBlock
 from megatron.torch_trace.reader.event import Identity
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.event_kinds import Keyed
 
 _LARGEST_ID = (1 << 32) - 1

@@ -10,6 +10,7 @@ such ids are given free ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from megatron.torch_trace.format.times import NO_TIME
 from megatron.torch_trace.reader import Trace
 from megatron.torch_trace.reader.event import Identity, TrackEvent
 from megatron.torch_trace.reader.texts import Texts
-from megatron.torch_trace.records import dataclass, field
 from megatron.torch_trace.rewrite.event_fields import clipped, on_track, replaced
 from megatron.torch_trace.rewrite.tracks.block_slices import (
     BlockSlices,

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from megatron.torch_trace.analysis.findings.megatron_flags import flags
 from megatron.torch_trace.analysis.findings.shares import an_iteration
 from megatron.torch_trace.analysis.results.analysis import RankResult
-from megatron.torch_trace.records import dataclass
 
 DATA, CPU, COMPUTE, UNKNOWN = "data", "cpu", "compute", ""
 _DIFFERENT = 0.02

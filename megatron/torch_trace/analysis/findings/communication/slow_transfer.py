@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.totals import CommunicationRow
 from megatron.torch_trace.analysis.findings.communication.call_names import calls_of
 from megatron.torch_trace.analysis.results.analysis import RankResult
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import number, size
 
 _LEAST_BYTES = 16 << 20

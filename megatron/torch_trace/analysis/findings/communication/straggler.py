@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES
 from megatron.torch_trace.analysis.communication.stragglers import Straggler
@@ -15,7 +15,6 @@ from megatron.torch_trace.analysis.findings.examples import largest
 from megatron.torch_trace.analysis.findings.shares import an_iteration, milliseconds, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import percent, ranks
 
 SLUG = "straggler"

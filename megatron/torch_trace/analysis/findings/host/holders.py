@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from megatron.torch_trace.analysis.findings.host.garbage_collection import for_collector
@@ -15,7 +16,6 @@ from megatron.torch_trace.analysis.host.long_gaps import LongGaps
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
 from megatron.torch_trace.format.categories import is_kernel_launch
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import counted, duration, percent
 
 _MOSTLY = 0.5

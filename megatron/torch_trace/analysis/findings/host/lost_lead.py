@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.findings.host.synchronisation import for_synchronisation
 from megatron.torch_trace.analysis.findings.shares import by_iteration, milliseconds, within
 from megatron.torch_trace.analysis.results.analysis import RankResult
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import number
 
 _LEAST = 0.10

@@ -8,6 +8,7 @@ the mean, so what the slowest takes more than that is what the split costs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import mean
 
 from megatron.torch_trace.analysis.findings.megatron_flags import flags, is_megatron
@@ -15,7 +16,6 @@ from megatron.torch_trace.analysis.findings.pipeline.stages import most_in_bubbl
 from megatron.torch_trace.analysis.findings.shares import milliseconds, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.analysis.results.stage_work import StageWork
-from megatron.torch_trace.records import dataclass
 from megatron.torch_trace.wording import percent
 
 SLUG = "layer_imbalance"

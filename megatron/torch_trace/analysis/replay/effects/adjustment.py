@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import WAIT, Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import segments_of as segments_of
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass, field
 
 
 @dataclass(slots=True)

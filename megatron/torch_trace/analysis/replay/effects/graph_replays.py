@@ -11,6 +11,7 @@ module is still called, its inputs are copied, and autograd passes through it.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,6 @@ from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.selection import listed
 from megatron.torch_trace.format.categories import awaits_work
-from megatron.torch_trace.records import dataclass
 
 LAUNCHES_A_REPLAY = 5.0
 """A replay takes the CPU as long as so many launches with the Python around them.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.span_names import module_span
 from megatron.torch_trace.columns.activity_tables import MODULE_FRAME
 from megatron.torch_trace.columns.intervals import Intervals
-from megatron.torch_trace.records import dataclass
 
 _NUMBER = re.compile(r"_\d+$")
 

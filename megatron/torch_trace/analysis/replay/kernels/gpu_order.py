@@ -13,6 +13,8 @@ start that neither the launch nor the stream explains, at the end of other work,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import CONTENTION, STREAM_WAIT, Bools
@@ -23,7 +25,6 @@ from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import makes_stream_wait
-from megatron.torch_trace.records import dataclass
 
 SOON_NS = 20_000
 """A start so long after what allowed it needs no other explanation."""

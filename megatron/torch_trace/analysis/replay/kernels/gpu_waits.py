@@ -9,6 +9,8 @@ the call returned; an event to stand behind what ended last before the call retu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.recorded_waits import (
@@ -21,7 +23,6 @@ from megatron.torch_trace.analysis.timeline.code_columns import present
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import awaits_device, awaits_stream
-from megatron.torch_trace.records import dataclass
 
 _AFTER_NS = 5_000
 """Work that ends so long after a call returned, by two clocks, may have been what it awaited."""

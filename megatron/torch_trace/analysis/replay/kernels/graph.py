@@ -15,14 +15,13 @@ that its target is not before its source, plus the source's duration where it `c
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 POINT, KERNEL, MEETING, END = range(4)
 """Codes of `Nodes.kind`: on a CPU thread; GPU work begins; ranks have met; communication ends."""

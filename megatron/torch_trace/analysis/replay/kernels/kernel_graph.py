@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.collectives import CollectiveCalls, attribute
 from megatron.torch_trace.analysis.communication.messages import deliveries, messages_of
@@ -14,7 +15,6 @@ from megatron.torch_trace.analysis.replay.kernels.peer_kernels import PeerKernel
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import PeerSegments
 from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph, add_rank
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ one that copies pageable memory (`blocking_copies`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.host.blocking_copies import blocking_copies
@@ -15,7 +17,6 @@ from megatron.torch_trace.analysis.replay.kernels.graph import Bools
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass
 
 _LONG_NS = 50_000
 """Shorter calls have not waited."""

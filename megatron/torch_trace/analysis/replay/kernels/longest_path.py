@@ -13,11 +13,12 @@ of more than two edges takes them in two by two:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.graph import Bools, Graph
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _MOST_PASSES = 64
 _NONE = -1

@@ -14,6 +14,7 @@ to end before its receive began sends without waiting (eager).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,7 +35,6 @@ from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass, field
 
 _SKEW_NS = 20_000
 """By this much clocks of ranks may differ after they have been aligned."""

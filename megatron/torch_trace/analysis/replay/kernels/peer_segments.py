@@ -9,6 +9,7 @@ Peers are the ranks of one pipeline stage: those of others have other work.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +19,6 @@ from megatron.torch_trace.analysis.replay.kernels.rank_graph import RankGraph
 from megatron.torch_trace.analysis.replay.kernels.thread_points import MARK
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _LEAST_FAR_NS = 10_000
 _LEAST_FAR_SHARE = 0.02

@@ -11,6 +11,8 @@ autograd's is a hand-over, there and back.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.kernels.launch_times import LaunchTimes
@@ -21,7 +23,6 @@ from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.categories import awaits_work
 from megatron.torch_trace.format.integer_arrays import distinct
-from megatron.torch_trace.records import dataclass
 
 RETURN, ENTER, FIRST, MARK, LAUNCH, WAIT, LAST, LEAVE = range(8)
 """Codes of `ThreadPoints.role`, in the order in which they stand at one time."""

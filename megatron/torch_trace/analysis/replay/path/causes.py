@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.path.piece_names import PieceNames
 from megatron.torch_trace.analysis.timeline.kernel_names import short_name
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment
@@ -21,7 +23,6 @@ from megatron.torch_trace.analysis.replay.kernels.graph import (
 )
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 CPU, COMPUTE, COMMUNICATION = range(3)
 """Codes of `Stretches.kind`: the CPU works; the GPU computes or copies; data move between ranks."""

@@ -7,7 +7,7 @@ rank 2 cpu 61.2 ms forward micro-batch 3, then communication 14.0 ms dp reduce_s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from megatron.torch_trace.analysis.replay.path.piece_names import PieceNames
 from megatron.torch_trace.analysis.timeline.moment import Moment
 from megatron.torch_trace.columns.codes import Codes
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.records import dataclass
 
 _FEW_PIECES, _MOST_PIECES = 4, 24
 _SHARES = (0.002, 0.005, 0.01, 0.02)

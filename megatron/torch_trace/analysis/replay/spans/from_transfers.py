@@ -8,6 +8,7 @@ last      r F0 B0 [s r] F1 B1 [s r] ...          it the CPU launches and the GPU
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +24,6 @@ from megatron.torch_trace.analysis.replay.spans.passes import BACKWARD, FORWARD,
 from megatron.torch_trace.analysis.replay.spans.recorded_steps import Rank
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
 from megatron.torch_trace.columns.intervals import Ints
-from megatron.torch_trace.records import dataclass
 
 _POINT_TO_POINT = ("send", "recv", "send_recv")
 _BACKWARD_SHARE = 2 / 3

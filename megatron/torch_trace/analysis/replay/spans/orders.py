@@ -10,10 +10,9 @@ its chunks with groups of as many micro-batches as there are ranks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
-
-from megatron.torch_trace.records import dataclass
 
 MOST_STAGES = 64
 """Orders that are kept: of thousands of ranks there are as many as there are stages."""

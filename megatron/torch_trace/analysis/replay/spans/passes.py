@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.replay.spans.orders import Shape
-from megatron.torch_trace.records import dataclass
 
 Times = npt.NDArray[np.float64]
 

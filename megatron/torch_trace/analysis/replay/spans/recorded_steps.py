@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.replay.answers import UnreplayableError
@@ -12,7 +13,6 @@ from megatron.torch_trace.analysis.replay.spans.orders import Shape
 from megatron.torch_trace.analysis.results.analysis import RankResult, StepResult
 from megatron.torch_trace.analysis.timeline.command_line import has, value_of
 from megatron.torch_trace.files.selection import listed
-from megatron.torch_trace.records import dataclass
 
 MOST_PASSES = 1 << 20
 _UNEVEN = (

@@ -13,11 +13,12 @@ With C and G for the end of a pass on CPU and GPU, c and g for its times, A for 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from megatron.torch_trace.analysis.replay.spans.orders import Pass, Plan, Shape, plan_of
 from megatron.torch_trace.analysis.replay.spans.passes import BACKWARD, FORWARD, Passes, Times
-from megatron.torch_trace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

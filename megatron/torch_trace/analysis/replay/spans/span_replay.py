@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,7 +38,6 @@ from megatron.torch_trace.analysis.replay.spans.simulation import (
 )
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.columns.intervals import ints
-from megatron.torch_trace.records import dataclass
 
 _NAMES = {"start": "start of the step", "end": "gradient reduction and optimizer"}
 
