@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron.torch_trace.analysis.communication.bandwidth import message_bytes
-from megatron.torch_trace.analysis.communication.dimensions import UNKNOWN, dimension_of
+from megatron.torch_trace.analysis.communication.dimensions import IN_GRAPH, UNKNOWN, dimension_of
 from megatron.torch_trace.analysis.timeline.activity import NONE, Activity, Collective
 from megatron.torch_trace.analysis.timeline.code_columns import present, rows_with
+from megatron.torch_trace.analysis.timeline.replayed import replayed_rows
 from megatron.torch_trace.analysis.timeline.timeline import Timeline, nesting_of
 from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.format.communication_names import (
@@ -47,6 +48,9 @@ _NOISE = ("_coalesced", "_base", "_into_tensor", "_tensor", "_single")
 SYMMETRIC = frozenset({"allreduce", "allgather", "reduce_scatter", "all_to_all", "barrier"})
 """Collectives that all ranks leave together, so that the one with the shortest call came last."""
 
+ONLY = "only"
+"""Begins the key of a call whose group is unknown and whose ranks are not."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveKind:
@@ -54,7 +58,8 @@ class CollectiveKind:
 
     Args:
         dimension: `tp`, `pp`, ..., `unknown`.
-        group: the process group's description, `unknown` if the call is not attributed.
+        group: the process group's description, `unknown` if the call is not attributed, IN_GRAPH if
+            a CUDA graph launched it.
         key: identity of the group over ranks: name and members.
         collective: canonical name: `allreduce`, `send_recv`, `barrier`, ..., `unknown`.
         group_size: ranks in the group; None if unknown.
@@ -153,6 +158,12 @@ class Groups:
             self.members[name] = str(group["ranks"])
             self.descriptions[name] = str(group.get("pg_desc") or "")
 
+    def only(self, kernel: str) -> str:
+        """The key of a kernel of an unknown group: with the ranks, where all groups of this rank
+        have the same ones; else without."""
+        members = {ranks for ranks in self.members.values() if "," in ranks}
+        return f"{ONLY} {members.pop()} {kernel}" if len(members) == 1 else f"unknown {kernel}"
+
     def call(
         self, collective: Collective, name: str | None = None
     ) -> tuple[CollectiveKind, Message]:
@@ -193,6 +204,7 @@ def _by_launch(
         else _none(rows)
     )
     coalesced = Coalesced(activity, comms)
+    replayed = replayed_rows(timeline)
     found = []
     for row, op, span in zip(rows.tolist(), operator.tolist(), around.tolist(), strict=True):
         kernel = activity.names[int(activity.gpu.name[row])]
@@ -209,6 +221,8 @@ def _by_launch(
         if collective == "unknown":
             collective = collective_of(kernel)
         kind = CollectiveKind(UNKNOWN, UNKNOWN, f"unknown {kernel}", collective, None)
+        if replayed[row]:
+            kind = CollectiveKind(UNKNOWN, IN_GRAPH, groups.only(kernel), collective, None)
         found.append((kind, Message()))
     return found
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 
 UNKNOWN = "unknown"
+IN_GRAPH = "in a CUDA graph"
+"""In place of the group of what a graph launched: nothing in a trace tells that group."""
 DEFAULT = "default"
 EMBEDDING = "embedding"
 

@@ -5,6 +5,8 @@ The same call is the same process group and sequence number. Where torch recorde
 n-th call of the group; a rank whose trace begins or ends a few calls apart from the others' is
 shifted against them until the messages agree. A call of an unknown group may be of any group, so it
 is the same as none, unless the traces tell of no group at all: then all ranks are taken for one.
+What a CUDA graph launched has no group in any trace; it is matched only where all groups of a rank
+have the same ranks.
 
 Thousands of ranks with thousands of calls each are millions of rows: nothing here goes row by row,
 and only one group at a time is sorted.
@@ -19,8 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.communication.call_order import are_alike, by_number, shifted
-from megatron.torch_trace.analysis.communication.collectives import SYMMETRIC, CollectiveKind
-from megatron.torch_trace.analysis.communication.dimensions import UNKNOWN
+from megatron.torch_trace.analysis.communication.collectives import (
+    ONLY,
+    SYMMETRIC,
+    CollectiveKind,
+)
+from megatron.torch_trace.analysis.communication.dimensions import IN_GRAPH, UNKNOWN
 from megatron.torch_trace.analysis.communication.rank_calls import RankCalls
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.code_columns import rows_with
@@ -111,7 +117,8 @@ def match(ranks: Mapping[int, RankCalls]) -> MatchedCalls:
 
 def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
     """By group the ranks that have calls in it, ascending."""
-    tells = any(kind.group != UNKNOWN for one in calls for kind in one.kinds)
+    untold = (UNKNOWN, IN_GRAPH)
+    tells = any(kind.group not in untold for one in calls for kind in one.kinds)
     found: dict[str, list[_Member]] = {}
     # Of thousands of ranks most share their column of kinds, and so they share the rows, too.
     rows_of: dict[tuple[int, tuple[int, ...], int], Ints] = {}
@@ -119,6 +126,8 @@ def _members(calls: list[RankCalls]) -> dict[str, list[_Member]]:
         keys: dict[str, list[int]] = {}
         for code, kind in enumerate(one.kinds):
             if tells and kind.group == UNKNOWN:
+                continue
+            if kind.group == IN_GRAPH and not kind.key.startswith(f"{ONLY} "):
                 continue
             if kind.collective not in _UNMATCHED and (kind.group_size or 2) > 1:
                 keys.setdefault(kind.key, []).append(code)

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from megatron.torch_trace.analysis.timeline.activity import NONE
+from megatron.torch_trace.analysis.timeline.replayed import replayed_rows
 from megatron.torch_trace.analysis.timeline.span_names import microbatch_span
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Ints, ints
-from megatron.torch_trace.format.categories import launches_graph
 
 _PIECES = (16, 8, 4)
 """Lengths of pieces that are looked for: what is shorter is in many places."""
@@ -67,15 +67,6 @@ def naming_launches(timeline: Timeline) -> NamingLaunches:
 
 _MOST = 4
 """A step with less than a quarter of the launches of another one is no whole step."""
-
-
-def replayed_rows(timeline: Timeline) -> npt.NDArray[np.bool_]:
-    """Rows of `Activity.gpu` that a graph launched."""
-    activity, calls = timeline.activity, timeline.launches.call
-    of_graph = activity.named(activity.calls, launches_graph)
-    replayed: npt.NDArray[np.bool_] = calls != NONE
-    replayed[replayed] = of_graph[calls[replayed]]
-    return replayed
 
 
 def _eager_step(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from megatron.torch_trace.analysis.communication.dimensions import IN_GRAPH
 from megatron.torch_trace.analysis.results.analysis import Analysis, RankResult
 from megatron.torch_trace.format.categories import launches_graph
 from megatron.torch_trace.wording import counted
@@ -24,6 +25,25 @@ def why_no_modules(analysis: Analysis) -> str | None:
         "that begins before the graphs are captured would tell the modules "
         "(--torch-profile-iterations 1-6)."
     )
+
+
+def why_not_matched(analysis: Analysis) -> str | None:
+    """Why nobody is said to come last in collectives of graphs; None where there are none, or where
+    they are matched, or where there is one rank alone."""
+    if len(analysis.ranks) < 2:
+        return None
+    for rank in analysis.ranks:
+        rows = [row for row in rank.communication if row.group == IN_GRAPH]
+        calls = sum(row.calls for row in rows if row.wait_ns is None)
+        if calls:
+            return (
+                f"CUDA graphs launched {counted(calls, 'communication kernel')} of {rank.name} "
+                "whose process groups no trace tells. They are not matched over ranks: which rank "
+                "comes last in them, and how much of them is waiting, is unknown. A window that "
+                "begins before the graphs are captured would tell it of the iterations before "
+                "(--torch-profile-iterations 1-6)."
+            )
+    return None
 
 
 def _replays(rank: RankResult) -> bool:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from megatron.torch_trace.analysis.modules.graph_replays import naming_launches, replayed_rows
+from megatron.torch_trace.analysis.modules.graph_replays import naming_launches
 from megatron.torch_trace.analysis.timeline.activity import NONE
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
+from megatron.torch_trace.analysis.timeline.replayed import replayed_rows
 from megatron.torch_trace.analysis.timeline.span_names import phase_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints

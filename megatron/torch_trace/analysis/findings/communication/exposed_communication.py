@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, UNKNOWN
+from megatron.torch_trace.analysis.communication.dimensions import ADJECTIVES, IN_GRAPH, UNKNOWN
 from megatron.torch_trace.analysis.findings.communication.call_names import calls_of
 from megatron.torch_trace.analysis.findings.communication.overlap_advice import (
     UNDESCRIBED,
@@ -78,6 +78,8 @@ def _name(dimension: str, ranks: list[RankResult]) -> str:
     if dimension != UNKNOWN:
         return f"{ADJECTIVES.get(dimension, dimension).capitalize()} communication"
     groups = named_groups(ranks)
+    if not groups and any(row.group == IN_GRAPH for rank in ranks for row in rank.communication):
+        return "Communication that CUDA graphs launched, of unknown process groups,"
     if not groups:
         return "Communication of an unknown process group"
     more = len(groups) - 1
@@ -90,7 +92,7 @@ def named_groups(ranks: list[RankResult]) -> list[str]:
     exposed: dict[str, int] = {}
     for rank in ranks:
         for row in rank.communication:
-            if row.dimension == UNKNOWN and row.group not in (UNKNOWN, UNDESCRIBED):
+            if row.dimension == UNKNOWN and row.group not in (UNKNOWN, UNDESCRIBED, IN_GRAPH):
                 exposed[row.group] = exposed.get(row.group, 0) + row.exposed_ns
     return sorted(exposed, key=lambda group: (-exposed[group], group))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatron.torch_trace.analysis.communication.dimensions import DEFAULT, UNKNOWN
+from megatron.torch_trace.analysis.communication.dimensions import DEFAULT, IN_GRAPH, UNKNOWN
 from megatron.torch_trace.analysis.findings.megatron_flags import (
     flag_value,
     flags,
@@ -39,6 +39,11 @@ _NO_GROUP = "Record with torch 2.4 or newer, which writes the process group into
 _NO_DESCRIPTION = (
     "Give process groups a description (`group_desc` of `torch.distributed.new_group`), so that "
     "the trace says what they are for, and look in the timeline for what exchanges over this one."
+)
+_IN_GRAPH = (
+    "Record a window that begins before the graphs are captured (`--torch-profile-iterations 1-6`) "
+    "or a run without graphs: what a graph launches has no process group in a trace, so it is not "
+    "known what to overlap."
 )
 _EARLIER = (
     "Record more iterations (`--torch-profile-active`): the trace does not hold the process group "
@@ -77,6 +82,8 @@ def for_exposed(dimension: str, ranks: Sequence[RankResult]) -> str:
 def _unknown(ranks: Sequence[RankResult]) -> str:
     rows = [row for rank in ranks for row in rank.communication]
     groups = {row.group for row in rows if row.dimension == UNKNOWN} - {UNKNOWN}
+    if IN_GRAPH in groups:
+        return _IN_GRAPH
     if groups:
         return _NO_DESCRIPTION if groups == {UNDESCRIBED} else _NO_FLAG
     return _EARLIER if any(row.dimension != UNKNOWN for row in rows) else _NO_GROUP
