@@ -9,10 +9,7 @@ from megatron.torch_trace.analysis.findings.undisturbed_idle import UndisturbedI
 from megatron.torch_trace.analysis.gpu_work.mfu import UNDISTURBED
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 from megatron.torch_trace.analysis.results.cpu_means import mean_operators, means
-from megatron.torch_trace.analysis.results.replayed_iterations import (
-    why_no_modules,
-    why_not_matched,
-)
+from megatron.torch_trace.analysis.results.replayed_iterations import left_unknown_by_graphs
 from megatron.torch_trace.format.breakdown_parts import BREAKDOWN_NAMES
 from megatron.torch_trace.format.undisturbed_iterations import LEAST, slowdown_sentence
 from megatron.torch_trace.gpu_record.restarts import again_sentence
@@ -238,7 +235,7 @@ def _answer_of_the_cpu(analysis: Analysis) -> list[str]:
 
 def notes(analysis: Analysis) -> list[str]:
     """What is behind the MFU, what is missing, damaged, left out."""
-    found = [*filter(None, [why_no_modules(analysis), why_not_matched(analysis)])]
+    found = left_unknown_by_graphs(analysis)
     mfu, on_gpus = analysis.mfu, not analysis.is_of_the_cpu
     if on_gpus and mfu.reason:
         found.append(f"MFU unknown: {mfu.reason}")

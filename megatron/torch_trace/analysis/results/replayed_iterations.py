@@ -12,6 +12,11 @@ _MOST = 0.5
 """Of the kernels: per-layer graphs with a loop around them leave micro-batches."""
 
 
+def left_unknown_by_graphs(analysis: Analysis) -> list[str]:
+    """What a window does not tell because CUDA graphs launched it, a sentence for each."""
+    return [*filter(None, [why_no_modules(analysis), _why_not_matched(analysis)])]
+
+
 def why_no_modules(analysis: Analysis) -> str | None:
     """Why there are neither modules nor micro-batches though spans are on; None where there are, or
     for another reason."""
@@ -27,7 +32,7 @@ def why_no_modules(analysis: Analysis) -> str | None:
     )
 
 
-def why_not_matched(analysis: Analysis) -> str | None:
+def _why_not_matched(analysis: Analysis) -> str | None:
     """Why nobody is said to come last in collectives of graphs; None where there are none, or where
     they are matched, or where there is one rank alone."""
     if len(analysis.ranks) < 2:
