@@ -8,9 +8,11 @@ dies, and timeouts are often made so. Such an exception is meant for training.
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -57,6 +59,86 @@ class HeldHandlers:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)
+
+
+class PassedOn:
+    """While open, training gets what a handler raises in a callback whose exceptions Python drops.
+
+    Python runs the handler of a signal that came amid a collection at the first instruction of a
+    callback of the garbage collector, prints what the handler raises, and goes on: the signal would
+    be lost. Here it is raised once more, right after the callback.
+
+    Args:
+        callback: of ours.
+        on_lost: called after the callback was cut short, or did not even begin.
+    """
+
+    def __init__(self, callback: Callable[..., None], on_lost: Callable[[], None]) -> None:
+        self._callback = callback
+        self._on_lost = on_lost
+        self._before: Any = None
+        self._waiting: list[_RaisedLater] = []
+
+    def open(self) -> None:
+        """From now on; `close` must follow."""
+        self._before, sys.unraisablehook = sys.unraisablehook, self._look
+
+    def close(self) -> None:
+        """Python is told of such exceptions as before; not if somebody else has set a hook since,
+        who may call ours, which then does nothing but call the one before."""
+        if sys.unraisablehook == self._look:
+            sys.unraisablehook = self._before
+
+    def is_under_way(self) -> bool:
+        """Whether a handler that amid the callback asks this has yet to return."""
+        return _is_run_by((_code_of(self._callback),))
+
+    def _look(self, unraisable: Any) -> None:
+        error = unraisable.exc_value
+        # Those two come out of a call that Python could not make, and are no handler's.
+        if unraisable.object is not self._callback or isinstance(
+            error, (RecursionError, MemoryError)
+        ):
+            self._before(unraisable)
+            return
+        self._on_lost()
+        if error is not None:
+            later = _RaisedLater(error, (PassedOn._look.__code__, _code_of(self._callback)))
+            self._waiting = [later]  # which must live until Python asks for its truth
+            later.ask()
+
+
+class _RaisedLater:
+    """An exception that the main thread raises as soon as it is in none of these codes.
+
+    Between two instructions Python makes the calls of C functions that wait to be made, and an
+    exception of such a call is the main thread's. Here that is asking whether this object is true.
+    """
+
+    def __init__(self, error: BaseException, outside: tuple[CodeType | None, ...]) -> None:
+        self._error = error
+        self._outside = outside
+
+    def ask(self) -> None:
+        """Have Python ask, soon."""
+        add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object)(
+            ("Py_AddPendingCall", ctypes.pythonapi)
+        )
+        add(ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p), self)
+
+    def __bool__(self) -> bool:
+        if _is_run_by(self._outside):
+            self.ask()
+            return False
+        raise self._error
+
+
+def _is_run_by(codes: tuple[CodeType | None, ...]) -> bool:
+    """Whether one of these is among what this thread is in."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _of_others() -> dict[int, Any]:

@@ -23,6 +23,7 @@ from megatron.torch_profile.record import cupti, kineto
 from megatron.torch_profile.record.stop_decision import Decision
 from megatron.torch_profile.record.trace_metadata import TraceNotes
 from megatron.torch_profile.spans import ranges
+from megatron.torch_profile.spans.garbage_collections import GarbageCollections
 from megatron.torch_profile.spans.window_spans import Spans
 from megatron.torch_trace import wording
 
@@ -64,6 +65,7 @@ class OpenWindow:
         self._clock = 0.0
         self._step: Any = None
         self._spans: Spans | None = None
+        self._collections = GarbageCollections(everywhere=decision.ending.beside)
         self._notes: TraceNotes | None = None
         self._memory: WindowMemory | None = None
 
@@ -112,6 +114,7 @@ class OpenWindow:
 
     def close_spans(self) -> None:
         """Take back what gives names in the trace."""
+        self._collections.close()
         self.end_step()
         if self._spans is not None:
             spans, self._spans = self._spans, None
@@ -187,7 +190,7 @@ class OpenWindow:
             self._memory = followers.memory.begin(self._plan, self.window)
         kineto.start(self.profiler)
         self._clock = time.time() - time.monotonic()
-        self._notes = TraceNotes(self.profiler, self._metadata, self.window)
+        self._notes = TraceNotes(self.profiler, self._metadata, self.window, self._collections)
         if self._spans is not None:
             self._spans.start()
 

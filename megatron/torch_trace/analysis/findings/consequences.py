@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from megatron.torch_trace.analysis.findings.communication.late_cause import DATA
 from megatron.torch_trace.analysis.findings.late_ranks import late_ranks
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding
 
 _MOSTLY = 0.5
@@ -77,6 +78,8 @@ def _follows(one: Finding, other: Finding, analysis: Analysis) -> bool:
         return one.code == "straggler" and one.evidence.get("late_because") == DATA
     if {one.code, other.code} == _ALIKE:
         return (one.share, one.code) < (other.share, other.code)
+    if other.code == "garbage_collection":
+        return one.code == "launch_bound" and one.evidence.get("held_by") == COLLECTOR
     if other.code == "blocking_launches":
         return one.code == "launch_bound"
     if other.code == "launch_bound":

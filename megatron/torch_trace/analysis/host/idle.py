@@ -16,6 +16,10 @@ from megatron.torch_trace.analysis.host.data_loader import (
     loader_intervals,
     loader_supply,
 )
+from megatron.torch_trace.analysis.host.garbage_collections import (
+    GarbageCollections,
+    garbage_collections,
+)
 from megatron.torch_trace.analysis.host.idle_causes import IdleCauses, idle_of
 from megatron.torch_trace.analysis.host.idle_holders import IdleHolder
 from megatron.torch_trace.analysis.host.long_gaps import LongGaps
@@ -83,6 +87,7 @@ class Host:
         syncs: synchronisations by caller, by time.
         pageable_copies: calls that copy pageable memory to the GPU and wait for it, in the same
             way; they are no part of `syncs`, nor of what it makes idle.
+        collections: of Python's garbage collector; None where the trace tells nothing of them.
         data_loading: by step; empty when no data loader is in the trace.
         loader_supply: how fast batches are made; None if the trace does not show it.
         loop_thread: None for a trace without ProfilerStep.
@@ -105,6 +110,7 @@ class Host:
     not_started: NotStarted | None = None
     loop_paths: tuple[LoopPath, ...] = ()
     pageable_copies: tuple[SyncRow, ...] = ()
+    collections: GarbageCollections | None = None
 
 
 def look_at_host(timeline: Timeline) -> Host:
@@ -134,6 +140,7 @@ def look_at_host(timeline: Timeline) -> Host:
         overhead_ns=overhead.clip(window.start, window.end).total,
         loop_paths=loop_paths(timeline),
         pageable_copies=_syncs(timeline, _within_steps(timeline, copying)),
+        collections=garbage_collections(timeline, idle.collecting),
     )
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatron.torch_trace.analysis.host.garbage_collections import collecting, collection_rows
 from megatron.torch_trace.analysis.host.idle_holders import IdleHolder, idle_holders
 from megatron.torch_trace.analysis.host.long_gaps import LongGaps, long_gaps
 from megatron.torch_trace.analysis.host.not_started import NotStarted, not_started
@@ -76,12 +77,15 @@ class Idle:
             the trace has stacks, and calls of the runtime. They overlap.
         long_gaps: the long pieces of `causes.cpu_ns`; None if there are none.
         not_started: more about `causes.gpu_ns`; None if that is nothing.
+        collecting: when a thread that was to launch the next work was in a collection of garbage,
+            whatever else it was in.
     """
 
     causes: IdleCauses
     holders: tuple[IdleHolder, ...]
     long_gaps: LongGaps | None
     not_started: NotStarted | None
+    collecting: Intervals
 
 
 def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Ints) -> Idle:
@@ -97,9 +101,10 @@ def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Int
     """
     ends = _Ends.of(timeline, gaps)
     if ends is None or timeline.clock_offset is not None:
-        return Idle(IdleCauses(0, 0, 0, 0, gaps.total), (), None, None)
+        return Idle(IdleCauses(0, 0, 0, 0, gaps.total), (), None, None, Intervals.empty())
     data = sync = 0
-    held: list[tuple[Threads, Intervals]] = []
+    held: list[tuple[Threads, Intervals, Intervals]] = []
+    stopped, collections = Intervals.empty(), collection_rows(timeline)
     one_launch = _one_launch(timeline)
     for group in threads_of(timeline):
         mine = group.holds(ends.track)
@@ -108,19 +113,22 @@ def idle_of(timeline: Timeline, gaps: Intervals, loader: Intervals, syncing: Int
         alone = rest.minus(_synchronising(timeline, group, syncing, one_launch))
         data += waits.total - rest.total
         sync += rest.total - alone.total
-        held.append((group, alone))
+        stops = collecting(timeline, collections, group)
+        stopped = stopped.union(waits.intersect(stops))
+        held.append((group, alone, stops))
     behind = ends.ends - ends.launched
     return Idle(
         IdleCauses(
             data_ns=data,
             sync_ns=sync,
-            cpu_ns=sum(alone.total for _, alone in held),
+            cpu_ns=sum(alone.total for _, alone, _ in held),
             gpu_ns=int(behind.sum()),
             unknown_ns=gaps.total - int((ends.ends - ends.starts).sum()),
         ),
         idle_holders(timeline, held),
         long_gaps(timeline, held),
         not_started(timeline, ends.row, ends.launched, ends.ends),
+        stopped,
     )
 
 

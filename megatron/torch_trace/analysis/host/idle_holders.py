@@ -8,25 +8,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
 from megatron.torch_trace.analysis.host.python_frames import function_name, own_times
 from megatron.torch_trace.analysis.host.threads import Threads
-from megatron.torch_trace.analysis.timeline.moment import Moment
+from megatron.torch_trace.analysis.timeline.moment import Moment, longest
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.columns.intervals import Intervals, Ints, ints
 
-PYTHON, CALL = "python", "call"
+PYTHON, CALL, COLLECTION = "python", "call", "collection"
 _MOST = 10
 
 
 @dataclass(frozen=True, slots=True)
 class IdleHolder:
-    """A Python function, or a call of the runtime, in which the CPU was meanwhile.
+    """A Python function, a call of the runtime, or the collector, in which the CPU was meanwhile.
 
     Args:
-        kind: `python` or `call`.
-        name: `file(line): name`, or `cudaLaunchKernel`, `cudaMalloc`, ...
-        times: frames or calls.
-        time_ns: how much of them the GPU was idle, functions without what they call.
+        kind: `python`, `call` or `collection`.
+        name: `file(line): name`, or `cudaLaunchKernel`, `cudaMalloc`, ..., or `COLLECTOR`.
+        times: frames or calls; of collections, stretches of idle time with one.
+        time_ns: how much of them the GPU was idle, functions without what they call, and whatever
+            else without the collections in it.
         longest: where that was longest in one of them.
     """
 
@@ -38,25 +40,38 @@ class IdleHolder:
 
 
 def idle_holders(
-    timeline: Timeline, held: Iterable[tuple[Threads, Intervals]]
+    timeline: Timeline, held: Iterable[tuple[Threads, Intervals, Intervals]]
 ) -> tuple[IdleHolder, ...]:
     """The longest of each kind.
 
     Args:
-        held: groups of threads, and when the GPU waited for their launches.
+        held: groups of threads, when the GPU waited for their launches, and when they collected
+            garbage.
     """
-    found: list[IdleHolder] = []
+    groups = [(group, idle, idle.intersect(stops)) for group, idle, stops in held]
+    found = _collector([stopped for _, _, stopped in groups])
     for kind in (PYTHON, CALL):
         totals: dict[str, _Total] = {}
-        for group, idle in held:
+        for group, idle, stopped in groups:
             if len(idle):
-                _add(totals, timeline, kind, group, idle)
+                _add(totals, timeline, kind, group, idle.minus(stopped))
         rows = [
             IdleHolder(kind, name, one.times, one.time_ns, one.longest)
             for name, one in totals.items()
         ]
         found += sorted(rows, key=lambda row: (-row.time_ns, row.name))[:_MOST]
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.name)))
+
+
+def _collector(stopped: Iterable[Intervals]) -> list[IdleHolder]:
+    total = _Total()
+    for one in stopped:
+        where = longest(one.starts, one.ends) if len(one) else None
+        if where is not None:
+            total.add(one.total, len(one), where)
+    if total.longest is None:
+        return []
+    return [IdleHolder(COLLECTION, COLLECTOR, total.times, total.time_ns, total.longest)]
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
 from megatron.torch_trace.analysis.host.python_frames import function_name
 from megatron.torch_trace.analysis.host.threads import Threads
 from megatron.torch_trace.analysis.timeline.moment import Moment, longest
@@ -25,8 +26,9 @@ class LongGaps:
 
     Args:
         pieces, time_ns: how many, and their time.
-        function: the innermost Python function that the CPU was in, with all that it calls, for
-            more than half of that time; None if there is none, or the trace has no stacks.
+        function: `COLLECTOR`, or the innermost Python function that the CPU was in, with all that
+            it calls, for more than half of that time; None if there is none, or the trace has no
+            stacks.
         function_ns: for how long.
         longest: the longest gap.
     """
@@ -38,26 +40,23 @@ class LongGaps:
     longest: Moment | None = field(default=None, compare=False)
 
 
-def long_gaps(timeline: Timeline, held: Iterable[tuple[Threads, Intervals]]) -> LongGaps | None:
+def long_gaps(
+    timeline: Timeline, held: Iterable[tuple[Threads, Intervals, Intervals]]
+) -> LongGaps | None:
     """Sum them up; None if there are none.
 
     Args:
-        held: groups of threads, and when the GPU waited for their launches.
+        held: groups of threads, when the GPU waited for their launches, and when they collected
+            garbage.
     """
-    groups = [(group, _long(idle)) for group, idle in held]
+    groups = [(group, _long(idle), stops) for group, idle, stops in held]
     everything = Intervals.of(
-        np.concatenate([idle.starts for _, idle in groups]),
-        np.concatenate([idle.ends for _, idle in groups]),
+        np.concatenate([idle.starts for _, idle, _ in groups]),
+        np.concatenate([idle.ends for _, idle, _ in groups]),
     )
     if not len(everything):
         return None
-    totals: dict[str, int] = {}
-    for group, idle in groups:
-        if len(idle):
-            _add(totals, timeline, group, idle)
-    # Whoever calls it was in it longer: the shortest of them is the innermost.
-    mostly = [(time, name) for name, time in totals.items() if time > _MOSTLY * everything.total]
-    time, function = min(mostly, default=(0, None))
+    time, function = _inside(timeline, groups, int(_MOSTLY * everything.total))
     return LongGaps(
         pieces=len(everything),
         time_ns=everything.total,
@@ -65,6 +64,21 @@ def long_gaps(timeline: Timeline, held: Iterable[tuple[Threads, Intervals]]) -> 
         function_ns=time,
         longest=longest(everything.starts, everything.ends),
     )
+
+
+def _inside(
+    timeline: Timeline, groups: Iterable[tuple[Threads, Intervals, Intervals]], most: int
+) -> tuple[int, str | None]:
+    """What the CPU was in for more than `most` ns, and for how long."""
+    collected = sum(idle.intersect(stops).total for _, idle, stops in groups)
+    if collected > most:
+        return collected, COLLECTOR
+    totals: dict[str, int] = {}
+    for group, idle, _ in groups:
+        if len(idle):
+            _add(totals, timeline, group, idle)
+    # Whoever calls it was in it longer: the shortest of them is the innermost.
+    return min(((time, name) for name, time in totals.items() if time > most), default=(0, None))
 
 
 def _long(idle: Intervals) -> Intervals:

@@ -8,6 +8,7 @@ backward micro-batch 3 (steady), part       one of its turns with another micro-
 backward micro-batch 3 of critic (steady)   of one of several models of a loop
 optimizer-inner-step                        a timer of Megatron's
 step of critic, optimizer of critic         phases of one of several models
+garbage collection (generation 2)           Python's garbage collector, on the thread that it stops
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ ROOT = "model"
 
 ANY = "*"
 """What stands for a number in the path of a module."""
+
+COLLECTION = "garbage collection"
+"""What the span of every collection of Python's garbage collector begins with."""
+COLLECTIONS_NAME = "garbage_collection"
+"""In capture's metadata: how many collections of all generations stopped the process, and how long,
+and how many have no span because their thread was not recorded; without that, any may have none."""
 
 _WEIGHT_GRADIENT = "weight gradient"
 _MODULE = re.compile(
@@ -119,6 +126,20 @@ def phase_of(name: str) -> str | None:
         of = f" of {microbatch.model}" if microbatch.model else ""
         return f"{microbatch.direction} micro-batch{of}"
     return name if _TIMER.fullmatch(name) else None
+
+
+def collection_name(generation: int) -> str:
+    """The name of the span of one collection.
+
+    Args:
+        generation: as Python numbers it.
+    """
+    return f"{COLLECTION} (generation {generation})"
+
+
+def is_collection(name: str) -> bool:
+    """Whether a span is around one collection of Python's garbage collector."""
+    return name.startswith(f"{COLLECTION} (generation ")
 
 
 def is_optimizer(name: str) -> bool:

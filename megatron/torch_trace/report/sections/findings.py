@@ -15,7 +15,7 @@ from megatron.torch_trace.report.tables import At, at
 from megatron.torch_trace.wording import duration, number, percent
 
 _MOST_VALUES = 16
-_OF_CPU = frozenset({"launch_bound", "synchronisation", "data_loader"})
+_OF_CPU = frozenset({"launch_bound", "synchronisation", "data_loader", "garbage_collection"})
 """Findings whose cause is on a rank's CPU."""
 _SEVERITIES = {"high": "high", "medium": "medium", "low": "low", "info": "for information"}
 

@@ -17,7 +17,7 @@ from megatron.torch_trace.analysis.findings.communication.slow_transfer import (
     slow_transfer,
 )
 from megatron.torch_trace.analysis.findings.examples import of_communication
-from megatron.torch_trace.analysis.findings.host.garbage_collection import for_collector
+from megatron.torch_trace.analysis.findings.host.garbage_collector import for_collector
 from megatron.torch_trace.analysis.findings.shares import known, mean_share, over, severity
 from megatron.torch_trace.analysis.results.analysis import Analysis, Finding, RankResult
 from megatron.torch_trace.wording import percent

@@ -7,13 +7,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from megatron.torch_trace.analysis.findings.host.garbage_collector import against_collections
 from megatron.torch_trace.analysis.findings.megatron_flags import flags
 from megatron.torch_trace.analysis.findings.shares import an_iteration
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
 from megatron.torch_trace.analysis.results.analysis import RankResult
 
 DATA, CPU, COMPUTE, UNKNOWN = "data", "cpu", "compute", ""
 _DIFFERENT = 0.02
 """Of the window, more than the median of the others: enough to explain such a wait."""
+
+_BUSY = (
+    "Look at the CPU of rank {rank}: it does something between launches (Python, data, another "
+    "process, a slow host) that the CPUs of the other ranks do not do."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +85,14 @@ def late_cause(
             f"{flags(list(ranks), '`--num-workers`')}.",
         )
     if idle >= least and idle >= compute:
+        collecting = _collecting(late) - median(map(_collecting, others)) >= idle / 2
+        most = f", most of it while {COLLECTOR} runs" if collecting else ""
         return LateCause(
             CPU,
             f" On rank {late.rank} the GPU waits {an_iteration(idle, late)} longer for the CPU "
-            f"than on {than}.",
+            f"than on {than}{most}.",
             difference,
-            f"Look at the CPU of rank {late.rank}: it does something between launches (Python, "
-            "data, another process, a slow host) that the CPUs of the other ranks do not do.",
+            against_collections(ranks) if collecting else _BUSY.format(rank=late.rank),
             _explained(late, others),
         )
     if compute >= least:
@@ -118,6 +126,10 @@ def _explained(late: RankResult, others: Sequence[RankResult]) -> int:
     own = late.launches.launches
     more = own - median(rank.launches.launches for rank in others)
     return round(late.slowed_ns * more / own) if own and more > 0 else 0
+
+
+def _collecting(rank: RankResult) -> int:
+    return rank.host.collections.idle_ns if rank.host.collections else 0
 
 
 def _own_idle(rank: RankResult) -> int:

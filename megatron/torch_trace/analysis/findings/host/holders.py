@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megatron.torch_trace.analysis.findings.host.garbage_collection import for_collector
+from megatron.torch_trace.analysis.findings.host.garbage_collector import (
+    against_collections,
+    for_collector,
+)
 from megatron.torch_trace.analysis.findings.megatron_flags import flags, has_flag
 from megatron.torch_trace.analysis.findings.shares import milliseconds
-from megatron.torch_trace.analysis.host.idle_holders import PYTHON, IdleHolder
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
+from megatron.torch_trace.analysis.host.idle_holders import COLLECTION, PYTHON, IdleHolder
 from megatron.torch_trace.analysis.host.long_gaps import LongGaps
 from megatron.torch_trace.analysis.results.analysis import RankResult
 from megatron.torch_trace.analysis.timeline.moment import Example
@@ -35,7 +39,7 @@ _EMPTIES = "--empty-unused-memory-level"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One Python function, or one call of the runtime, that holds up the launches.
+    """One Python function, one call of the runtime, or the collector, that holds up the launches.
 
     Args:
         text, advice: sentences; evidence: the numbers behind them; example: the longest.
@@ -74,7 +78,7 @@ def _in_gaps(rank: RankResult, gaps: LongGaps, ranks: Sequence[RankResult]) -> H
     inside = f", for {milliseconds(gaps.function_ns)} in {gaps.function}" if gaps.function else ""
     return Held(
         f"{text}{inside}.",
-        python_advice(gaps.function) if gaps.function else _unnamed(ranks),
+        _for_function(gaps.function, ranks) if gaps.function else _unnamed(ranks),
         {
             "held_by": gaps.function,
             "held_ns": gaps.function_ns if gaps.function else gaps.time_ns,
@@ -91,7 +95,7 @@ def _unnamed(ranks: Sequence[RankResult]) -> str:
 
 def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
     mean = duration(one.time_ns / one.times)
-    if one.kind == PYTHON:
+    if one.kind in (PYTHON, COLLECTION):
         return (
             f"For {percent(share)} of that time the CPU of {rank.name} runs {one.name}, "
             f"{counted(one.times, 'time')}, {milliseconds(one.time_ns)} in all."
@@ -104,8 +108,8 @@ def _text(rank: RankResult, one: IdleHolder, share: float) -> str:
 
 
 def _advice(one: IdleHolder, ranks: Sequence[RankResult]) -> str:
-    if one.kind == PYTHON:
-        return python_advice(one.name)
+    if one.kind in (PYTHON, COLLECTION):
+        return _for_function(one.name, ranks)
     if is_kernel_launch(one.name):
         return (
             "Find out why the launch call lasts so long; a launch takes about 5 us. Common "
@@ -138,6 +142,10 @@ def _for_allocator(call: str, ranks: Sequence[RankResult]) -> str:
         f"calls `torch.cuda.empty_cache()` {emptied}. `torch-trace memory` shows who holds the "
         "memory (record with `--torch-profile-memory-snapshot`)."
     )
+
+
+def _for_function(name: str, ranks: Sequence[RankResult]) -> str:
+    return against_collections(ranks) if name == COLLECTOR else python_advice(name)
 
 
 def python_advice(function: str) -> str:
