@@ -57,6 +57,7 @@ class GarbageCollections:
         self._pid = os.getpid()
         self._open: dict[int, list[tuple[Any, int]]] = {}
         self._times = self._time_ns = self._longest_ns = self._unrecorded = 0
+        self._since = 0  # when a collection without a span began
         self._begun = self._closed = False
         self._callback = self._collects  # one object, by which it is found again
         self._passed_on = PassedOn(self._callback, self._cut_short)
@@ -103,6 +104,13 @@ class GarbageCollections:
     def _collects(self, phase: str, info: dict[str, int]) -> None:
         if self._closed:
             self._passed_on.close()
+        elif info["generation"] < _LEAST or not _CAN_RECORD:  # there are many: no more than needed
+            now = perf_counter_ns()
+            if phase == "start":
+                self._since = now
+            elif self._since:
+                self._count(now - self._since)
+                self._since = 0
         elif os.getpid() == self._pid:  # a fork has no profiler
             if phase == "start":
                 self._guard(self._begin, info["generation"])
@@ -116,11 +124,10 @@ class GarbageCollections:
 
     def _begin(self, generation: int) -> None:
         begun = None
-        if _CAN_RECORD and generation >= _LEAST:
-            if self._everywhere or _profiler_enabled():
-                begun = begin(collection_name(generation))
-            else:
-                self._unrecorded += 1
+        if self._everywhere or _profiler_enabled():
+            begun = begin(collection_name(generation))
+        else:
+            self._unrecorded += 1
         # One within another is possible in 3.12, where a finalizer lets other instructions run.
         self._open.setdefault(get_ident(), []).append((begun, perf_counter_ns()))
 
@@ -131,9 +138,14 @@ class GarbageCollections:
         begun, since = self._open[here].pop()
         if begun is not None:
             end(begun)
-        self._times += 1
-        if not self._open[here]:  # the time of one within another is that of the other
+        if self._open[here]:  # the time of one within another is that of the other
+            self._times += 1
+        else:
             del self._open[here]
-            time_ns = perf_counter_ns() - since
-            self._time_ns += time_ns
-            self._longest_ns = max(self._longest_ns, time_ns)
+            self._count(perf_counter_ns() - since)
+
+    def _count(self, time_ns: int) -> None:
+        self._times += 1
+        self._time_ns += time_ns
+        if time_ns > self._longest_ns:
+            self._longest_ns = time_ns

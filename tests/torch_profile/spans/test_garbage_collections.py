@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import _thread
-import functools
 import gc
 import json
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -41,7 +37,6 @@ def only_the_tests_collections() -> Iterator[None]:
     before = ([*gc.callbacks], sys.unraisablehook)
     thresholds = gc.get_threshold()
     gc.disable()
-    gc.collect()  # finalizers of other tests' garbage would run handlers of signals, too
     yield
     gc.set_threshold(*thresholds)
     gc.enable()
@@ -193,60 +188,6 @@ def test_a_collection_lies_inside_of_whatever_the_thread_is_in(tmp_path: Path) -
 
 def test_a_window_without_operators_has_the_spans(tmp_path: Path) -> None:
     assert collections(trained(tmp_path, gc.collect, no_operators=True)) == [OLD]
-
-
-class AskedError(Exception):
-    """What the handler of a user's signal raises."""
-
-
-def collect_and_go_on() -> None:
-    gc.collect()
-    for _ in range(3):  # between two instructions of these
-        pass
-
-
-def test_what_a_handler_raises_amid_a_collection_reaches_training() -> None:
-    """The signal comes while the collector is at work; Python runs the handler in our callback."""
-
-    class Signalled(Cycle):
-        __del__ = functools.partial(_thread.interrupt_main, signal.SIGTERM)
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise AskedError(number)
-
-    before = signal.signal(signal.SIGTERM, handler)
-    recorded = GarbageCollections(everywhere=False)
-    recorded.start()
-    try:
-        for _ in range(3):
-            Signalled()
-            with pytest.raises(AskedError, match=str(int(signal.SIGTERM))):
-                collect_and_go_on()
-    finally:
-        recorded.close()
-        signal.signal(signal.SIGTERM, before)
-    assert recorded.told is not None
-    assert recorded.told["collections"] == 3
-
-
-def test_a_window_that_a_signal_closes_amid_a_collection_leaves_nothing_behind() -> None:
-    class Signalled(Cycle):
-        __del__ = functools.partial(_thread.interrupt_main, signal.SIGTERM)
-
-    recorded = GarbageCollections(everywhere=False)
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        recorded.close()
-        raise AskedError
-
-    before = signal.signal(signal.SIGTERM, handler)
-    recorded.start()
-    Signalled()
-    try:
-        with pytest.raises(AskedError):
-            collect_and_go_on()
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_failure_is_said_once_and_nothing_is_claimed(
