@@ -14,7 +14,6 @@ from megatron.torch_trace.reader.event import (
     decode_loosely,
     decode_strictly,
 )
-from megatron.torch_trace.reader.salvage import salvage
 
 if TYPE_CHECKING:
     from megatron.torch_trace.reader.texts import Texts
@@ -68,6 +67,9 @@ class EventBlock(Generic[EventT]):
         return None
 
     def _salvage(self, raw: RawBlock, kind: type[EventT]) -> list[EventT]:
+        # Imported here: every process that reads would wait for it, and few files are damaged.
+        from megatron.torch_trace.reader.salvage import salvage
+
         saved = salvage(raw.text, raw.offset)
         self.damage = saved.damage
         # Rubbish in the middle of a file ends nothing: later blocks hold events again.

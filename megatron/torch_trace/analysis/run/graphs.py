@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from megatron.torch_trace.analysis.replay.answers import (
     Graph,
@@ -31,14 +32,16 @@ from megatron.torch_trace.analysis.replay.recorded_ranks import (
     replayable,
 )
 from megatron.torch_trace.analysis.replay.replay import Replay
-from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes, simulated_times
-from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
 from megatron.torch_trace.analysis.run.rank_pool import raw_bytes
 from megatron.torch_trace.analysis.run.recorded import Recorded
 from megatron.torch_trace.analysis.run.undisturbed_cost import Calibration, calibration_of
 from megatron.torch_trace.analysis.timeline.timeline import Timeline
 from megatron.torch_trace.errors import TorchTraceError, UsageError
 from megatron.torch_trace.system.memory import host_memory
+
+if TYPE_CHECKING:
+    from megatron.torch_trace.analysis.replay.simulated_times import SimulatedTimes
+    from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
 
 _KEPT_PER_RAW_BYTE = 0.5
 KERNELS, SPANS = "kernels", "spans"
@@ -80,6 +83,8 @@ class KernelAnswers:
 
     def times(self, changes: Sequence[Change]) -> tuple[SimulatedTimes, ...]:
         """When everything of each rank happens after changes."""
+        from megatron.torch_trace.analysis.replay.simulated_times import simulated_times
+
         found = self.replay.found
         result = self.replay.evaluated(adjusted(found, changes))
         changed, freed = result.changed, result.changed.freed(found)
@@ -118,6 +123,9 @@ class Graphs:
             UnreplayableError: the traces do not hold what it needs.
         """
         if self._spans is None:
+            # Imported here: most recordings are answered by kernels alone.
+            from megatron.torch_trace.analysis.replay.spans.span_replay import SpanReplay
+
             outcomes = self._known.by_rank.values()
             try:
                 self._spans = SpanReplay.of([(one.result, one.calls) for one in outcomes])
@@ -251,7 +259,8 @@ class Graphs:
     @property
     def notes(self) -> list[str]:
         """What to know of the graphs that were made, in sentences."""
-        made = [one for one in (self._kernels, self._spans) if isinstance(one, _GRAPHS)]
+        both = (self._kernels, self._spans)
+        made = [one for one in both if one is not None and not isinstance(one, TorchTraceError)]
         alone = [ONE_STEP] if any(one.steps == 1 for one in made) else []
         return self._absent() + alone
 
@@ -265,9 +274,6 @@ class Graphs:
             f"The graph of kernels has {shown} of the {there:,} ranks; what the others delay is "
             "not in it."
         ]
-
-
-_GRAPHS = (KernelAnswers, SpanReplay)
 
 
 def _finding(change: Change) -> str | None:
