@@ -80,6 +80,33 @@ def test_pending_calls_that_newer_ones_pushed_out_are_not_complete(tmp_path: Pat
     assert hang(built.write(tmp_path)).culprits == (2,)
 
 
+def test_what_follows_on_the_second_iteration_alone_is_no_habit_that_a_rank_left(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 has left out a call of its pair with rank 3, which waits; rank 0 merely came further."""
+    built = RecordBuilder(tp0=[0, 1], dp0=[0, 2], dp1=[1, 3], mp0=[0, 1, 2, 3])
+    for iteration in (1, 2):
+        for number in range(3 * iteration - 2, 3 * iteration + 1):
+            built.call([0, 1], "tp0", number, state="completed")
+        built.call([0, 2], "dp0", iteration, state="completed")
+        if iteration == 1:
+            built.call([1, 3], "dp1", 1, state="completed")
+    built.call(3, "dp1", 2).call(1, "mp0", 1, state="started").call(0, "mp0", 1)
+    assert 0 not in hang(built.write(tmp_path)).culprits
+
+
+def test_groups_that_nobody_described_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    """torch calls all of them undefined."""
+    built = RecordBuilder(a0=[0, 1], b0=[0, 1]).call(0, "a0", 3)
+    for entries in built.entries.values():
+        for entry in entries:
+            entry["process_group"] = (entry["process_group"][0], "undefined")
+    built.write(tmp_path)
+    assert hang(tmp_path).verdict == (
+        "Rank 1 is in no collective: its CPU is elsewhere, and rank 0 waits for it (first in group a0 all_reduce 3)."
+    )
+
+
 def test_a_record_that_is_cut_in_its_last_call_is_read_up_to_it(tmp_path: Path) -> None:
     built = RecordBuilder(dp0=[0, 1, 2]).call([0, 1, 2], "dp0", 1, state="completed")
     built.call([0, 1, 2], "dp0", 2).write(tmp_path)

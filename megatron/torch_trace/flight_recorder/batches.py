@@ -114,6 +114,13 @@ def _before_a_gap(calls: Sequence[Recorded]) -> set[int]:
     return found
 
 
+def since(calls: Sequence[Recorded]) -> int:
+    """The order from which on no call is missing."""
+    orders = [one.call.order for one in calls]
+    gaps = [after for before, after in pairwise(orders) if after != before + 1]
+    return max(gaps, default=orders[0] if orders else 0)
+
+
 def joined_records(records: Sequence[FlightRecord]) -> list[FlightRecord]:
     """Records with what only the records of other ranks tell.
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.json_object import read_object
 from megatron.torch_trace.files.path_kinds import absence, is_file, is_folder
-from megatron.torch_trace.flight_recorder.batches import Recorded, in_batches
+from megatron.torch_trace.flight_recorder.batches import Recorded, in_batches, since
 from megatron.torch_trace.flight_recorder.record import COMPLETED, Call, FlightRecord, Group
 from megatron.torch_trace.format.file_names import RUN_FILE
 from megatron.torch_trace.format.hang_records import HangName
@@ -139,18 +139,11 @@ def record_of(
         tuple(in_batches(calls)),
         str(data.get("version", "")),
         damaged,
-        whole=bool(calls) and calls[0].call.order == 0 == _since(calls),
-        since=_since(calls),
+        whole=bool(calls) and calls[0].call.order == 0 == since(calls),
+        since=since(calls),
         numbers=numbers,
         last_called=dict(_last_called(data.get("pg_status"))),
     )
-
-
-def _since(calls: Sequence[Recorded]) -> int:
-    """The order from which on no call is missing."""
-    orders = [one.call.order for one in calls]
-    gaps = [after for before, after in pairwise(orders) if after != before + 1]
-    return max(gaps, default=orders[0] if orders else 0)
 
 
 def _lacks(entry: Any, other: Any) -> bool:
@@ -192,9 +185,14 @@ def _groups(config: Any) -> Iterable[Group]:
     # A dictionary by name since version 2.1, of lists of ranks before.
     for name, one in config.items() if isinstance(config, dict) else ():
         if isinstance(one, dict):
-            yield Group(str(name), str(one.get("desc", "")), _ranks(one.get("ranks")))
+            yield Group(str(name), _description(one.get("desc", "")), _ranks(one.get("ranks")))
         else:
             yield Group(str(name), "", _ranks(one))
+
+
+def _description(value: Any) -> str:
+    """Empty where nobody gave one: torch calls all such groups the same."""
+    return "" if value == "undefined" else str(value)
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
@@ -252,7 +250,7 @@ def _group(entry: dict[str, Any], groups: dict[str, Group]) -> Group:
     """The group of a call; added where the record's list of groups lacks it."""
     known = entry.get("process_group")
     if isinstance(known, (list, tuple)) and len(known) == 2:
-        name, description = str(known[0]), str(known[1])
+        name, description = str(known[0]), _description(known[1])
     else:
         name, description = str(entry.get("pg_name", entry.get("pg_id", ""))), ""
     old = groups.get(name)

@@ -51,10 +51,11 @@ def _never_called(joined: Joined) -> list[Blame]:
         for rank in missing:
             if not _has_passed(joined, rank, fronts):
                 continue
-            waits_in = _first_collective(joined, rank)
+            waits_in = _first_call(joined, rank)
             blame = Blame(rank, Cause.NEVER_CALLED, first, tuple(sorted(fronts)))
-            if waits_in is None:
-                by_transfer.append(blame)
+            if waits_in is None or waits_in.is_transfer:
+                if waits_in is None or waits_in.peer in fronts:
+                    by_transfer.append(blame)
             elif not _is_usual(joined, waits_in, fronts):
                 found.append(blame)
             else:
@@ -78,12 +79,11 @@ def _the_other_way_round(
             yield Blame(other, Cause.NEVER_CALLED, call, (rank,))
 
 
-def _first_collective(joined: Joined, rank: int) -> Call | None:
-    """The first pending one; None where the rank waits in a transfer before it, or in none."""
+def _first_call(joined: Joined, rank: int) -> Call | None:
+    """In which a rank waits first: a send may wait behind others; None where it waits in none."""
     calls = [one for mine in joined.pending[rank].values() for one in mine]
     calls = [one for one in calls if not one.name.startswith("send")]
-    first = min(calls, key=lambda one: one.order, default=None)
-    return None if first is None or first.is_transfer else first
+    return min(calls, key=lambda one: one.order, default=None)
 
 
 def _is_usual(joined: Joined, call: Call, fronts: Mapping[int, Call]) -> bool:
@@ -96,7 +96,9 @@ def _is_usual(joined: Joined, call: Call, fronts: Mapping[int, Call]) -> bool:
     """
     before = sum(
         any(
-            one.order < front.order and _alike(joined, one) == _alike(joined, call)
+            one.order < front.order
+            and one.group != front.group
+            and _alike(joined, one) == _alike(joined, call)
             for one in joined.collectives(rank)
         )
         for rank, front in fronts.items()
@@ -104,9 +106,11 @@ def _is_usual(joined: Joined, call: Call, fronts: Mapping[int, Call]) -> bool:
     return 2 * before > len(fronts)
 
 
-def _alike(joined: Joined, call: Call) -> tuple[str, int, str]:
-    """The same for groups of one kind: each rank calls in its own tensor-parallel group."""
-    return joined.groups[call.group].description or call.group, call.sequence, call.name
+def _alike(joined: Joined, call: Call) -> tuple[str | int, int, str, str]:
+    """The same for groups of one kind: each rank calls in its own tensor-parallel group. Of groups
+    that nobody described the number of ranks tells."""
+    group = joined.groups[call.group]
+    return group.description or len(group.ranks), call.sequence, call.name, call.sizes
 
 
 def _has_passed(joined: Joined, rank: int, waits: Mapping[int, Call]) -> bool:
@@ -138,30 +142,36 @@ def _left_usual_order(joined: Joined) -> Iterable[Blame]:
         for call in mine:
             if not call.is_transfer and (rank, call.order) not in odd:
                 usual[call.group, call.sequence].append((rank, call))
-    for rank, found in unusual.items():
-        yield from _unlike_others(rank, found, usual)
+    unlike = [one for rank, mine in unusual.items() for one in _unlike_others(rank, mine, usual)]
+    for blame in unlike:
+        # Two that accuse each other: one of them merely met what the other one left.
+        if not any(o.rank in blame.waits and blame.rank in o.waits for o in unlike):
+            yield blame
+    for rank in unusual:
         yield from _left_order(joined, rank, unusual)
 
 
 def _left_order(
     joined: Joined, rank: int, unusual: Mapping[int, Sequence[Unusual]]
 ) -> Iterable[Blame]:
-    """A rank that went on without what others wait in, which did not leave their order.
+    """A rank that went on without what it usually calls there, in which others wait.
 
     An unusual call that is complete has let the rank go on: it is not why the others wait.
     """
     found = next((one for one in unusual[rank] if one.call.pending), None)
     if found is None:
         return
-    call, mine = found.call, joined.records[rank].calls
+    call, usual, mine = found.call, found.usual, joined.records[rank].calls
     before = {(one.group, one.sequence) for one in mine if one.order < call.order}
     missed = {
         other: one
         for other, one in joined.waiting_for(rank).items()
-        if other not in unusual and (one.group, one.sequence) not in before
+        if other not in unusual
+        and (one.group, one.sequence) not in before
+        and (one.group, one.name) == (usual.group, usual.name)
     }
     if _has_passed(joined, rank, missed):
-        words = call_kind(found.usual, joined.groups)
+        words = call_kind(usual, joined.groups)
         yield Blame(rank, Cause.LEFT_ORDER, call, tuple(sorted(missed)), words)
 
 

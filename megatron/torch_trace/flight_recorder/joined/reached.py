@@ -97,8 +97,9 @@ def _counts(
         for name, group in record.groups.items():
             names.setdefault(group.description, []).append(name)
         for number, last in record.last_called.items():
-            said = told[_made(record)].get(number, set())
-            described = names.get(next(iter(said), ""), []) if len(said) == 1 else []
+            said = {*told[_made(record)].get(number, ())}
+            description = said.pop() if len(said) == 1 else ""
+            described = names.get(description, []) if description else []
             other = described[0] if len(described) == 1 else None
             own: str | None = record.numbers.get(number)
             of = other if own is None else own
