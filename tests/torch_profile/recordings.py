@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,14 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """One that happens in one of two recordings would be a difference."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from recordings import end, make, spans, train
+from recordings import no_collections as no_collections
 from recordings import signals as signals
 from slow_stop import TRACE, slowly
 from trace_builder import read
@@ -47,6 +48,7 @@ def test_training_goes_on_while_the_profiler_stops_and_what_it_does_is_not_in_th
     assert any("the profiler stops beside training" in line for line in said)
 
 
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("flags", [{}, {"with_stack": True}, {"record_shapes": True}], ids=str)
 def test_a_trace_holds_the_same_whoever_stops_the_profiler(
     tmp_path: Path, flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -63,6 +65,7 @@ def test_a_trace_holds_the_same_whoever_stops_the_profiler(
     assert counts[0] == counts[1]
 
 
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("export", ["background", "sync"])
 @pytest.mark.parametrize("flags", [{}, {"with_stack": True}, {"profile_memory": True}], ids=str)
 def test_a_trace_holds_the_same_where_torch_makes_nothing_but_the_trace(
