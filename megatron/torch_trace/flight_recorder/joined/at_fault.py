@@ -56,6 +56,10 @@ def _never_called(joined: Joined) -> list[Blame]:
             if waits_in is None or waits_in.is_transfer:
                 if waits_in is None or waits_in.peer in fronts:
                     by_transfer.append(blame)
+            elif joined.records[rank].pending_alone:
+                # The order of others is not in the records: only what is behind tells.
+                if _has_called_behind(joined, rank, fronts):
+                    found.append(blame)
             elif not _is_usual(joined, waits_in, fronts):
                 found.append(blame)
             else:
@@ -118,8 +122,12 @@ def _has_passed(joined: Joined, rank: int, waits: Mapping[int, Call]) -> bool:
 
     It waits for them, or has called what they called behind it.
     """
+    return joined.circles.reaches(rank, waits) or _has_called_behind(joined, rank, waits)
+
+
+def _has_called_behind(joined: Joined, rank: int, waits: Mapping[int, Call]) -> bool:
     mine = {(one.group, one.sequence) for one in joined.collectives(rank)}
-    return joined.circles.reaches(rank, waits) or any(
+    return any(
         (one.group, one.sequence) in mine
         for other, call in waits.items()
         for one in joined.collectives(other)
