@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from megatron.torch_trace.analysis.findings.examples import largest
 from megatron.torch_trace.analysis.findings.megatron_flags import flags
@@ -54,4 +55,10 @@ def _time(rank: RankResult) -> int:
 
 
 def _is_simt(row: KernelRow) -> bool:
-    return row.kind == COMPUTE and _SIMT.search(row.name.lower()) is not None
+    return row.kind == COMPUTE and _is_named_so(row.name)
+
+
+@lru_cache(maxsize=4096)
+def _is_named_so(name: str) -> bool:
+    # Thousands of ranks have the same kernels, whose names are long.
+    return _SIMT.search(name.lower()) is not None
