@@ -128,3 +128,13 @@ def test_what_torch_has_let_go_of_is_complete_with_gloo_alone(
     built.call(1, "dp0", 8, retired=True, profiling_name=f"{backend}:all_reduce")
     answer = hang(built.write(tmp_path))
     assert [(one.rank, one.cause.value) for one in answer.blames] == [(1, cause)]
+
+
+def test_of_a_folder_without_a_record_it_is_said_why_the_first_file_is_none(tmp_path: Path) -> None:
+    (tmp_path / "comm_lib_trace_rank_0").write_text('{"version": "2.9"}')
+    with pytest.raises(UsageError) as caught:
+        hang(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: no flight record (comm_lib_trace_rank_0: it has no entries); set "
+        "TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 in the launch script."
+    )

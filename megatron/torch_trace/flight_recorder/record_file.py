@@ -61,8 +61,12 @@ def read_records(paths: Iterable[Path | str]) -> tuple[list[FlightRecord], _Skip
             f"{_why_none(runs[0])}."
         )
     if not found:
+        named = [(path.name, why) for path, why in skipped if _rank_of(path.name) is not None]
+        tried = "such as comm_lib_trace_rank_0"
+        if named:
+            tried = f"{named[0][0]}: {named[0][1].removeprefix('no flight record: ')}"
         raise UsageError(
-            f"{', '.join(map(str, paths))}: no flight record (such as comm_lib_trace_rank_0); set "
+            f"{', '.join(map(str, paths))}: no flight record ({tried}); set "
             "TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 in the launch script."
         )
     found.sort(key=lambda one: one.rank)

@@ -26,7 +26,9 @@ from megatron.torch_trace.analysis.run.rank import read_activity
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
-    pytest.mark.skipif(sys.version_info < (3, 12), reason="collections begin anywhere"),
+    pytest.mark.skipif(
+        sys.version_info < (3, 12), reason="Python before 3.12 has no spans of collections"
+    ),
 ]
 OLD, MIDDLE = "garbage collection (generation 2)", "garbage collection (generation 1)"
 
