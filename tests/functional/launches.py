@@ -35,7 +35,14 @@ class Run:
     """A launch that has ended."""
 
     status: int
-    output: str
+    printed: str
+
+    @property
+    def output(self) -> str:
+        """All that its processes printed."""
+        if self not in read_outputs:
+            read_outputs.append(self)
+        return self.printed
 
     @property
     def losses(self) -> dict[int, str]:
@@ -45,14 +52,17 @@ class Run:
 
     @property
     def said(self) -> list[str]:
-        """Our lines."""
-        return re.findall(r"^\[torch-profile [a-z-]+\] (.*)$", self.output, re.MULTILINE)
+        """Our lines, also where another process had just begun one."""
+        return re.findall(r"\[torch-profile [a-z-]+\] (.*)", self.output)
 
     @property
     def errors(self) -> list[str]:
         """Our sentences of refusal, on whichever rank."""
         return re.findall(r"torch-profile: error: (.*)", self.output)
 
+
+read_outputs: list[Run] = []
+"""Whose output the test that runs has read: shown if that test fails."""
 
 Launch = Callable[..., Run]
 
