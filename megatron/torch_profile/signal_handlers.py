@@ -77,6 +77,7 @@ class PassedOn:
         self._callback = callback
         self._on_lost = on_lost
         self._before: Any = None
+        # Each must live until Python has asked for its truth.
         self._waiting: list[_RaisedLater] = []
 
     def open(self) -> None:
@@ -96,16 +97,25 @@ class PassedOn:
     def _look(self, unraisable: Any) -> None:
         error = unraisable.exc_value
         # Those two come out of a call that Python could not make, and are no handler's.
-        if unraisable.object is not self._callback or isinstance(
+        if not self._is_of_the_callback(unraisable) or isinstance(
             error, (RecursionError, MemoryError)
         ):
             self._before(unraisable)
             return
         self._on_lost()
-        if error is not None:
-            later = _RaisedLater(error, (PassedOn._look.__code__, _code_of(self._callback)))
-            self._waiting = [later]  # which must live until Python asks for its truth
-            later.ask()
+        # Handlers run in the main thread only: what another thread is asked to raise is its own.
+        if threading.get_ident() != threading.main_thread().ident:
+            self._before(unraisable)
+        elif error is not None:
+            outside = (PassedOn._look.__code__, _code_of(self._callback))
+            _RaisedLater(error, outside, self._waiting).ask()
+
+    def _is_of_the_callback(self, unraisable: Any) -> bool:
+        # From Python 3.14 on the message alone tells which callback it was.
+        return unraisable.object is self._callback or (
+            unraisable.object is None
+            and str(unraisable.err_msg or "").endswith(f"GC callback {self._callback!r}")
+        )
 
 
 class _RaisedLater:
@@ -113,11 +123,23 @@ class _RaisedLater:
 
     Between two instructions Python makes the calls of C functions that wait to be made, and an
     exception of such a call is the main thread's. Here that is asking whether this object is true.
+
+    Args:
+        error: what is raised.
+        outside: the codes.
+        waiting: holds this object until then.
     """
 
-    def __init__(self, error: BaseException, outside: tuple[CodeType | None, ...]) -> None:
+    def __init__(
+        self,
+        error: BaseException,
+        outside: tuple[CodeType | None, ...],
+        waiting: list[_RaisedLater],
+    ) -> None:
         self._error = error
         self._outside = outside
+        self._waiting = waiting
+        waiting.append(self)
 
     def ask(self) -> None:
         """Have Python ask, soon."""
@@ -130,6 +152,7 @@ class _RaisedLater:
         if _is_run_by(self._outside):
             self.ask()
             return False
+        self._waiting.remove(self)
         raise self._error
 
 

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import functools
 import gc
 import signal
 import sys
+import threading
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from megatron.torch_profile.signal_handlers import PassedOn
 from megatron.torch_profile.spans.garbage_collections import GarbageCollections
 
 
@@ -77,3 +81,77 @@ def test_a_window_that_a_signal_closes_amid_a_collection_leaves_nothing_behind()
     Signalled()
     with pytest.raises(AskedError):
         collect_and_go_on()
+
+
+def test_what_another_thread_is_asked_to_raise_amid_a_collection_is_not_trainings() -> None:
+    """As libraries end a function of theirs that takes too long; Python drops it there."""
+    dropped: list[Any] = []
+
+    def collects() -> None:
+        class Asked(Signalled):
+            __del__ = functools.partial(
+                ctypes.pythonapi.PyThreadState_SetAsyncExc,
+                ctypes.c_ulong(threading.get_ident()),
+                ctypes.py_object(AskedError),
+            )
+
+        Asked()
+        collect_and_go_on()
+
+    def the_users(unraisable: Any) -> None:
+        dropped.append(unraisable.exc_type)
+
+    before, sys.unraisablehook = sys.unraisablehook, the_users
+    recorded = GarbageCollections(everywhere=False)
+    recorded.start()
+    thread = threading.Thread(target=collects)
+    thread.start()
+    thread.join()
+    collect_and_go_on()
+    recorded.close()
+    sys.unraisablehook = before
+    assert dropped == [AskedError]
+
+
+def drop(error: Exception, of: Any) -> None:
+    """What Python does with an exception of a callback."""
+    sys.unraisablehook(SimpleNamespace(exc_value=error, object=of, err_msg=None))  # type: ignore[arg-type]
+
+
+def test_two_exceptions_before_training_goes_on_reach_it_one_after_the_other() -> None:
+    def callback() -> None:
+        drop(AskedError(1), callback)
+        drop(AskedError(2), callback)
+
+    def training() -> None:
+        try:
+            callback()
+            collect_and_go_on()
+        finally:
+            collect_and_go_on()
+
+    passed_on = PassedOn(callback, lambda: None)
+    passed_on.open()
+    with pytest.raises(AskedError) as raised:
+        training()
+    passed_on.close()
+    first = raised.value.__context__
+    assert isinstance(first, AskedError)
+    assert (first.args, raised.value.args) == ((1,), (2,))
+
+
+def test_python_3_14_names_the_callback_in_its_message_alone() -> None:
+    def callback() -> None:
+        text = f"Exception ignored while calling GC callback {callback!r}"
+        told = SimpleNamespace(exc_value=AskedError(1), object=None, err_msg=text)
+        sys.unraisablehook(told)  # type: ignore[arg-type]
+
+    def training() -> None:
+        callback()
+        collect_and_go_on()
+
+    passed_on = PassedOn(callback, lambda: None)
+    passed_on.open()
+    with pytest.raises(AskedError):
+        training()
+    passed_on.close()
