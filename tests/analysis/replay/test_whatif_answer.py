@@ -9,6 +9,7 @@ import pytest
 from machine import Machine, cpu, reduce, run, sync
 
 from megatron import torch_trace
+from megatron.torch_trace.analysis.run.kept_analyses import keep
 from megatron.torch_trace.analysis.run.whatif import Speed
 
 
@@ -46,3 +47,12 @@ def test_without_a_change_the_error_is_what_the_graph_misses(recorded: Path) -> 
     assert [one.gain_ns for one in answer.candidates] == sorted(
         (one.gain_ns for one in answer.candidates), reverse=True
     )
+
+
+def test_ranks_whose_traces_are_gone_are_not_in_the_graph_of_the_others(recorded: Path) -> None:
+    gone = max(recorded.rglob("rank-*"))
+    keep([gone])
+    gone.unlink()
+    answer = torch_trace.whatif(recorded, "--kernel gemm*0.5")
+    assert (answer.graph, answer.ranks) == ("kernels", 1)
+    assert answer.simulated_ns < answer.recorded_ns

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -154,21 +154,22 @@ class Graphs:
         return self._kernels
 
     def _read(self, changes: Sequence[Change]) -> KernelAnswers:
-        files = [Path(one.result.file) for one in self._known.by_rank.values()]
-        there = [file for file in files if file.is_file()]
+        files = {rank: Path(one.result.file) for rank, one in self._known.by_rank.items()}
+        there = {rank: file for rank, file in files.items() if file.is_file()}
         if not there:
             raise UnreplayableError(
                 "the graph of kernels needs the traces themselves, and only kept analyses are here."
             )
-        if len(there) <= MOST_RANKS and all(file in self._known.timelines for file in there):
+        read = self._known.timelines
+        if len(there) <= MOST_RANKS and all(file in read for file in there.values()):
             return KernelAnswers(self._of_timelines(there))
         wanted = [one.rank for one in changes if isinstance(one, (RankAsMedian, GpuAsMedian))]
-        return KernelAnswers(Replay.of(there, progress=self._on_read, ranks=wanted))
+        return KernelAnswers(Replay.of(there.values(), progress=self._on_read, ranks=wanted))
 
-    def _of_timelines(self, files: Sequence[Path]) -> Replay:
+    def _of_timelines(self, files: Mapping[int, Path]) -> Replay:
         found: dict[int, Timeline] = {}
         reasons = []
-        for rank, file in zip(self._known.by_rank, files, strict=True):
+        for rank, file in files.items():
             timeline = replayable(self._known.timelines[file])
             if isinstance(timeline, str):
                 reasons.append((timeline, file))
