@@ -8,6 +8,9 @@ which is wrapped from `install()` on and costs nothing but at a capture. Megatro
 its graphs before they are captured; graphs that were captured before `install()` are objects of
 this process, and looked for once.
 
+While a graph is captured, no other thread may ask an event of CUDA's whether it is done: that ends
+the capture, and training with it (pytorch/pytorch#104487).
+
 Not noticed: a graph that other libraries capture without torch (cupy, CUDA's own functions), and
 one that was captured before `install()` and hidden by `gc.freeze()`.
 """
@@ -17,6 +20,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from megatron.torch_profile.patching import Patch, PatchSet
@@ -25,6 +30,8 @@ _MODULE = "torch.cuda.graphs"
 _used = False
 _no_stop = threading.Event()
 _no_stop.set()
+_under_way = 0
+_begins = threading.Lock()
 
 
 def expect() -> None:
@@ -56,11 +63,46 @@ def look() -> None:
         expect()
 
 
+def is_captured() -> bool:
+    """Whether a graph is being captured now."""
+    return _under_way > 0
+
+
+@contextmanager
+def between_captures() -> Iterator[bool]:
+    """Whether a thread beside training may ask CUDA: no capture begins meanwhile, so be quick."""
+    with _begins:
+        yield not is_captured()
+
+
 def _capture_begin(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     expect()  # first: a stop that has not begun yet is training's then
     _no_stop.wait()
-    return wrapped(*args, **kwargs)
+    _count(1)
+    try:
+        return wrapped(*args, **kwargs)
+    except BaseException:
+        _count(-1)
+        raise
 
 
-captures = PatchSet((Patch(_MODULE, "CUDAGraph.capture_begin", _capture_begin, since=(0, 6)),))
+def _capture_end(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    global _under_way
+    with _begins:
+        _under_way = max(0, _under_way + change)  # one may have begun before it could be noticed
+
+
+captures = PatchSet(
+    (
+        Patch(_MODULE, "CUDAGraph.capture_begin", _capture_begin, since=(0, 6)),
+        Patch(_MODULE, "CUDAGraph.capture_end", _capture_end, since=(0, 6)),
+    )
+)
 """Applied from `install()` on, and while training is followed."""

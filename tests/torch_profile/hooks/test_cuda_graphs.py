@@ -22,6 +22,9 @@ class Graph:
     def capture_begin(self) -> str:
         return "captured"
 
+    def capture_end(self) -> None:
+        pass
+
 
 @pytest.fixture(autouse=True)
 def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -30,6 +33,7 @@ def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(torch.cuda.graphs, "CUDAGraph", Graph)
         meanwhile.setattr(cuda_graphs, "_used", False)
+        meanwhile.setattr(cuda_graphs, "_under_way", 0)
         yield
         uninstall()
     cuda_graphs.stop_ends()

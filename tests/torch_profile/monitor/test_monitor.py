@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,9 @@ class Marks:
 
     def adopt(self) -> None:
         self.back.clear()
+
+    def reading(self) -> AbstractContextManager[bool]:
+        return nullcontext(True)
 
     def done(self, mark: list[float]) -> bool:
         return mark[0] <= self.gpu

@@ -30,6 +30,7 @@ pytestmark = [
 @pytest.fixture
 def no_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "_used", False)
+    monkeypatch.setattr(cuda_graphs, "_under_way", 0)
     installed = cuda_graphs.captures.active
     cuda_graphs.captures.remove()
     yield

@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from megatron.torch_profile.hooks import cuda_graphs
+
 _SECONDS = 20.0
 _KEPT_COMPLETED, _WITH_STACK = 500, 50
 """Calls that are complete, of which only the last are written, and fewer with their Python stacks:
@@ -48,7 +50,7 @@ def _dump(device: int | None) -> bytes | None:
     nccl = "nccl" in str(distributed.get_backend())
     name = "_dump_nccl_trace" if nccl else "_dump_fr_trace"
     dump: Any = getattr(torch._C._distributed_c10d, name, None)
-    if dump is None:
+    if dump is None or cuda_graphs.is_captured():  # torch asks events, which ends a capture
         return None
     if device is not None:
         torch.cuda.set_device(device)

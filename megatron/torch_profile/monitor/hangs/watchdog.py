@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from megatron.torch_profile.hooks import cuda_graphs
 from megatron.torch_profile.monitor.hangs.flight_entries import complete_batches
 
 EARLIER = 0.9
@@ -59,7 +60,7 @@ def _oldest(device: int | None) -> float:
     import torch
 
     dump: Any = getattr(torch._C._distributed_c10d, "_dump_nccl_trace", None)
-    if dump is None:
+    if dump is None or cuda_graphs.is_captured():  # torch asks events, which ends a capture
         return 0.0
     if device is not None:
         torch.cuda.set_device(device)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from megatron.torch_profile.hooks import cuda_graphs
 
 
 class Marks(Protocol):
@@ -22,6 +25,9 @@ class Marks(Protocol):
 
     def adopt(self) -> None:
         """The thread that calls this is the one that will read; called once."""
+
+    def reading(self) -> AbstractContextManager[bool]:
+        """Around `done` and `between`: whether they may be asked now."""
 
     def done(self, mark: Any) -> bool:
         """Whether the moment has come."""
@@ -45,6 +51,10 @@ class HostMarks:
 
     def adopt(self) -> None:
         """Nothing to prepare."""
+
+    def reading(self) -> AbstractContextManager[bool]:
+        """They may."""
+        return nullcontext(True)
 
     def done(self, mark: int) -> bool:
         """It has."""
@@ -102,6 +112,10 @@ class GpuMarks:
         import torch
 
         torch.cuda.set_device(self._device)
+
+    def reading(self) -> AbstractContextManager[bool]:
+        """Not while a CUDA graph is captured."""
+        return cuda_graphs.between_captures()
 
     def done(self, mark: GpuMark) -> bool:
         """Whether the GPU has come there."""

@@ -128,22 +128,26 @@ class PhaseClock:
 
     def read(self) -> list[Measured]:
         """Iterations that the GPU has done since the last call; called by one thread."""
-        if self._reader != get_ident():
-            self._reader = get_ident()
-            self._marks.adopt()
         found = []
         while self._over:
             iteration, end = self._over[0]
-            if not self._marks.done(end):
-                break
-            self._over.popleft()
-            found.append(self._measured(iteration, end))
+            with self._marks.reading() as may:
+                if not (may and self._is_done(end)):
+                    break
+                self._over.popleft()
+                found.append(self._measured(iteration, end))
             # The last mark is the first one of the iteration that follows.
             used = {id(p.end): p.end for p in iteration.parts if p.end is not None}
             used |= {id(p.begin): p.begin for p in iteration.parts}
             self._marks.give_back(used.values())
             time.sleep(_BREATH_SECONDS)
         return found
+
+    def _is_done(self, end: Any) -> bool:
+        if self._reader != get_ident():
+            self._reader = get_ident()
+            self._marks.adopt()
+        return self._marks.done(end)
 
     def _measured(self, iteration: _Iteration, end: Any) -> Measured:
         """What is still open at the end of its iteration ends with it."""
