@@ -32,6 +32,6 @@ needs_perfetto = pytest.mark.skipif(
 def ask(trace: Path, *queries: str) -> list[list[list[Any]]]:
     """Rows that Perfetto answers each query with."""
     command = ["node", str(SCRIPT), str(engine()), str(trace), *queries]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, check=True, timeout=300)
     rows: list[list[list[Any]]] = json.loads(done.stdout)
     return rows

@@ -78,7 +78,7 @@ def test_the_server_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> No
         input=b"",
         capture_output=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
-        timeout=120,
+        timeout=300,
     )
     assert (done.returncode, done.stdout) == (0, b"")
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from command_line import invoked
+from waiting import awaited
+
+PICTURE = "document.querySelector('canvas')?.toDataURL()"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,8 @@ def page(
 
 
 def test_every_stage_is_drawn(page: Any) -> None:
-    assert page.evaluate("document.documentElement.dataset.drawn") == "4"
+    drawn_charts = "document.documentElement.dataset.drawn"
+    assert awaited(page, lambda: page.evaluate(drawn_charts), "4".__eq__) == "4"
     assert page.locator("canvas").count() == 4
     drawn = """canvas => {
         const found = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
@@ -45,15 +49,20 @@ def test_every_stage_is_drawn(page: Any) -> None:
 
 def test_the_cursor_reads_every_chart_at_one_moment(page: Any) -> None:
     page.locator("#plot-0 .u-over").hover(position={"x": 900, "y": 60})
-    words = [one.inner_text() for one in page.locator(".readout").all()]
-    assert all("in use" in one and "reserved" in one for one in words)
+
+    def are_read() -> bool:
+        words = [one.inner_text() for one in page.locator(".readout").all()]
+        return all("in use" in one and "reserved" in one for one in words)
+
+    assert awaited(page, are_read)
 
 
 def test_the_axis_goes_up_to_what_the_gpu_has_when_asked(page: Any) -> None:
-    before = page.locator("canvas").first.screenshot()
+    before = page.evaluate(PICTURE)
     page.locator("#to-capacity").check()
-    assert page.locator("canvas").count() == 4
-    assert page.locator("canvas").first.screenshot() != before
+    # The chart is made anew: for a moment there is none.
+    assert awaited(page, lambda: page.evaluate(PICTURE), lambda now: now not in (None, before))
+    assert awaited(page, page.locator("canvas").count, (4).__eq__) == 4
     page.locator("#to-capacity").uncheck()
 
 
@@ -61,9 +70,14 @@ def test_a_click_on_a_frame_widens_it_and_another_one_shows_all(page: Any) -> No
     frame = page.locator(".icicle button", has_text="mlp.py:3 forward").first
     narrow = frame.bounding_box()["width"]
     frame.click()
-    assert frame.bounding_box()["width"] > 1.5 * narrow
+
+    def width() -> float:
+        return float(frame.bounding_box()["width"])
+
+    assert awaited(page, width, lambda now: now > 1.5 * narrow) > 1.5 * narrow
     frame.click()
-    assert frame.bounding_box()["width"] == pytest.approx(narrow, abs=1)
+    as_before = pytest.approx(narrow, abs=1)
+    assert awaited(page, width, lambda now: now == as_before) == as_before
 
 
 @pytest.mark.parametrize("width", [1280, 768, 390])

@@ -84,7 +84,7 @@ def run(
     wrapper: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     source: IO[bytes] | None = None,
-    timeout: float = 120,
+    timeout: float = 400,
 ) -> Ended:
     """`torch-trace ARGUMENTS`, to which something happens at a moment.
 
@@ -109,6 +109,8 @@ def run(
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
+            # Else a first run has moments that a second one has not.
+            "PYTHONDONTWRITEBYTECODE": "1",
             "MOMENT": str(moment),
             "WHAT": what,
             "TARGET": str(target or ""),
@@ -118,7 +120,7 @@ def run(
         },
     )
     children = _living(mark)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while children and time.monotonic() < deadline:
         time.sleep(0.05)
         children = _living(mark)

@@ -122,7 +122,9 @@ RANGES = st.tuples(st.sampled_from(["cpu", "gpu", "mark"]), st.integers(0, 9), s
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(RANGES, min_size=1, max_size=12))
 def test_nothing_is_lost_however_slices_cross(

@@ -17,6 +17,7 @@ from megatron import torch_trace
 from megatron.torch_trace.parquet import export
 
 pytestmark = pytest.mark.usefixtures("own_process")
+ROOT = Path(__file__).parents[2]
 SLOW = Path(__file__).parents[1] / "data" / "analysis" / "dp4-rank2-slow"
 
 
@@ -51,21 +52,24 @@ def test_nothing_is_left_in_the_temporary_folder(
 
 
 def test_a_question_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    command = [
-        *MAIN,
-        "sql",
-        SLOW,
-        "select count(*) from kernels a join kernels b on a.rank = b.rank",
-    ]
-    process = subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL
+    temporary, startup = tmp_path / "temporary", tmp_path / "startup"
+    temporary.mkdir()
+    startup.mkdir()
+    # What answers has a session of its own, and never answers.
+    (startup / "sitecustomize.py").write_text(
+        "import os, time\nif os.getsid(0) == os.getpid(): time.sleep(900)\n"
     )
-    while not list(tmp_path.glob("*/kernels.parquet")):
+    process = subprocess.Popen(
+        [*MAIN, "sql", SLOW, "select count(*) from kernels"],
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": f"{startup}:{ROOT}"},
+        stderr=subprocess.DEVNULL,
+    )
+    while not list(temporary.glob("*/kernels.parquet")):
         assert process.poll() is None
         time.sleep(0.01)
     process.terminate()
-    assert process.wait(30) == 143
-    assert list(tmp_path.iterdir()) == []
+    assert process.wait(300) == 143
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_query_that_takes_too_much_is_ended_in_a_sentence(

@@ -34,7 +34,7 @@ def run(root: Path, *words: str) -> tuple[int, str]:
     """Status and output, in which durations are a bare `s`."""
     done = subprocess.run(
         command(*words), cwd=root, env=ENVIRONMENT, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=120,
+        stderr=subprocess.STDOUT, text=True, timeout=500,
     )  # fmt: skip
     return done.returncode, re.sub(r" +[\d.]+ ?s\b", " s", done.stdout)
 
@@ -132,15 +132,22 @@ def test_a_process_that_hangs_is_ended_with_all_that_it_started_and_says_where_i
     assert hangs[0] == "hangs"
     assert hangs[1].startswith("NOT DONE after s")
     assert "test_hangs.py" in output.partition("most recent call first")[2]
-    assert not lives(LONG)
+    assert not lives_on(LONG)
 
 
 LONG = f"9{os.getpid():07}"
 """Seconds that no other run of these tests on this machine sleeps."""
 
 
-def lives(word: str) -> bool:
-    return subprocess.run(["pgrep", "-f", f"^sleep {word}"], capture_output=True).returncode == 0
+def lives_on(word: str) -> bool:
+    """Whether it is still there when what was killed has had time to go."""
+    until = time.monotonic() + 60
+    look = ["pgrep", "-f", f"^sleep {word}"]
+    while lives := subprocess.run(look, capture_output=True).returncode == 0:
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    return lives
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -150,12 +157,12 @@ def test_who_stops_the_run_leaves_nothing_running(tmp_path: Path, number: signal
     process = subprocess.Popen(
         command("long", "later", "--at-once", "1"), cwd=tmp_path, env=ENVIRONMENT
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not (tmp_path / "begun").exists() and time.monotonic() < until:
         time.sleep(0.05)
     process.send_signal(number)
-    assert process.wait(60) == 130
-    assert not lives(LONG)
+    assert process.wait(300) == 130
+    assert not lives_on(LONG)
     assert not (tmp_path / "late").exists()
 
 

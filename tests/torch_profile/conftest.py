@@ -12,8 +12,10 @@ from typing import Any
 
 import logging_megatron
 import pytest
+from gates import MINUTES, Gate
 from logging_megatron import Arguments, Follow, Loop, Timers, Writer
 
+from megatron.torch_profile.export import disk, writers
 from megatron.torch_profile.followers import followers
 from megatron.torch_profile.hooks.megatron_names import PATCHES
 from megatron.torch_profile.log import logger
@@ -22,6 +24,23 @@ from megatron.torch_profile.metrics.step_times import StepClock
 from megatron.torch_profile.metrics_config import MetricsConfig
 from megatron.torch_profile.patching import PatchSet
 from megatron.torch_profile.publish import sinks
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    """A busy machine is neither a file system that hangs nor a process that cannot be killed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(disk, "_ANSWER_SECONDS", MINUTES)
+        patched.setattr(writers, "_REAP_SECONDS", MINUTES)
+        yield
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """Opened in the end, so that nobody waits there behind a test that has failed."""
+    shut = Gate()
+    yield shut
+    shut.open()
 
 
 @pytest.fixture

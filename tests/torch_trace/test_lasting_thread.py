@@ -47,11 +47,11 @@ def test_while_it_is_at_work_another_thread_answers_and_ends() -> None:
 
     def long() -> None:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(300)
 
     caller = threading.Thread(target=thread.answer, args=(long,))
     caller.start()
-    assert begun.wait(60)
+    assert begun.wait(300)
     other, its_priority = thread.answer(who)
     go_on.set()
     caller.join()
@@ -60,7 +60,7 @@ def test_while_it_is_at_work_another_thread_answers_and_ends() -> None:
     assert thread.answer(who)[0] == lasting
     named = [one for one in threading.enumerate() if one.native_id == other]
     for one in named:
-        one.join(60)
+        one.join(300)
     assert not [one for one in threading.enumerate() if one.native_id == other]
 
 
@@ -73,7 +73,7 @@ def test_nothing_of_a_call_is_held_until_the_next_one() -> None:
     held = weakref.ref(large)
     assert thread.answer(lambda of=large: of) is large
     del large
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while held() is not None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert held() is None
@@ -107,5 +107,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_fork_begins_a_thread_of_its_own_and_the_process_ends_with_it() -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("0\n", "", 0)

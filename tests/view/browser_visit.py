@@ -28,6 +28,10 @@ class Visit:
         if message.type == "error":
             self.console.append(f"{message.text} ({message.location.get('url', '')})")
 
+    def width(self) -> int:
+        """Of what is on the page, in pixels."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth"))
+
     def perfetto(self, expression: str) -> object:
         """What an expression gives inside of Perfetto."""
         frame = next(one for one in self.page.frames if "/ui/" in one.url)

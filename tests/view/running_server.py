@@ -21,7 +21,7 @@ class Running:
         self.thread.start()
 
     def ask(self, path: str, headers: dict[str, str] | None = None, method: str = "GET"):
-        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=300)
         given = {"Host": f"127.0.0.1:{self.server.port}", **(headers or {})}
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in given.items():

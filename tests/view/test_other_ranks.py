@@ -50,7 +50,7 @@ def offsets(running: Running, query: str = "") -> dict:
 
 def made(running: Running, query: str = "") -> dict:
     """What is told when the last timeline that was asked for is there, or cannot be made."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while (now := offsets(running, query))["loading"] and now["loading"]["state"] == "converting":
         assert time.monotonic() < end
         time.sleep(0.02)

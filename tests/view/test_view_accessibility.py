@@ -75,7 +75,7 @@ def test_axe_finds_no_violation_around_perfetto(page: Any, tmp_path: Path) -> No
             found += violations(page, path)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
     assert found == []
 
 

@@ -122,7 +122,7 @@ def test_ctrl_c_ends_it_quietly_and_leaves_nothing_half_written(tmp_path: Path) 
     assert process.stdout is not None
     assert process.stdout.readline().startswith("http://127.0.0.1:")
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0
     assert "Traceback" not in err
     assert "Error" not in err

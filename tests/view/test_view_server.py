@@ -211,12 +211,12 @@ def test_once_ends_when_the_timeline_has_been_fetched(
     server = Server(running.server.site, host="127.0.0.1", port=0)
     ended = threading.Thread(target=server.run, kwargs={"once": True})
     ended.start()
-    client = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    client = HTTPConnection("127.0.0.1", server.port, timeout=300)
     client.request("GET", "/timeline.pftrace.gz", headers={"Range": "bytes=0-1"})
     assert len(client.getresponse().read()) == 2
     assert ended.is_alive()
     client.request("GET", "/timeline.pftrace.gz")
     assert client.getresponse().read() == TIMELINE
-    ended.join(timeout=10)
+    ended.join(timeout=300)
     assert not ended.is_alive()
     client.close()

@@ -10,6 +10,7 @@ from megatron.torch_profile.export.limits import short_of_space
 from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_profile.log import Slug, warn
 from megatron.torch_trace import wording
+from megatron.torch_trace.system.patience import joined
 
 _ANSWER_SECONDS = 5.0
 """How long training waits for a file system."""
@@ -45,7 +46,7 @@ def with_room(export: Export, expected_mb: float, writers: int) -> Export | None
     except RuntimeError:  # the process ends already, and Python starts no thread any more
         ask()
     else:
-        asking.join(_ANSWER_SECONDS)
+        joined(asking, _ANSWER_SECONDS)
     if not found:
         raise TimeoutError(f"{export.raw.parent} has not answered for {_ANSWER_SECONDS:.0f} s")
     if isinstance(found[0], Exception):

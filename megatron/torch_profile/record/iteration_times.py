@@ -39,6 +39,7 @@ from megatron.torch_trace.format.undisturbed_iterations import (
     UndisturbedIterations,
     slowdown_sentence,
 )
+from megatron.torch_trace.system.patience import joined
 
 _MOST = 10
 """Iterations on each side of a window."""
@@ -183,7 +184,7 @@ class IterationTimes:
         """Training has ended."""
         self._conclude()
         if self._thread is not None:
-            self._thread.join(_WRITE_SECONDS)
+            joined(self._thread, _WRITE_SECONDS)
 
     def _add(self, pair: tuple[int, int], busy: bool) -> None:
         around = self._around

@@ -123,13 +123,13 @@ class GarbageCollections:
             self._passed_on.close()
 
     def _begin(self, generation: int) -> None:
-        begun = None
+        begun, since = None, perf_counter_ns()  # before the span, so that no span is longer
         if self._everywhere or _profiler_enabled():
             begun = begin(collection_name(generation))
         else:
             self._unrecorded += 1
         # One within another is possible in 3.12, where a finalizer lets other instructions run.
-        self._open.setdefault(get_ident(), []).append((begun, perf_counter_ns()))
+        self._open.setdefault(get_ident(), []).append((begun, since))
 
     def _end(self) -> None:
         here = get_ident()

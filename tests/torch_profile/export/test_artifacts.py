@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import torch
 from exports import WITHOUT_THREAD, export_to, hand_over
 from exports import no_process_left as no_process_left
+from gates import MINUTES
 from written_files import files_below
 
 from megatron.torch_profile.export import artifacts, follow_ups
@@ -151,7 +150,7 @@ def test_the_stacks_are_torchs_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
 def test_they_are_written_when_the_trace_is_there(tmp_path: Path, ending: Ending) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path, key_averages=True), ending)
     exporter.wait()
     assert exporter.at_work, "whoever measures iterations knows"
@@ -171,7 +170,7 @@ def test_they_are_written_when_the_trace_is_there(tmp_path: Path, ending: Ending
 def test_artifacts_that_fail_cost_only_themselves(
     tmp_path: Path, said: list[str], flags: dict[str, bool], left: list[str], why: str
 ) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path, **flags))
     exporter.wait()
     exporter._follow_ups.wait()
@@ -182,7 +181,7 @@ def test_artifacts_that_fail_cost_only_themselves(
 def test_nothing_is_overwritten(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / TABLE).parent.mkdir(parents=True)
     (tmp_path / TABLE).write_text("mine")
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path, key_averages=True))
     exporter.wait()
     exporter._follow_ups.wait()
@@ -193,13 +192,8 @@ def test_nothing_is_overwritten(tmp_path: Path, said: list[str]) -> None:
 def test_the_end_of_training_does_not_wait_for_ever(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(command: list[str]) -> Program:
-        program = Program(command)
-        os.kill(program.pid, signal.SIGSTOP)
-        return program
-
-    monkeypatch.setattr(follow_ups, "Program", stopped)
-    exporter = Exporter(60)
+    monkeypatch.setattr(follow_ups, "Program", lambda _: Program(["sleep", "900"]))
+    exporter = Exporter(MINUTES)
     exporter._follow_ups = follow_ups.FollowUps(exit_timeout=0.2)
     hand_over(exporter, export_to(tmp_path, key_averages=True))
     exporter.wait()
@@ -216,7 +210,7 @@ def test_without_memory_there_are_none(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow_ups, "host_memory", lambda: HostMemory(10**9, 9 * 10**8))
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path, key_averages=True))
     exporter.wait()
     assert files_below(tmp_path) == [TRACE]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from exports import LAUNCH, TARGET, WITHOUT_THREAD, export_to, hand_over, raw_trace, steps
 from exports import no_process_left as no_process_left
+from gates import MINUTES, Gate, before_each, until
 from written_files import files_below
 
 from megatron.torch_profile.export import background, trace_export, writers
@@ -24,20 +25,14 @@ from megatron.torch_profile.export.trace_export import Export
 from megatron.torch_trace.system.memory import HostMemory
 
 
-def slow_save(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every save takes so long, in whichever process."""
-    save = trace_export.save
-
-    def slowly(profiler: Any, export: Export) -> int:
-        time.sleep(seconds)
-        return save(profiler, export)
-
-    monkeypatch.setattr(trace_export, "save", slowly)
+def saves_wait_at(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every save, in whichever process."""
+    before_each(monkeypatch, trace_export, "save", gate.go_through)
 
 
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
 def test_a_trace_arrives_whole_and_alone(tmp_path: Path, ending: Ending, said: list[str]) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path), ending)
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
@@ -49,19 +44,20 @@ def test_a_trace_arrives_whole_and_alone(tmp_path: Path, ending: Ending, said: l
 
 
 def test_training_is_not_held_while_the_child_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    slow_save(3.0, monkeypatch)
-    exporter = Exporter(60)
+    saves_wait_at(gate, monkeypatch)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     exporter.poll()
-    assert files_below(tmp_path) == [], "the child still sleeps, and we are here"
+    assert files_below(tmp_path) == [], "the child has not saved it, and we are here"
+    gate.open()
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
 
 
 def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], gate: Gate
 ) -> None:
     pids: list[int] = []
     fork = background.fork
@@ -73,8 +69,8 @@ def test_a_child_that_is_killed_costs_nothing_the_parent_saves_its_own(
 
     monkeypatch.setattr(background, "fork", remember)
     with monkeypatch.context() as slow:
-        slow_save(60.0, slow)
-        exporter = Exporter(60)
+        saves_wait_at(gate, slow)
+        exporter = Exporter(MINUTES)
         hand_over(exporter, export_to(tmp_path))
     os.kill(pids[0], signal.SIGKILL)
     exporter.wait()
@@ -92,7 +88,7 @@ def test_a_child_that_crashes_is_not_followed_by_training(
 ) -> None:
     # What ends the child would end training, were the trace saved from there instead.
     monkeypatch.setattr(trace_export, "save", lambda _, __: os.kill(os.getpid(), crash))
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1] == (
@@ -107,17 +103,19 @@ def test_a_child_that_hangs_is_ended_and_the_trace_saved_when_training_ends(
     monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.1)
     monkeypatch.setattr(background, "_STUCK_SECONDS", 0.3)
     with monkeypatch.context() as slow:
-        slow_save(60.0, slow)
-        exporter = Exporter(60)
+        before_each(slow, trace_export, "save", lambda: time.sleep(900))
+        exporter = Exporter(MINUTES)
         hand_over(exporter, export_to(tmp_path))
-    for _ in range(40):
+
+    def is_ended() -> bool:
         exporter.poll()
-        time.sleep(0.05)
-    assert any("has not moved" in line for line in said)
+        return any("has not moved" in line for line in said)
+
+    assert until(is_ended)
     assert any("is still writing the trace of iterations 3-4" in line for line in said)
     assert files_below(tmp_path) == []
     # A busy machine may need longer than that for the second try.
-    monkeypatch.setattr(background, "_STUCK_SECONDS", 60.0)
+    monkeypatch.setattr(background, "_STUCK_SECONDS", MINUTES)
     exporter.wait()
     assert steps(tmp_path / TARGET) == 1
 
@@ -129,7 +127,7 @@ def test_a_process_that_may_not_fork_saves_the_trace_itself(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(os, "fork", no_fork)
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[0] == (
@@ -140,9 +138,9 @@ def test_a_process_that_may_not_fork_saves_the_trace_itself(
 
 
 def test_the_wait_at_the_end_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], gate: Gate
 ) -> None:
-    slow_save(60.0, monkeypatch)
+    saves_wait_at(gate, monkeypatch)
     exporter = Exporter(1)
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
@@ -152,27 +150,30 @@ def test_the_wait_at_the_end_is_bounded(
 
 
 def test_cycles_back_to_back_while_the_first_child_still_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    slow_save(1.0, monkeypatch)
-    exporter = Exporter(60)
+    saves_wait_at(gate, monkeypatch)
+    exporter = Exporter(MINUTES)
     for cycle in range(3):
         hand_over(exporter, export_to(tmp_path / str(cycle)))
+    assert exporter.in_flight == 3
+    gate.open()
     exporter.wait()
     assert files_below(tmp_path) == [f"{cycle}/{TARGET}" for cycle in range(3)]
 
 
 def test_a_window_that_is_called_off_waits_for_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
     monkeypatch.setattr(background, "host_memory", lambda: HostMemory(1, 1))
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     exporter.last, exporter.last_iterations = Written("", 10**9, 1, 1, 0, 0), 1
     with monkeypatch.context() as slow:
-        slow_save(1.0, slow)
+        saves_wait_at(gate, slow)
         hand_over(exporter, export_to(tmp_path))
     exporter.make_room(lambda: True)
     assert exporter.in_flight == 1, "it did not wait until there was room"
+    gate.open()
     exporter.wait()
 
 
@@ -199,7 +200,7 @@ def test_a_child_that_somebody_else_reaped_has_ended(
 ) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        exporter = Exporter(60)
+        exporter = Exporter(MINUTES)
         hand_over(exporter, export_to(tmp_path))
         exporter.wait()
     finally:
@@ -211,7 +212,7 @@ def test_a_child_that_somebody_else_reaped_has_ended(
 def test_an_export_lasts_until_its_file_is_finished_and_not_until_training_looks(
     tmp_path: Path, ending: Ending, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path), ending)
     (flight,) = exporter._flights
     while (ended := flight.process.poll()) is None:
@@ -226,7 +227,7 @@ def test_an_export_lasts_until_its_file_is_finished_and_not_until_training_looks
 
 
 def test_in_a_hurry_the_trace_comes_first_and_artifacts_do_not(tmp_path: Path) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path, key_averages=True, urgent=True))
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
@@ -238,19 +239,19 @@ def test_launches_without_any_kernel_are_reported_at_once(
     monkeypatch.setattr(
         trace_export, "save", lambda _, export: raw_trace(export.raw, LAUNCH, LAUNCH)
     )
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0: the trace holds 2 kernel launches and no kernel")
 
 
 def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], gate: Gate
 ) -> None:
     monkeypatch.setattr(background, "_ROOM_SECONDS", 0.2)
     monkeypatch.setattr(background, "host_memory", lambda: HostMemory(10, 10))
-    slow_save(1.5, monkeypatch)
-    exporter = Exporter(60)
+    saves_wait_at(gate, monkeypatch)
+    exporter = Exporter(MINUTES)
     exporter.last = Written("x", 100, 1, 1, 1, 1)
     hand_over(exporter, export_to(tmp_path))
     exporter.make_room(lambda: False)
@@ -259,12 +260,13 @@ def test_a_window_waits_for_memory_only_a_moment_and_no_trace_is_lost_for_it(
         "trace until earlier traces are written"
     )
     assert exporter.in_flight == 1
+    gate.open()
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]
 
 
 def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     assert exporter.expected_mb(1) is None
     exporter.last = Written("x", 300_000_000, 1, 1, 1, 1)
     exporter.last_iterations = 3
@@ -272,10 +274,10 @@ def test_the_next_traces_size_is_known_from_the_last(tmp_path: Path) -> None:
 
 
 def test_a_fork_of_training_that_ends_does_not_wait_for_what_training_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    slow_save(1.0, monkeypatch)
-    exporter = Exporter(60)
+    saves_wait_at(gate, monkeypatch)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     fork = os.fork()
     if fork == 0:
@@ -283,5 +285,6 @@ def test_a_fork_of_training_that_ends_does_not_wait_for_what_training_writes(
             exporter.wait()
         os._exit(exporter.in_flight)
     assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 1, "it left it in flight"
+    gate.open()
     exporter.wait()
     assert files_below(tmp_path) == [TARGET]

@@ -25,6 +25,7 @@ from exports import (
     steps,
 )
 from exports import no_process_left as no_process_left
+from gates import MINUTES, Gate, before_each, until
 from written_files import files_below
 
 from megatron.torch_profile.export import background, disk, trace_export
@@ -38,7 +39,7 @@ from megatron.torch_profile.export.trace_export import Export
 def test_with_a_scratch_folder_only_the_finished_file_reaches_the_target(
     tmp_path: Path, compression: str
 ) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     export = export_to(tmp_path / "shared", scratch=tmp_path / "node", compression=compression)
     hand_over(exporter, export)
     exporter.wait()
@@ -55,7 +56,7 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
         return save(profiler, export)
 
     monkeypatch.setattr(trace_export, "save", gone)
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
@@ -64,7 +65,7 @@ def test_a_folder_that_vanishes_while_the_child_writes_is_one_line(
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "file").touch()
-    hand_over(Exporter(60), export_to(tmp_path / "file"))
+    hand_over(Exporter(MINUTES), export_to(tmp_path / "file"))
     assert said == [
         "rank 0 could not write the trace of iterations 3-4: [Errno 20] Not a directory: "
         f"'{tmp_path}/file/iter-0000003-0000004'"
@@ -109,7 +110,7 @@ def test_a_full_disk_is_one_line_and_what_there_is_stays(
 
     monkeypatch.setattr(trace_export, "save", three_pages)
     (tiny_disk / "ballast").write_bytes(bytes((64 - free_kib) << 10))
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tiny_disk), ending)
     exporter.wait()
     assert said[-1].startswith(f"rank 0 could not write the trace of iterations 3-4: {sentence}")
@@ -125,7 +126,7 @@ def test_what_a_file_system_refuses_is_one_line_in_its_words(
         raise OSError(number, os.strerror(number), str(export.raw))
 
     monkeypatch.setattr(trace_export, "save", refused)
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
     exporter.wait()
     assert said[-1].startswith("rank 0 could not write the trace of iterations 3-4: ")
@@ -142,7 +143,7 @@ def test_a_scratch_folder_without_room_is_left_for_the_trace_folder(
         return usage(folder)._replace(free=7_000_000 if "node" in str(folder) else 10**12)
 
     monkeypatch.setattr(shutil, "disk_usage", full_node)
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     export = export_to(tmp_path / "run", scratch=tmp_path / "node")
     exporter.hand_over(profiled(), export, Ending.FORK, stop_seconds=0, expected_mb=100, writers=2)
     exporter.wait()
@@ -157,7 +158,7 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
     tmp_path: Path, said: list[str]
 ) -> None:
     (tmp_path / "node").touch()
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path / "run", scratch=tmp_path / "node"))
     exporter.wait()
     assert steps(tmp_path / "run" / TARGET) == 1
@@ -167,7 +168,7 @@ def test_a_scratch_folder_that_cannot_be_made_is_left_for_the_trace_folder(
 
 
 def test_a_trace_that_cannot_fit_is_not_begun(tmp_path: Path, said: list[str]) -> None:
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     exporter.hand_over(
         profiled(), export_to(tmp_path), Ending.FORK, stop_seconds=0, expected_mb=1e9, writers=8
     )
@@ -182,7 +183,7 @@ def test_no_trace_passes_through_the_temporary_folder(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
     for ending in WITHOUT_THREAD:
-        exporter = Exporter(60)
+        exporter = Exporter(MINUTES)
         hand_over(exporter, export_to(tmp_path / ending.name), ending)
         exporter.wait()
     assert files_below(tmp_path) == [f"FORK/{TARGET}", f"TRAINING/{TARGET}"]
@@ -197,20 +198,14 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
     monkeypatch: pytest.MonkeyPatch,
     ending: Ending,
     left: list[str],
+    gate: Gate,
 ) -> None:
     monkeypatch.setattr(disk, "_ANSWER_SECONDS", 0.1)
-    goes_on = tmp_path.with_suffix(".goes-on")
-
-    def prepared(*_: object) -> None:
-        while not goes_on.exists():
-            time.sleep(0.05)
-
-    monkeypatch.setattr(disk, "prepared", prepared)
-    exporter = Exporter(60)
+    monkeypatch.setattr(disk, "prepared", lambda *_: gate.go_through())
+    exporter = Exporter(MINUTES)
     # Whoever waits for the file system here waits for ever.
     hand_over(exporter, export_to(tmp_path), ending)
-    time.sleep(0.2)
-    goes_on.touch()
+    gate.open()
     exporter.wait()
     assert files_below(tmp_path) == left
     assert said[0] == (
@@ -221,21 +216,26 @@ def test_a_file_system_that_does_not_answer_holds_the_writer_and_not_training(
 
 
 def test_progress_is_not_asked_of_the_file_system(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    save = trace_export.save
-
-    def write_and_sleep(profiler: Any, export: Export) -> int:
+    def write_and_wait() -> None:
         (tmp_path / "ballast").write_bytes(bytes(3_000_000))
-        time.sleep(1.5)
-        return save(profiler, export)
+        gate.go_through()
 
-    monkeypatch.setattr(background, "_PROGRESS_SECONDS", 0.7)
-    monkeypatch.setattr(trace_export, "save", write_and_sleep)
-    exporter = Exporter(60)
+    before_each(monkeypatch, trace_export, "save", write_and_wait)
+    exporter = Exporter(MINUTES)
     hand_over(exporter, export_to(tmp_path))
+    (flight,) = exporter._flights
+    assert until(lambda: gate.is_reached)
+    with monkeypatch.context() as later:
+        now = flight.started + background._PROGRESS_SECONDS + 1
+        later.setattr(time, "monotonic", lambda: now)
+        exporter.poll()
+    assert said[-1] == (
+        "rank 0 is still writing the trace of iterations 3-4: 3 MB on disk after 11 s"
+    )
+    gate.open()
     exporter.wait()
-    assert "rank 0 is still writing the trace of iterations 3-4: 3 MB on disk after 1 s" in said
 
 
 class CutShort:
@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_while_a_thread_saves_is_one_line_too(
     tiny_disk: Path, said: list[str]
 ) -> None:
     (tiny_disk / "ballast").write_bytes(bytes(56 << 10))
-    exporter = Exporter(60)
+    exporter = Exporter(MINUTES)
     exporter.end_beside(
         CutShort, export_to(tiny_disk), waited_seconds=0.0, expected_mb=0.0, writers=1
     )

@@ -57,7 +57,7 @@ def test_each_says_a_failure_alike_in_one_line_and_ends_with_training(
         arguments=of_window if summary else [str(trace)],
     )
     said = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300
     )
     *answers, manner = said.stdout.splitlines()
     known = {"traces": [str(trace)]} if summary else {}

@@ -6,11 +6,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 import torch
+from gates import until
 
 from megatron.torch_profile import install, uninstall
 from megatron.torch_profile.hooks import cuda_graphs
@@ -67,10 +67,7 @@ def test_a_capture_waits_for_a_stop_that_is_under_way() -> None:
     thread = threading.Thread(target=lambda: (Graph().capture_begin(), captured.set()))
     thread.start()
     try:
-        deadline = time.monotonic() + 10
-        while not cuda_graphs.in_use() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert cuda_graphs.in_use(), "a stop that has not begun yet leaves it to training"
+        assert until(cuda_graphs.in_use), "a stop that has not begun yet leaves it to training"
         assert not captured.wait(0.1)
     finally:
         cuda_graphs.stop_ends()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gates import MINUTES
 from test_requests import plan_of
 
 from megatron.torch_profile.exits import not_at_exit
@@ -108,7 +109,7 @@ def test_where_the_thread_that_takes_requests_fails_one_line_says_so_and_trainin
     monkeypatch.setattr(lifetime, "LOOK_SECONDS", 0.01)
     watch = lifetime.Watch(rank.steps, None, rank.channel, by_signal=False)
     watch.start()
-    watch._thread.join(20)
+    watch._thread.join(MINUTES)
     assert not watch._thread.is_alive()
     assert warned == [
         "rank 3 takes no requests any more, training goes on: RuntimeError: the store is gone"

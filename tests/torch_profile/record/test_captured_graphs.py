@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from gates import Gate
 from recordings import end, make, train
 from recordings import signals as signals
-from slow_stop import TRACE, slowly
+from slow_stop import TRACE, saves_wait_at
 from written_files import files_below
 
 from megatron.torch_profile.export import native_profiler
@@ -66,7 +67,7 @@ def test_a_graph_that_is_captured_inside_a_window_is_noticed_at_its_end(
 
 @pytest.mark.usefixtures("no_graphs")
 def test_a_capture_waits_for_the_stop_but_not_for_the_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
     at_capture: list[int] = []
     stops: list[int] = []
@@ -82,12 +83,13 @@ def test_a_capture_waits_for_the_stop_but_not_for_the_save(
         return result
 
     monkeypatch.setattr(NativeProfiler, "stop", slow_stop)
-    slowly(monkeypatch, Result, "save", 2.0)
+    saves_wait_at(gate, monkeypatch)
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
     torch.cuda.graphs.CUDAGraph.capture_begin(None)
     assert at_capture == [1]
     assert recorder.exporter.in_flight == 1
+    gate.open()
     end(recorder)
     assert files_below(tmp_path) == [TRACE]
 

@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gates import MINUTES, Gate
 
 from megatron.torch_profile.record import kineto, python_stacks
 
 
-def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_asked_from_beside(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     assert kineto.gpu_is_done(0.1), "no GPU in use waits for nobody"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(0.5))
-    assert [kineto.gpu_is_done(0.05), kineto.gpu_is_done(5.0)] == [False, True]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: gate.go_through())
+    assert not kineto.gpu_is_done(0.05)
+    gate.open()
+    assert kineto.gpu_is_done(MINUTES)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import until
 from recordings import end, make, train
 from recordings import signals as signals
 from written_files import files_below
@@ -43,11 +43,12 @@ def test_after_a_failure_earlier_traces_are_still_looked_after(tmp_path: Path) -
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
     recorder._guard.failed = True
-    deadline = time.monotonic() + 20
-    while recorder.exporter.in_flight and time.monotonic() < deadline:
+
+    def is_done() -> bool:
         train(recorder, range(5, 6))
-        time.sleep(0.05)
-    assert recorder.exporter.in_flight == 0
+        return recorder.exporter.in_flight == 0
+
+    assert until(is_done)
     recorder.signals.remove()
 
 

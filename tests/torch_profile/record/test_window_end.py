@@ -13,16 +13,23 @@ from typing import Any
 
 import pytest
 import torch
+from gates import Gate, until
 from recordings import end, make, spans, train
 from recordings import no_collections as no_collections
 from recordings import signals as signals
-from slow_stop import TRACE, slowly
+from slow_stop import (
+    TRACE,
+    saves_wait_at,
+    stops_slowly,
+    stops_wait_at,
+)
 from trace_builder import read
 from written_files import files_below
 
 from megatron.torch_profile.export import ending_thread, native_profiler
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
+from megatron.torch_profile.export.writers import Program
 from megatron.torch_profile.record import kineto
 
 pytestmark = [
@@ -35,12 +42,13 @@ pytestmark = [
 
 
 def test_training_goes_on_while_the_profiler_stops_and_what_it_does_is_not_in_the_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], gate: Gate
 ) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 2.0)
+    stops_wait_at(gate, monkeypatch)
     recorder = make(tmp_path)
     train(recorder, range(1, 10))
     assert recorder.exporter.in_flight == 1, "the profiler still runs, and training is here"
+    gate.open()
     end(recorder)
     assert files_below(tmp_path) == [TRACE]
     path = tmp_path / TRACE
@@ -87,40 +95,10 @@ def test_a_trace_holds_the_same_where_torch_makes_nothing_but_the_trace(
     assert found[0] == found[1]
 
 
-def test_the_next_window_waits_for_the_stop_of_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 0.5)
-    recorder = make(tmp_path, repeat=3)
-    train(recorder, range(1, 10))
-    end(recorder)
-    assert files_below(tmp_path) == [f"iter-000000{n}/rank-0.pt.trace.json.gz" for n in (3, 5, 7)]
-    for number in (3, 5, 7):
-        path = tmp_path / f"iter-000000{number}/rank-0.pt.trace.json.gz"
-        assert spans(path, "ProfilerStep") == [f"ProfilerStep#{number}"]
-    assert (
-        "rank 0 waits for the last window, whose trace is not saved yet, before it records "
-        "iteration 5"
-    ) in said
-
-
-def test_a_window_with_a_long_warm_up_takes_its_place_without_a_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 0.3)
-    recorder = make(tmp_path, repeat=2, warmup=4)
-    for iteration in range(1, 15):
-        train(recorder, range(iteration, iteration + 1))
-        time.sleep(0.2)
-    end(recorder)
-    assert len(files_below(tmp_path)) == 2
-    assert not any("still stops" in line for line in said)
-
-
 def test_a_users_profiler_waits_for_the_stop_and_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 0.5)
+    stops_slowly(monkeypatch)
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
@@ -133,7 +111,7 @@ def test_a_users_profiler_waits_for_the_stop_and_is_whole(
 def test_a_users_profiler_after_the_end_of_training_waits_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 0.5)
+    stops_slowly(monkeypatch)
     before = torch.autograd.profiler._prepare_profiler
     recorder = make(tmp_path, last=3)
     train(recorder, range(1, 4))
@@ -147,9 +125,9 @@ def test_a_users_profiler_after_the_end_of_training_waits_too(
 
 
 def test_a_fork_while_the_profiler_stops_ends_as_it_would_without_us(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 1.0)
+    stops_wait_at(gate, monkeypatch)
     recorder = make(tmp_path)
     train(recorder, range(1, 5))
     child = os.fork()
@@ -157,31 +135,35 @@ def test_a_fork_while_the_profiler_stops_ends_as_it_would_without_us(
         torch.ones(3).cumsum(0)
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    gate.open()
     end(recorder)
     assert files_below(tmp_path) == [TRACE]
 
 
 def test_the_end_waits_for_the_stop_however_short_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], gate: Gate
 ) -> None:
-    slowly(monkeypatch, NativeProfiler, "stop", 0.8)
-    slowly(monkeypatch, Result, "save", 5.0)
-    left: list[bool] = []
-    monkeypatch.setattr(
-        "megatron.torch_profile.export.ending_thread.leave_without_destructors",
-        lambda: left.append(True),
-    )
+    saves_wait_at(gate, monkeypatch)
+    happened: list[str] = []
+    stop = NativeProfiler.stop
+
+    def slow_stop(profiler: NativeProfiler) -> Result:
+        until(lambda: any(line.startswith("rank 0 waits up to 100 ms") for line in said))
+        time.sleep(0.3)  # longer than the bound
+        happened.append("the profiler is stopped")
+        return stop(profiler)
+
+    monkeypatch.setattr(NativeProfiler, "stop", slow_stop)
+    monkeypatch.setattr(ending_thread, "leave_without_destructors", lambda: happened.append("left"))
     recorder = make(tmp_path, exit_timeout=0.1)
     train(recorder, range(1, 5))
     given_up = recorder.exporter._flights[0].process
-    began = time.monotonic()
     end(recorder)
-    assert 0.5 < time.monotonic() - began < 30
-    assert left == [True], "what the thread works with is not taken down under it"
+    assert happened == ["the profiler is stopped", "left"], "nothing is taken down under the thread"
     assert said[-1].startswith("rank 0 gives up on the trace of iteration 3 after 100 ms")
     # Here the process goes on, and the thread with it.
-    while given_up.poll() is None:
-        time.sleep(0.02)
+    gate.open()
+    assert until(lambda: given_up.poll() is not None)
 
 
 def test_a_process_that_compresses_and_is_killed_is_started_again(
@@ -191,10 +173,11 @@ def test_a_process_that_compresses_and_is_killed_is_started_again(
     killed: list[int] = []
 
     def kill_the_first(export: Any, *, drop_late: bool) -> Any:
-        program = compressing(export, drop_late=drop_late)
-        if not killed:
-            killed.append(program.pid)
-            program._process.kill()
+        if killed:
+            return compressing(export, drop_late=drop_late)
+        program = Program(["sleep", "900"])
+        killed.append(program.pid)
+        program._process.kill()
         return program
 
     monkeypatch.setattr(ending_thread, "compressing", kill_the_first)
@@ -211,10 +194,8 @@ def test_a_process_that_compresses_and_is_killed_is_started_again(
 def test_a_trace_that_nobody_can_compress_stays_raw_and_recover_completes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    compressing = ending_thread.compressing
-
     def kill_all(export: Any, *, drop_late: bool) -> Any:
-        program = compressing(export, drop_late=drop_late)
+        program = Program(["sleep", "900"])
         program._process.kill()
         return program
 
@@ -265,31 +246,10 @@ def test_no_thread_is_left(tmp_path: Path) -> None:
         )
         return set(found.stdout.split())
 
-    threads, processes = threading.active_count(), children()
+    threads, processes = {*threading.enumerate()}, children()
     recorder = make(tmp_path, repeat=4)
     train(recorder, range(1, 12))
     end(recorder)
-    assert threading.active_count() == threads
+    new = {one.name for one in threading.enumerate() if one not in threads}
+    assert new <= {"torch-profile-stop"}, "which lasts"
     assert children() <= processes
-
-
-def test_the_next_window_waits_until_the_trace_of_the_last_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    # Kineto works out the times of GPU rows while it saves, with a clock that the next one sets.
-    saved: list[int] = []
-    prepared: list[int] = []
-    slowly(monkeypatch, Result, "save", 0.5)
-    free, prepare = Result.free, torch.profiler.profile.prepare_trace
-    monkeypatch.setattr(Result, "free", lambda result: (free(result), saved.append(1)))
-    monkeypatch.setattr(
-        torch.profiler.profile,
-        "prepare_trace",
-        lambda profiler: (prepared.append(len(saved)), prepare(profiler)),
-    )
-    recorder = make(tmp_path, repeat=2)
-    train(recorder, range(1, 9))
-    end(recorder)
-    assert prepared == [0, 1]
-    assert len(files_below(tmp_path)) == 2
-    assert any("waits for the last window" in line for line in said)

@@ -43,7 +43,9 @@ EVENTS = [
 WHOLE = text(*EVENTS)
 NAMES = [json.loads(e)["name"] for e in EVENTS]
 IN_MEMORY = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

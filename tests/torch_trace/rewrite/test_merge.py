@@ -245,7 +245,7 @@ def test_a_merged_file_is_never_taken_for_a_rank(tmp_path: Path) -> None:
 @settings(
     max_examples=60,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     chosen=st.lists(

@@ -283,7 +283,7 @@ def sorted_events(data: bytes) -> list[str]:
 @settings(
     max_examples=25,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(chosen=st.lists(st.sampled_from(TWO_STEPS[2:] + CROSSING), max_size=30, unique=True))
 def test_slim_of_slim_is_slim(tmp_path: Path, selection: Selection, chosen: list[str]) -> None:

@@ -144,7 +144,7 @@ def traces(draw: st.DrawFn) -> list[str]:
 @settings(
     max_examples=150,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(events=traces())
 def test_events_and_accounts_are_those_of_decoding_every_block(

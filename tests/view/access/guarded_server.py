@@ -45,7 +45,7 @@ def running(server: Server) -> Iterator[Server]:
 def ask(
     server: Server, path: str, headers: dict[str, str] | None = None, method: str = "GET"
 ) -> tuple[HTTPResponse, bytes]:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=300)
     connection.request(method, path, headers=headers or {})
     reply = connection.getresponse()
     body = reply.read()
@@ -66,14 +66,14 @@ def as_a_second_user(program: str, *arguments: str) -> str:
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
     )
     command = [sys.executable, "-c", first + program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 ASK = """
 for path in sys.argv[2:]:
-    client = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=300)
     client.request("GET", path)
     reply = client.getresponse()
     print(os.getuid(), reply.status, reply.read().decode(), end="")

@@ -43,7 +43,7 @@ def test_through_a_socket_its_user_gets_everything(
 ) -> None:
     file = tmp_path / "view.sock"
     for _ in running(SocketServer(a_site(preparation, token), file, port=8000)):
-        client = HTTPConnection("localhost:8000", timeout=10)
+        client = HTTPConnection("localhost:8000", timeout=300)
         client.sock = socket.socket(socket.AF_UNIX)
         client.sock.connect(str(file))
         client.request("GET", f"/timeline.pftrace.gz{token.query()}")

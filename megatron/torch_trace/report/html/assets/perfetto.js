@@ -71,5 +71,6 @@ const followTheme = async (frame) => {
   changes.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   DARK.addEventListener("change", follow);
   // A version without such a setting stays as it is.
-  for (let asked = 0; asked < 300 && !themeOnce(frame); asked += 1) await new Promise((done) => { setTimeout(done, 100); });
+  const since = Date.now();
+  while (frame.isConnected && !themeOnce(frame) && Date.now() - since < PATIENCE) await pause(100);
 };

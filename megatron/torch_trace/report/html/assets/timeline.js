@@ -77,7 +77,9 @@
   const shown = () => frame.contentWindow.app.trace;
 
   // What is no slice, a micro-batch for instance, is marked on the GPU of its rank.
+  let selected = 0;
   const select = async (rank, from, duration, cpu) => {
+    const mine = selected += 1;
     try {
       const { engine, selection, workspace } = shown();
       // What is said about a selection must not cover the little that a small frame shows.
@@ -88,13 +90,17 @@
         selection.selectArea({ start: from, end: from + duration, trackUris: threads.map((one) => one.uri) }, drawer);
         for (let above = threads[0].parent; above; above = above.parent) above.expand?.();
         // The row is there when its group has been drawn open, and must not end up at the lower edge,
-        // where Perfetto leaves it, or below what is said about the selection.
-        for (const wait of [200, 1000, 1000]) {
-          await new Promise((done) => { setTimeout(done, wait); });
+        // where Perfetto leaves it, or below what is said about the selection. A busy browser draws late.
+        for (let asked = 0, seen = 0; asked < 60 && seen < 3; asked += 1) {
+          await pause(asked ? 1000 : 200);
+          await new Promise((done) => { frame.contentWindow.requestAnimationFrame(done); });
+          if (mine !== selected) return;
           shown().scrollTo({ track: { uri: threads[0].uri, expandGroup: true } });
           // The row of a group has those of its members inside.
           const rows = [...frame.contentDocument.querySelectorAll(".pf-track")];
-          rows.findLast((one) => one.innerText.split("\n").some((line) => mainThread.test(line)))?.scrollIntoView({ block: "center" });
+          const row = rows.findLast((one) => one.innerText.split("\n").some((line) => mainThread.test(line)));
+          row?.scrollIntoView({ block: "center" });
+          if (row) seen += 1;
         }
         return;
       }
