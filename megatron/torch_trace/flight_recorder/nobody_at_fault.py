@@ -71,7 +71,7 @@ def what_to_do(verdict: str, joined: Joined) -> str:
 
 
 def _not_finished(joined: Joined) -> str:
-    fronts = [call for group in joined.groups.values() for call in joined.fronts(group).values()]
+    fronts = _fronts(joined)
     if all(_all_have_called(joined, call) for call in fronts):
         return _NOT_FINISHED
     return _one_is_not_finished(joined) or _circle(joined) or _NO_SIGN
@@ -79,7 +79,7 @@ def _not_finished(joined: Joined) -> str:
 
 def _one_is_not_finished(joined: Joined) -> str:
     """Of the oldest pending collective that all have called; empty where there is none."""
-    fronts = [call for group in joined.groups.values() for call in joined.fronts(group).values()]
+    fronts = _fronts(joined)
     called = [call for call in fronts if _all_have_called(joined, call)]
     if not called:
         return ""
@@ -88,6 +88,15 @@ def _one_is_not_finished(joined: Joined) -> str:
         f"All ranks of {words} have called it, with the same sizes: the network or a GPU does not "
         "finish it, and other ranks wait for these."
     )
+
+
+def _fronts(joined: Joined) -> list[Call]:
+    """Each call in which ranks wait first, by whichever of them called it first."""
+    waits = [call for group in joined.groups.values() for call in joined.fronts(group).values()]
+    found: dict[tuple[str, int, str], Call] = {}
+    for call in sorted(waits, key=lambda one: one.created):
+        found.setdefault((call.group, call.sequence, call.name), call)
+    return [*found.values()]
 
 
 def _all_have_called(joined: Joined, call: Call) -> bool:

@@ -50,6 +50,16 @@ class Joined:
             for call in one.pending():
                 by_group[call.group].append(call)
             self.pending[one.rank] = by_group
+        self._fronts: dict[str, dict[int, Call]] = {}
+        self._groups_of: dict[int, list[Group]] = defaultdict(list)
+        for group in self.groups.values():
+            for rank in group.ranks:
+                self._groups_of[rank].append(group)
+        self._transfers_with: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+        for rank, mine in self.pending.items():
+            for call in (one for calls in mine.values() for one in calls):
+                if call.peer is not None:
+                    self._transfers_with[call.peer].append((rank, call))
         named = {rank for group in self.groups.values() for rank in group.ranks}
         self.absent = tuple(sorted({*named, *absent} - self.records.keys()))
         self.circles = Circles(
@@ -91,7 +101,9 @@ class Joined:
 
     def fronts(self, group: Group) -> dict[int, Call]:
         """The first pending collective of each rank in a group."""
-        first = {}
+        if (known := self._fronts.get(group.name)) is not None:
+            return known
+        first = self._fronts[group.name] = {}
         for rank in group.ranks:
             mine = self.pending.get(rank, {}).get(group.name, ())
             calls = [one for one in mine if not one.is_transfer]
@@ -139,10 +151,15 @@ class Joined:
             fronts = self.fronts(group)
             if len({sized_kind(call) for call in self._met(group, fronts).values()}) > 1:
                 continue  # that is why it is not complete
+            known: dict[tuple[int, str], tuple[int, ...]] = {}
             for rank, call in fronts.items():
                 if call.name in ROOTED:
                     continue  # the rank may wait for one that data comes through
-                further = tuple(r for r in group.ranks if self._reached.has_completed(r, call))
+                same = call.sequence, call.name  # thousands of ranks wait in one call
+                if same not in known:
+                    has_completed = self._reached.has_completed
+                    known[same] = tuple(r for r in group.ranks if has_completed(r, call))
+                further = known[same]
                 if further and (rank not in found or call.order < found[rank].call.order):
                     found[rank] = Blame(rank, Cause.BEHIND, call, further)
         return found.values()
@@ -211,9 +228,6 @@ class Joined:
 
     def _pending_with(self, rank: int) -> Iterable[tuple[int, Call]]:
         """First collectives of others' groups with this rank, then all transfers with it."""
-        for group in self.groups.values():
-            if rank in group.ranks:
-                yield from self.fronts(group).items()
-        for other, groups in self.pending.items():
-            for calls in groups.values():
-                yield from ((other, call) for call in calls if call.peer == rank)
+        for group in self._groups_of.get(rank, ()):
+            yield from self.fronts(group).items()
+        yield from self._transfers_with.get(rank, ())
