@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,15 @@ def _recorded(value: Any, depth: int) -> Any:
     if not nested or isinstance(value, type) or not depth:
         return value
     return recorded(value, depth - 1)
+
+
+def number(iteration: Any) -> Any:
+    """An iteration as Python's whole number, if it is one of any kind (3.0, numpy's, a tensor)."""
+    with suppress(Exception):
+        whole = int(iteration)
+        if whole == iteration:
+            return whole
+    return iteration
 
 
 def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:

@@ -97,15 +97,17 @@ class Attached:
 
     def begin(self, iteration: int) -> bool:
         """An iteration begins; False if it is none that can follow the one before."""
-        if iteration < self.next:
+        due = f"comes when iteration {self.next} or a later one is due"
+        why = due if isinstance(iteration, int) else "is no whole number"
+        if why != due or iteration < self.next:
             if not self._warned:
                 self._warned = True
                 warn(
                     Slug.STEP_NOT_NEXT,
-                    "step(%d) comes when iteration %d or a later one is due, and is not followed; "
-                    "a step is one optimizer step, with all its micro-batches",
+                    "step(%r) %s, and is not followed; a step is one optimizer step, with all its "
+                    "micro-batches",
                     iteration,
-                    self.next,
+                    why,
                 )
             return False
         self.next, self._failed, followers.stepped = iteration + 1, False, True
@@ -221,7 +223,7 @@ def attach(
         wanted = loop_config.fields_of(config, os.environ)
         if not wanted["enabled"]:
             return attached
-        _check(first_iteration, last_iteration)
+        _check(first_iteration, last_iteration, mesh)
     except UsageError as error:
         exit_with(error)
     if named:
@@ -256,7 +258,7 @@ def step(iteration: int | None, model: str | None) -> AbstractContextManager[Non
     if model is not None:
         _current.look_up(model)
         return _model_step(_current, model)
-    return _Step(_current, _current.next if iteration is None else iteration)
+    return _Step(_current, loop_facts.number(_current.next if iteration is None else iteration))
 
 
 def _say_that_it_ends(attached: Attached) -> None:
@@ -269,10 +271,12 @@ def _say_that_it_ends(attached: Attached) -> None:
     )
 
 
-def _check(first: int, last: int | None) -> None:
+def _check(first: int, last: int | None, mesh: Any) -> None:
     for name, value in (("first_iteration", first), ("last_iteration", last)):
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise UsageError(f"attach({name}={value}): must be a whole number, 1 or more.")
+            raise UsageError(f"attach({name}={value!r}): must be a whole number, 1 or more.")
+    if mesh is not None and not hasattr(mesh, "get_coordinate"):
+        raise UsageError(f"attach(mesh={mesh!r}): must be torch's DeviceMesh over all ranks.")
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks.isdecimal() and int(ranks) > 1 and not topology.initialised():
         raise UsageError(

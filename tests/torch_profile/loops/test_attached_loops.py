@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,12 @@ def test_a_window_that_cannot_happen_is_refused_in_the_loops_own_words(
             "attach(last_iteration=2.5): must be a whole number, 1 or more.",
         ),
         (
+            {"last_iteration": "9"},
+            {},
+            "attach(last_iteration='9'): must be a whole number, 1 or more.",
+        ),
+        ({"mesh": 3}, {}, "attach(mesh=3): must be torch's DeviceMesh over all ranks."),
+        (
             {},
             {"WORLD_SIZE": "8"},
             "attach(): WORLD_SIZE is 8 and torch.distributed is not initialised, so the ranks "
@@ -216,6 +223,33 @@ def test_what_attach_cannot_do_is_one_sentence(
     with pytest.raises(SystemExit):
         torch_profile.attach(None, config=config(tmp_path), **more)
     assert capsys.readouterr().err == f"torch-profile: error: {sentence}\n"
+
+
+@pytest.mark.parametrize("given", ["3", 3.5, math.nan, [3]], ids=repr)
+def test_a_step_that_is_no_whole_number_is_said_once_and_training_goes_on(
+    given: Any, tmp_path: Path, warned: list[str]
+) -> None:
+    with torch_profile.attach(config=config(tmp_path)):
+        for _ in range(2):
+            with torch_profile.step(given):
+                pass
+    assert [line for line in warned if line.startswith("step(")] == [
+        f"step({given!r}) is no whole number, and is not followed; a step is one optimizer step, "
+        "with all its micro-batches"
+    ]
+
+
+@pytest.mark.parametrize("kind", [float, torch.tensor], ids=["float", "tensor"])
+def test_steps_may_be_whole_numbers_of_any_kind(kind: Any, tmp_path: Path) -> None:
+    with torch_profile.attach(config=config(tmp_path)):
+        for iteration in range(1, 5):
+            with torch_profile.step(kind(iteration)):
+                pass
+    (trace,) = traces(tmp_path)
+    assert [name for name in names(trace) if name.startswith("ProfilerStep")] == [
+        "ProfilerStep#3",
+        "ProfilerStep#4",
+    ]
 
 
 def test_spans_that_have_no_model_say_what_to_give(tmp_path: Path, warned: list[str]) -> None:
