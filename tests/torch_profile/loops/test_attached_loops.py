@@ -246,10 +246,8 @@ def test_steps_may_be_whole_numbers_of_any_kind(kind: Any, tmp_path: Path) -> No
             with torch_profile.step(kind(iteration)):
                 pass
     (trace,) = traces(tmp_path)
-    assert [name for name in names(trace) if name.startswith("ProfilerStep")] == [
-        "ProfilerStep#3",
-        "ProfilerStep#4",
-    ]
+    steps = [name for name in names(trace) if name.startswith("ProfilerStep")]
+    assert steps == ["ProfilerStep#3"]
 
 
 def test_spans_that_have_no_model_say_what_to_give(tmp_path: Path, warned: list[str]) -> None:
