@@ -27,6 +27,8 @@ from megatron.torch_trace.report.json_document import TABLES, pieces
 from megatron.torch_trace.report.text import render
 
 RANKS = 600
+MANY_ROWS = 200_000
+"""Python looks for garbage among so many; in tests not among fewer than tests/conftest.py says."""
 
 
 def calls_of(
@@ -217,10 +219,10 @@ def test_rows_that_were_made_without_collecting_are_not_looked_at_afterwards() -
     try:
         with without_collecting():
             assert not gc.isenabled()
-            row = [object()]
+            rows = [[number] for number in range(MANY_ROWS)]
         assert gc.isenabled()
         assert gc.get_freeze_count() == 0
-        assert any(one is row for one in gc.get_objects(generation=2))
+        assert any(one is rows[-1] for one in gc.get_objects(generation=2))
     finally:
         # As tests/conftest.py left it.
         gc.freeze()
@@ -231,17 +233,18 @@ def test_what_python_has_frozen_itself_is_no_reason_to_look_at_rows() -> None:
         "import gc\n"
         "from megatron.torch_trace.analysis.run.recorded import without_collecting\n"
         "with without_collecting():\n"
-        "    row = [object()]\n"
-        "assert any(one is row for one in gc.get_objects(generation=2))\n"
+        f"    rows = [[number] for number in range({MANY_ROWS})]\n"
+        "assert any(one is rows[-1] for one in gc.get_objects(generation=2))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_what_a_program_has_frozen_stays_frozen() -> None:
-    rows = [[number] for number in range(2000)]
+    frozen_rows = [[number] for number in range(2000)]
     gc.freeze()
-    assert rows
+    assert frozen_rows
     frozen = gc.get_freeze_count()
     with without_collecting():
-        pass
+        rows = [[number] for number in range(MANY_ROWS)]
+    assert rows
     assert gc.get_freeze_count() == frozen > 0

@@ -125,7 +125,9 @@ def without_collecting() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_freeze_count() < _FROZEN_ON_PURPOSE:
+            # To count what is frozen takes longer than to look at few rows.
+            many = gc.get_count()[0] > gc.get_threshold()[0]
+            if many and gc.get_freeze_count() < _FROZEN_ON_PURPOSE:
                 # What is there now counts as old, as if all of it had been looked at.
                 gc.freeze()
                 gc.unfreeze()
