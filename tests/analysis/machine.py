@@ -51,6 +51,11 @@ def load(time: int) -> Act:
     return Act("load", time)
 
 
+def collect(time: int) -> Act:
+    """Python's garbage collector runs."""
+    return Act("collect", time)
+
+
 def run(name: str, time: int, stream: int = MAIN, thread: int = LOOP) -> Act:
     """A kernel is launched, which takes so long."""
     return Act("run", time, name, stream, thread=thread)
@@ -158,8 +163,8 @@ class Machine:
         for act in self.programs[rank]:
             if act.what == "cpu":
                 now += act.time
-            elif act.what == "load":
-                waits.append(("load", now, now + act.time))
+            elif act.what in ("load", "collect"):
+                waits.append((act.what, now, now + act.time))
                 now += act.time
             elif act.what == "mark":
                 marks.append(now)
@@ -223,6 +228,9 @@ class Machine:
         for what, begin, end in self.waits[rank]:
             if what == "load":
                 trace.op(LOADER, begin, end)
+                continue
+            if what == "collect":
+                trace.annotation("garbage collection (generation 2)", begin, end)
                 continue
             trace.call(names.get(what, "cudaStreamWaitEvent"), begin, end)
         for one in self.ran[rank]:

@@ -28,6 +28,7 @@ _CHANGES = {
     "--copies": ("KIND=FACTOR", "Copies of a kind: pageable, pinned, device, all; pageable=0."),
     "--sync": ("none", "The CPU never waits for the GPU."),
     "--data-loader": ("FACTOR", "Waiting for the data loader takes FACTOR times as long; 0."),
+    "--garbage-collection": ("FACTOR", "Python's garbage collections take FACTOR times as long."),
     "--tiny-kernels": ("FACTOR", "Kernels below 5 us and their launches take FACTOR times; 0."),
     "--barriers": ("none", "No rank waits in a barrier."),
     "--micro-batches": ("N", "N micro-batches of the recorded size."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that take the cause of a finding away: barriers, short kernels, the data loader."""
+"""Changes that take the cause of a finding away: barriers, short kernels, what holds a CPU up."""
 
 from __future__ import annotations
 
@@ -7,11 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from machine import CALL, LATENCY, LOADER, Act, Machine, barrier, cpu, reduce, run, sync
+from machine import (
+    CALL,
+    LATENCY,
+    LOADER,
+    Act,
+    Machine,
+    barrier,
+    collect,
+    cpu,
+    load,
+    reduce,
+    run,
+    sync,
+)
 from trace_builder import TraceBuilder
 
 from megatron.torch_trace.analysis.findings.remedies import remedies_of, remedy_of
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
 from megatron.torch_trace.analysis.replay.change import (
+    CollectionsScaled,
     CommunicationScaled,
     CudaGraphs,
     DataLoaderScaled,
@@ -102,12 +117,65 @@ def test_a_recording_without_a_loader_cannot_tell_of_one(tmp_path: Path) -> None
         replay.simulate([DataLoaderScaled(0.0)])
 
 
+def test_without_collections_ranks_that_collect_in_turn_wait_for_nobody(tmp_path: Path) -> None:
+    def programs(time: int) -> Mapping[int, Sequence[Act]]:
+        def turn(rank: int, number: int) -> list[Act]:
+            mine = [collect(time)] if number == rank and time else []
+            return [*mine, cpu(20_000), run("gemm", 10_000), reduce(7_000), sync()]
+
+        return {rank: [act for n in range(2) for act in turn(rank, n)] for rank in range(2)}
+
+    recorded, half, without = (Machine(programs(time)) for time in (90_000, 45_000, 0))
+    replay = Replay.of(recorded.record(tmp_path))
+    assert recorded.iteration_ns - without.iteration_ns == 2 * 90_000
+    assert replay.simulate([CollectionsScaled(0.0)]).iteration_ns == without.iteration_ns
+    assert replay.simulate([CollectionsScaled(0.5)]).iteration_ns == half.iteration_ns
+
+
+def test_collections_and_the_data_loader_are_two_changes(tmp_path: Path) -> None:
+    def programs(*waits: Act) -> Mapping[int, Sequence[Act]]:
+        late = [*waits, cpu(30_000), run("gemm", 9_000), reduce(7_000), sync()]
+        return {0: late, 1: late[len(waits) :]}
+
+    path = Machine(programs(collect(40_000), load(60_000))).record(tmp_path)
+    without = Machine(programs()).iteration_ns
+    changes = [[DataLoaderScaled(0.0)], [CollectionsScaled(0.0)]]
+    both = [DataLoaderScaled(0.0), CollectionsScaled(0.0)]
+    asked = Replay.of(path)
+    found = [asked.simulate(one) for one in [*changes, both]]
+    assert [one.iteration_ns - without for one in found] == [40_000, 60_000, 0]
+    # What was asked before changes neither the gain nor its error.
+    alone = [Replay.of(path).simulate(one) for one in [*changes, both]]
+    assert [one.error for one in found] == [one.error for one in alone]
+    # With rank 0 left out there is still what the trace tells of its waits.
+    assert {one.error.ranks for one in found} == {0.0}
+
+
+def test_a_recording_without_collections_cannot_tell_of_one(tmp_path: Path) -> None:
+    replay = Replay.of(Machine({0: [cpu(9_000), run("gemm", 9_000)]}).record(tmp_path))
+    with pytest.raises(UsageError, match=r"^--garbage-collection 0: no garbage collection is in"):
+        replay.simulate([CollectionsScaled(0.0)])
+
+
+def test_launches_that_cost_nothing_help_only_where_launches_hold_the_cpu_up() -> None:
+    def remedy(**evidence: object) -> object:
+        return remedy_of(Finding("launch_bound", "low", "", evidence, ""))
+
+    assert remedy() == (LaunchScaled(0.0),)
+    assert remedy(held_by="cudaLaunchKernel") == (LaunchScaled(0.0),)
+    assert remedy(held_by=COLLECTOR) == (CollectionsScaled(0.0),)
+    assert remedy(held_by="train.py(7): step") == ()
+    assert remedy(held_by="cudaMalloc") == ()
+    assert remedy(held_by=None) == ()
+
+
 def test_findings_name_what_takes_their_cause_away() -> None:
     def finding(code: str, **evidence: object) -> Finding:
         return Finding(code, "low", "", evidence, "")
 
     assert remedy_of(finding("data_loader")) == (DataLoaderScaled(0.0),)
     assert remedy_of(finding("data_loader_without_reserve")) == ()
+    assert remedy_of(finding("garbage_collection")) == (CollectionsScaled(0.0),)
     assert remedy_of(finding("tiny_kernels")) == (TinyKernelsScaled(0.0),)
     assert remedy_of(finding("barriers")) == (WithoutBarriers(),)
     assert remedy_of(finding("barriers_of_dp")) == (WithoutBarriers(),)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from megatron.torch_trace.analysis.replay.change import (
     Change,
+    CollectionsScaled,
     CommunicationScaled,
     CopiesScaled,
     CudaGraphs,
@@ -50,6 +51,7 @@ RIGHT = [
     ("--copies pageable=0", CopiesScaled("pageable", 0.0)),
     ("--sync none", WithoutSynchronisation()),
     ("--data-loader 0", DataLoaderScaled(0.0)),
+    ("--garbage-collection 0", CollectionsScaled(0.0)),
     ("--tiny-kernels 0.5", TinyKernelsScaled(0.5)),
     ("--barriers none", WithoutBarriers()),
     ("--micro-batches 16", MicroBatches(16)),

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from megatron.torch_trace.analysis.findings.late_ranks import late_ranks
+from megatron.torch_trace.analysis.host.garbage_collections import COLLECTOR
 from megatron.torch_trace.analysis.replay.change import (
     LAYERS,
     Change,
+    CollectionsScaled,
     CommunicationScaled,
     CopiesScaled,
     CudaGraphs,
@@ -25,13 +27,15 @@ from megatron.torch_trace.analysis.replay.change import (
     WithoutSynchronisation,
 )
 from megatron.torch_trace.analysis.results.analysis import Finding
+from megatron.torch_trace.format.categories import is_kernel_launch
 
 _Changes = Change | tuple[Change, ...]
 
 _REMEDIES: Mapping[str, Callable[[Finding], _Changes]] = {
     "straggler": lambda finding: tuple(map(_as_median(finding), late_ranks(finding))),
     "exposed_communication": lambda finding: CommunicationScaled(_dimension(finding), 0.0),
-    "launch_bound": lambda _: LaunchScaled(0.0),
+    "launch_bound": lambda finding: _of_launches(finding),
+    "garbage_collection": lambda _: CollectionsScaled(0.0),
     "synchronisation": lambda _: WithoutSynchronisation(),
     "memory_copies": lambda _: CopiesScaled("all", 0.0),
     "pageable_copies": lambda _: CopiesScaled("pageable", 0.0),
@@ -82,6 +86,16 @@ def _of_bubble(finding: Finding) -> Iterator[Change]:
     if counts:
         yield MicroBatches(2 * int(counts[-1]))
     yield Overlapped("pp")
+
+
+def _of_launches(finding: Finding) -> _Changes:
+    """Launches that cost nothing, unless something other than a launch holds the CPU up."""
+    if "held_by" not in finding.evidence:
+        return LaunchScaled(0.0)
+    holder = finding.evidence["held_by"] or ""
+    if holder == COLLECTOR:
+        return CollectionsScaled(0.0)
+    return LaunchScaled(0.0) if is_kernel_launch(holder) else ()
 
 
 def _as_median(finding: Finding) -> Callable[[int], Change]:

@@ -9,7 +9,7 @@ all ranks. `read` makes a change from a flag and its value, and says which value
     --comm tp*0.5            --cpu-operators '*0.7'  --sync none             --virtual-stages 2
     --overlap dp             --kernel 'gemm*0.8'     --module 'mlp*0.9'      --move-layers '3>2'
     --data-loader 0          --tiny-kernels 0        --barriers none         --stages balanced
-    --gpu 2=median           --cuda-graphs layers
+    --gpu 2=median           --cuda-graphs layers    --garbage-collection 0
 """
 
 from __future__ import annotations
@@ -163,6 +163,15 @@ class DataLoaderScaled(Change):
     """The CPU's time in the data loader, on every rank, is `factor` times as long."""
 
     flag: ClassVar[str] = "--data-loader"
+    form: ClassVar[str] = "{factor:g}"
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionsScaled(Change):
+    """Each collection of Python's garbage collector, on every rank, is `factor` times as long."""
+
+    flag: ClassVar[str] = "--garbage-collection"
     form: ClassVar[str] = "{factor:g}"
     factor: float
 

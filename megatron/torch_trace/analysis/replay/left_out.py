@@ -36,7 +36,7 @@ class LeftOut:
         self._found = found
         self._recorded = recorded
         self._iteration_ns = iteration_ns
-        self._before: dict[tuple[int, frozenset[int], bool], float] = {}
+        self._before: dict[tuple[int, frozenset[int], frozenset[str]], float] = {}
 
     def error(self, changed: Adjustment, gain: float) -> float | None:
         """The jackknife's standard error of a gain; None where ranks have no peers."""
@@ -75,9 +75,10 @@ class LeftOut:
         return sorted(there, key=lambda at: (-int(duration[segments_of(ranks[at])].sum()), at))
 
     def _recorded_without(self, position: int, changed: Adjustment) -> float:
-        key = position, changed.mended, changed.waits is not None
+        key = position, changed.mended, frozenset(changed.waits)
         if key not in self._before:
-            recorded = replace(self._recorded, still=changed.waits)
+            waits = ints(sum(changed.waits.values())) if changed.waits else None
+            recorded = replace(self._recorded, still=waits)
             duration = self._without(position, recorded, changed.mended)
             self._before[key] = self._iteration_ns(recorded, duration)
         return self._before[key]

@@ -30,9 +30,9 @@ class Adjustment:
             much, ns.
         late_work: the same of its GPU: rows of `activity.gpu`.
         luck_ns: by how much these differ by chance, if every one does as much as peers ever do.
-        waits: of nodes, what the recording says a change takes away, ns: recorded waits for what is
-            no CPU, such as storage; None if the change takes away none.
-        still: what is left of these waits after the change, ns.
+        waits: by the flag of a change, what of nodes the recording says it changes, ns: recorded
+            waits for what is no CPU, such as storage, and collections of garbage.
+        still: what is left of all these waits after the changes, ns; None if no change is of them.
     """
 
     duration: Ints
@@ -47,7 +47,7 @@ class Adjustment:
     excess: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     late_work: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     luck_ns: float = 0.0
-    waits: Ints | None = None
+    waits: dict[str, Ints] = field(default_factory=dict)
     still: Ints | None = None
 
     @classmethod

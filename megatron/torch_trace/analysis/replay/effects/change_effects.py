@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron.torch_trace.analysis.replay.change import (
     Change,
+    CollectionsScaled,
     CommunicationScaled,
     CopiesScaled,
     CudaGraphs,
@@ -63,6 +64,7 @@ _MAKERS: dict[type[Change], Callable[[KernelGraph, Adjustment, Any], None]] = {
     RecordingCost: cpu_changes.recording_cost,
     WithoutSynchronisation: cpu_changes.without_waits,
     DataLoaderScaled: cpu_changes.data_loader,
+    CollectionsScaled: cpu_changes.garbage_collections,
     TinyKernelsScaled: gpu_changes.tiny_kernels,
     WithoutBarriers: gpu_changes.without_barriers,
     CommunicationScaled: gpu_changes.communication,

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from megatron.torch_trace.analysis.host.data_loader import is_loader
 from megatron.torch_trace.analysis.replay.change import (
     Change,
+    CollectionsScaled,
     DataLoaderScaled,
     LaunchScaled,
     OperatorsScaled,
@@ -23,8 +24,9 @@ from megatron.torch_trace.analysis.replay.effects.adjustment import Adjustment, 
 from megatron.torch_trace.analysis.replay.kernels.graph import LAUNCH, WAIT, Bools
 from megatron.torch_trace.analysis.replay.kernels.kernel_graph import KernelGraph
 from megatron.torch_trace.analysis.replay.kernels.peer_segments import FarLonger, median_of
-from megatron.torch_trace.analysis.timeline.activity import NONE
-from megatron.torch_trace.columns.intervals import ints
+from megatron.torch_trace.analysis.timeline.activity import NONE, Activity
+from megatron.torch_trace.analysis.timeline.span_names import is_collection
+from megatron.torch_trace.columns.intervals import Ints, ints
 from megatron.torch_trace.errors import UsageError
 from megatron.torch_trace.files.selection import listed
 
@@ -108,24 +110,59 @@ def scale_launches(
 
 def data_loader(found: KernelGraph, result: Adjustment, change: DataLoaderScaled) -> None:
     """The data loader takes another time."""
-    there = False
-    waits = np.zeros(len(result.duration), dtype=np.int64)
-    for rank in found.ranks:
-        ops = rank.timeline.activity.ops
-        mine = rank.timeline.activity.named(ops, is_loader)
-        there |= bool(mine.any())
-        here = segments_of(rank)
-        waits[here] = cpu_segments.parts_in(rank, result.duration[here], ops, mine)
-    if not there:
+    waits = _in_ranges(found, result, lambda activity: activity.named(activity.ops, is_loader))
+    if waits is None:
         raise UsageError(
             f"{change.text}: no data loader is in these traces; torch records its own, and another "
             "one is in no event."
         )
-    taken = scaled(ints(waits), 1 - change.factor)
+    _scale_waits(result, waits, change)
+
+
+def garbage_collections(found: KernelGraph, result: Adjustment, change: CollectionsScaled) -> None:
+    """Python's garbage collector takes another time; the profiler does not slow it."""
+    waits = _in_ranges(found, result, _collections)
+    if waits is None:
+        raise UsageError(
+            f"{change.text}: no garbage collection is in these traces; --torch-profile records "
+            "each that takes long as a span."
+        )
+    _scale_waits(result, waits, change)
+
+
+def _collections(activity: Activity) -> Bools:
+    found: Bools = activity.named(activity.ops, is_collection) & activity.ops.annotation
+    return found
+
+
+def _in_ranges(
+    found: KernelGraph, result: Adjustment, chosen: Callable[[Activity], Bools]
+) -> Ints | None:
+    """How much of each node lies in ranges of its own thread, ns; None if there are no such ranges.
+
+    Args:
+        chosen: which rows of `activity.ops` count.
+    """
+    there = False
+    inside = np.zeros(len(result.duration), dtype=np.int64)
+    for rank in found.ranks:
+        activity = rank.timeline.activity
+        mine = chosen(activity)
+        there |= bool(mine.any())
+        here = segments_of(rank)
+        inside[here] = cpu_segments.parts_in(rank, result.duration[here], activity.ops, mine)
+    return ints(inside) if there else None
+
+
+def _scale_waits(
+    result: Adjustment, waits: Ints, change: DataLoaderScaled | CollectionsScaled
+) -> None:
+    """Parts of nodes take another time, ns: no luck of a CPU, but what the recording tells."""
+    taken = scaled(waits, 1 - change.factor)
     result.duration -= taken
-    result.still = ints(waits - taken)
-    if result.waits is None:
-        result.waits = ints(waits)
+    still = ints(waits - taken)
+    result.still = still if result.still is None else ints(result.still + still)
+    result.waits.setdefault(change.flag, waits)
 
 
 def operators(found: KernelGraph, result: Adjustment, change: OperatorsScaled) -> None:
