@@ -97,9 +97,7 @@ def test_what_a_launch_waits_for_has_the_gain_of_what_it_waits_for(tmp_path: Pat
     stopped(rank_of(0, own=ALL_TOLD), at=(1, 3)).write(tmp_path / "rank-0.json")
     found = by_code(analyze(tmp_path, gains=True))
     both = [found["garbage_collection"], found["launch_bound"]]
-    assert {(one.gain_ns, one.change) for one in both} == {
-        (99 * MS // 4, "--garbage-collection 0")
-    }
+    assert {(one.gain_ns, one.change) for one in both} == {(99 * MS // 4, "--garbage-collection 0")}
 
 
 def test_ranks_that_collect_in_turn_lose_what_each_iteration_loses(tmp_path: Path) -> None:

@@ -69,6 +69,21 @@ def check_pipeline(folder: Path) -> None:
     assert "unknown" not in {r.dimension for rank in analysis.ranks for r in rank.communication}
 
 
+def test_of_a_real_training_the_collector_is_the_cause_and_its_time_the_gain(samples: Path) -> None:
+    analysis = analyze(samples / "collections", gains=True)
+    cause, follows = analysis.findings[:2]
+    assert (cause.code, follows.code, follows.cause) == (
+        "garbage_collection", "launch_bound", "garbage_collection",
+    )  # fmt: skip
+    collections = analysis.ranks[0].host.collections
+    assert collections is not None
+    assert (collections.times, collections.unrecorded) == (2, 0)
+    # Two collections stand in the critical path, and the GPU has nothing to do beside them.
+    assert cause.gain_ns == follows.gain_ns
+    assert cause.gain_ns == pytest.approx(collections.time_ns, rel=0.001)
+    assert 0.99 * collections.time_ns < collections.idle_ns <= collections.time_ns
+
+
 CASES = {
     "dp4-rank2-slow": check_straggler,
     "slow-dataloader": check_loader,
