@@ -70,19 +70,21 @@ def method_spans(parts: Iterable[ModelPart], depth: int | None) -> Iterator[None
 
         return called
 
-    ours: list[tuple[dict[str, Any], str]] = []
+    ours: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for owner, method, name in _wanted(parts, depth):
             own = vars(owner)
             # What an instance has of its own is not the class's to call.
             if callable(getattr(type(owner), method, None)) and method not in own:
-                own[method] = with_span(getattr(owner, method), name)
-                ours.append((own, method))
+                own[method] = wrapper = with_span(getattr(owner, method), name)
+                ours.append((own, method, wrapper))
         yield
     finally:
         open_ = False
-        for own, method in ours:
-            del own[method]
+        for own, method, wrapper in ours:
+            # Somebody may have wrapped ours since: theirs stays, and ours passes everything on.
+            if own.get(method) is wrapper:
+                del own[method]
 
 
 def _wanted(parts: Iterable[ModelPart], depth: int | None) -> Iterator[tuple[Any, str, str]]:

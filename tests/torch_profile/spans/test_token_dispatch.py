@@ -129,3 +129,15 @@ def test_a_layer_that_is_compiled_around_it_is_compiled_whole(model: Any) -> Non
     compiled = torch.compile(whole, backend="eager", fullgraph=True)
     with module_spans([model]):
         assert compiled(torch.ones(2)).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("theirs", ["wrapped", "gone"])
+def test_what_somebody_has_put_in_the_place_of_ours_stays(model: Any, theirs: str) -> None:
+    dispatcher = model[0].mlp.token_dispatcher
+    own = vars(dispatcher)
+    with module_spans([model], backward=False):
+        ours = own.pop("token_combine")
+        if theirs == "wrapped":
+            own["token_combine"] = put = lambda tokens: ours(tokens) + 1
+    assert own.get("token_combine") is (put if theirs == "wrapped" else None)
+    assert "token_dispatch" not in own
