@@ -11,6 +11,7 @@ from typing import Any
 
 from megatron.torch_profile.config import argument_of
 from megatron.torch_profile.plan.training_loop import Models
+from megatron.torch_trace.errors import UsageError
 
 _DIMENSIONS = {
     **dict.fromkeys(("tp", "tensor"), "tp"),
@@ -87,14 +88,32 @@ def number(iteration: Any) -> Any:
     return iteration
 
 
+def whole_numbers(**given: Any) -> list[int | None]:
+    """Arguments of `attach()` as Python's whole numbers; None stays.
+
+    Raises:
+        UsageError: one is none, or less than 1.
+    """
+    found = {name: number(value) for name, value in given.items()}
+    for name, value in found.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise UsageError(f"attach({name}={given[name]!r}): must be a whole number, 1 or more.")
+    return [*found.values()]
+
+
 def of_mesh(mesh: Any) -> tuple[dict[str, int], dict[str, int]]:
     """This rank's coordinates in a DeviceMesh, and the sizes of its dimensions.
 
     Dimensions with names of no parallel dimension are left out; several that mean the same one
     (replicas and shards of FSDP2) are one, the later the faster.
+
+    Raises:
+        UsageError: it is no mesh.
     """
     coordinates: dict[str, int] = {}
     sizes: dict[str, int] = {}
+    if mesh is not None and not hasattr(mesh, "get_coordinate"):
+        raise UsageError(f"attach(mesh={mesh!r}): must be torch's DeviceMesh over all ranks.")
     if mesh is None or mesh.get_coordinate() is None:
         return coordinates, sizes
     dimensions = zip(

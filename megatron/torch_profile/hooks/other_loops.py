@@ -223,16 +223,25 @@ def attach(
         wanted = loop_config.fields_of(config, os.environ)
         if not wanted["enabled"]:
             return attached
-        _check(first_iteration, last_iteration, mesh)
+        first_iteration, last_iteration, flops_per_iteration, tokens_per_iteration = (
+            loop_facts.whole_numbers(
+                first_iteration=first_iteration,
+                last_iteration=last_iteration,
+                flops_per_iteration=flops_per_iteration,
+                tokens_per_iteration=tokens_per_iteration,
+            )
+        )
+        coordinates, sizes = loop_facts.of_mesh(mesh)
+        _check()
     except UsageError as error:
         exit_with(error)
     if named:
         model_names.check(model)
+    attached.next = first_iteration or 1
     models = attached.models = loop_facts.models_of(model)
     args = loop_facts.namespace(arguments if loop == MEGATRON else None, wanted)
-    args.iteration = first_iteration - 1
+    args.iteration = attached.next - 1
     args.train_iters = NO_LAST if last_iteration is None else last_iteration
-    coordinates, sizes = loop_facts.of_mesh(mesh)
     facts = TrainingLoop(
         name=loop,
         arguments=loop_facts.recorded(arguments),
@@ -271,12 +280,7 @@ def _say_that_it_ends(attached: Attached) -> None:
     )
 
 
-def _check(first: int, last: int | None, mesh: Any) -> None:
-    for name, value in (("first_iteration", first), ("last_iteration", last)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise UsageError(f"attach({name}={value!r}): must be a whole number, 1 or more.")
-    if mesh is not None and not hasattr(mesh, "get_coordinate"):
-        raise UsageError(f"attach(mesh={mesh!r}): must be torch's DeviceMesh over all ranks.")
+def _check() -> None:
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks.isdecimal() and int(ranks) > 1 and not topology.initialised():
         raise UsageError(
