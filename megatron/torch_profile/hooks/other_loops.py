@@ -223,13 +223,11 @@ def attach(
         wanted = loop_config.fields_of(config, os.environ)
         if not wanted["enabled"]:
             return attached
-        first_iteration, last_iteration, flops_per_iteration, tokens_per_iteration = (
-            loop_facts.whole_numbers(
-                first_iteration=first_iteration,
-                last_iteration=last_iteration,
-                flops_per_iteration=flops_per_iteration,
-                tokens_per_iteration=tokens_per_iteration,
-            )
+        first, last, flops, tokens = loop_facts.whole_numbers(
+            first_iteration=first_iteration,
+            last_iteration=last_iteration,
+            flops_per_iteration=flops_per_iteration,
+            tokens_per_iteration=tokens_per_iteration,
         )
         coordinates, sizes = loop_facts.of_mesh(mesh)
         _check()
@@ -237,24 +235,24 @@ def attach(
         exit_with(error)
     if named:
         model_names.check(model)
-    attached.next = first_iteration or 1
+    attached.next = first or 1
     models = attached.models = loop_facts.models_of(model)
     args = loop_facts.namespace(arguments if loop == MEGATRON else None, wanted)
     args.iteration = attached.next - 1
-    args.train_iters = NO_LAST if last_iteration is None else last_iteration
+    args.train_iters = NO_LAST if last is None else last
     facts = TrainingLoop(
         name=loop,
         arguments=loop_facts.recorded(arguments),
         flags=loop_facts.flags_of(models),
-        why_last=f"last_iteration={last_iteration} of attach()",
-        tokens=tokens_per_iteration,
+        why_last=f"last_iteration={last} of attach()",
+        tokens=tokens,
         coordinates=coordinates,
         sizes=sizes,
     )
     followers.attached = True
     cuda_graphs.captures.apply()
     optimizer = list(optimizer.values()) if isinstance(optimizer, Mapping) else optimizer
-    following.record(stack, args, models or None, optimizer, lambda: flops_per_iteration, facts)
+    following.record(stack, args, models or None, optimizer, lambda: flops, facts)
     _current = attached
     at_exit(attached.end_of_process)  # after the recorder's, so called before it
     return attached
