@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from attached_training import Training, config, read, run_record, traces
@@ -243,27 +242,6 @@ def test_a_step_that_is_no_whole_number_is_said_once_and_training_goes_on(
         f"step({given!r}) is no whole number, and is not followed; a step is one optimizer step, "
         "with all its micro-batches"
     ]
-
-
-@pytest.mark.parametrize("kind", [float, np.int64, torch.tensor], ids=["float", "numpy", "tensor"])
-def test_numbers_that_attach_is_given_may_be_of_any_kind(kind: Any, tmp_path: Path) -> None:
-    numbers = {
-        "first_iteration": kind(1),
-        "last_iteration": kind(4),
-        "flops_per_iteration": kind(9_000_000),
-        "tokens_per_iteration": kind(64),
-    }
-    training = Training()
-    with torch_profile.attach(training.model, config=config(tmp_path), **numbers):
-        training.run(4)
-    (trace,) = traces(tmp_path)
-    own = read(trace)["torch_profile"]
-    assert (own["model_flops_per_iteration"], own["tokens_per_iteration"]) == (9_000_000, 64)
-    record = run_record(tmp_path)
-    assert (record["model_flops_per_iteration"], record["plan"]["last_iteration"]) == (
-        9_000_000,
-        4,
-    )
 
 
 @pytest.mark.parametrize("kind", [float, torch.tensor], ids=["float", "tensor"])

@@ -6,7 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from attached_training import Training, config, read, run_record, traces
 
@@ -86,3 +89,24 @@ def test_what_an_iteration_holds_is_unknown_while_batches_grow(tmp_path: Path) -
         training.run(3)
     (trace,) = traces(tmp_path)
     assert "tokens_per_iteration" not in read(trace)["torch_profile"]
+
+
+@pytest.mark.parametrize("kind", [float, np.int64, torch.tensor], ids=["float", "numpy", "tensor"])
+def test_numbers_that_attach_is_given_may_be_of_any_kind(kind: Any, tmp_path: Path) -> None:
+    numbers = {
+        "first_iteration": kind(1),
+        "last_iteration": kind(4),
+        "flops_per_iteration": kind(9_000_000),
+        "tokens_per_iteration": kind(64),
+    }
+    training = Training()
+    with torch_profile.attach(training.model, config=config(tmp_path), **numbers):
+        training.run(4)
+    (trace,) = traces(tmp_path)
+    own = read(trace)["torch_profile"]
+    assert (own["model_flops_per_iteration"], own["tokens_per_iteration"]) == (9_000_000, 64)
+    record = run_record(tmp_path)
+    assert (record["model_flops_per_iteration"], record["plan"]["last_iteration"]) == (
+        9_000_000,
+        4,
+    )
