@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
         if folder in _OF_FOLDERS:
             item.add_marker(_OF_FOLDERS[folder])
+        if folder in ("functional", "toy_trainings") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(1800))  # one may launch several jobs
         if _reads_the_larger_collection(item):
             item.add_marker(pytest.mark.slow)
         if "browser" in getattr(item, "fixturenames", ()):

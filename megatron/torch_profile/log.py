@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from enum import Enum
 from typing import NoReturn
 
@@ -113,7 +114,21 @@ class _Stdout(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stdout
+        # What others have printed goes first: all ranks write to one pipe, and a line that is
+        # written together with a full buffer may get another rank's output into its middle.
+        with suppress(Exception):
+            self.stream.flush()
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A handler of a signal that came amid a `print` may not use Python's buffer: then the line
+        goes past it."""
+        try:
+            if not isinstance(sys.exc_info()[1], RuntimeError):
+                raise OSError
+            os.write(self.stream.fileno(), f"{self.format(record)}\n".encode())
+        except (OSError, ValueError):
+            super().handleError(record)
 
 
 logger = logging.getLogger("megatron.torch_profile")
@@ -158,5 +173,8 @@ def exit_with(error: TorchTraceError, *, grace_seconds: float = 15.0) -> NoRetur
     if environment_rank() != 0:
         time.sleep(grace_seconds)
     sys.stdout.flush()
-    print(f"{PREFIX}: error: {error}", file=sys.stderr, flush=True)
+    # In one piece: `print` writes the end of the line for itself where Python runs with -u, as
+    # torchrun runs it, and another process may write between.
+    sys.stderr.write(f"{PREFIX}: error: {error}\n")
+    sys.stderr.flush()
     raise SystemExit(error.exit_status)

@@ -114,7 +114,7 @@ def launch(wheel_path: Callable[[str], str], warm_python: str) -> Launch:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         return Run(ended.returncode, ended.stdout)
 

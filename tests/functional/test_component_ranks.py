@@ -35,7 +35,7 @@ def test_both_ranks_of_a_tensor_parallel_mlp_are_measured_and_recorded(
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_EXEC": warm_python},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     answer = json.loads(done.stdout)

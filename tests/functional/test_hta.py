@@ -66,7 +66,7 @@ def hta() -> Callable[[Path | dict[int, Path]], Seen]:
             env={**os.environ, "PYTHONPATH": str(target)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         seen: Seen = json.loads(done.stdout.splitlines()[-1])

@@ -157,8 +157,24 @@ def test_yaml_configuration_keeps_our_flags(
     assert "ranks ['last'] True" in ended.stdout.splitlines(), ended.stderr
 
 
-def test_a_mistake_ends_all_ranks_and_is_printed_once(launch: Launch) -> None:
-    run = launch(f"{TRAIN} --torch-profile --torch-profile-ranks 7", processes=2)
+@pytest.fixture
+def patient_script(tmp_path: Path) -> str:
+    """pretrain_gpt.py in which the other ranks give torchrun ten minutes to end them, not 15 s."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import runpy, sys\n"
+        "from megatron.torch_profile import log\n"
+        "log.exit_with.__kwdefaults__['grace_seconds'] = 600.0\n"
+        "sys.argv[0] = 'pretrain_gpt.py'\n"
+        "runpy.run_path('pretrain_gpt.py', run_name='__main__')\n"
+    )
+    return str(script)
+
+
+def test_a_mistake_ends_all_ranks_and_is_printed_once(launch: Launch, patient_script: str) -> None:
+    run = launch(
+        f"{TRAIN} --torch-profile --torch-profile-ranks 7", processes=2, script=patient_script
+    )
     assert run.status != 0
     assert run.errors == [
         "--torch-profile-ranks 7: ranks must be 0 to 1 (world size 2 = tp 1 x cp 1 x pp 1 x dp 2)."
@@ -168,10 +184,14 @@ def test_a_mistake_ends_all_ranks_and_is_printed_once(launch: Launch) -> None:
 
 
 def test_a_folder_that_one_rank_cannot_write_ends_all_ranks_before_training(
-    launch: Launch, tmp_path: Path
+    launch: Launch, patient_script: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    run = launch(f"{TRAIN} --torch-profile --torch-profile-dir {tmp_path}/file/traces", processes=2)
+    run = launch(
+        f"{TRAIN} --torch-profile --torch-profile-dir {tmp_path}/file/traces",
+        processes=2,
+        script=patient_script,
+    )
     assert run.status != 0
     assert run.errors == [
         f"--torch-profile-dir {tmp_path}/file/traces: rank 0 cannot write there (Not a directory); "

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from launches import WHEELS, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from trainings import LATE, Training, Trainings
+from training_scripts import LATE
+from trainings import Training, Trainings
 
 from megatron.torch_profile.record.compilations import COUNTS
 

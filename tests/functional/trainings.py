@@ -13,6 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from launches import MODEL, Launch, Run
+from training_scripts import (
+    ALLOCATOR_OF_RANK_0,
+    BROKEN_WANDB,
+    HANGING_RANK_1,
+    SLOW_RANK_1,
+    SLOWER_RANK_1,
+)
 
 # Two data-parallel ranks with four micro-batches each. Of a flag that is given twice the later one
 # counts.
@@ -127,10 +134,10 @@ class Trainings:
 
     @cached_property
     def hanging(self) -> Training:
-        """Rank 1 hangs for a while in iteration 3, and goes on."""
+        """Rank 1 hangs in iteration 3 until both ranks have told so, and goes on."""
         return self._train(
             "hanging",
-            f"{TRAIN} --torch-profile --torch-profile-on-hang 5 --torch-profile-monitor "
+            f"{TRAIN} --torch-profile --torch-profile-on-hang 600 --torch-profile-monitor "
             "--torch-profile-dir {0}",
             script=HANGING_RANK_1,
         )
@@ -171,124 +178,3 @@ class Trainings:
             "--logging-level 20",
             variables={"NVTE_FLASH_ATTN": "1"},
         )
-
-
-SLOWER_RANK_1 = """
-import os, runpy, sys, time
-from megatron.core.models.gpt import GPTModel
-from megatron.torch_profile.monitor import agreement, lifetime
-
-agreement.LEAD_SECONDS, lifetime.LOOK_SECONDS = 0.5, 0.2
-forward, began = GPTModel.forward, []
-
-def slow(self, *args, **kwargs):
-    if os.environ["RANK"] == "1":
-        began.append(time.monotonic())
-        # Four micro-batches an iteration.
-        if len(began) - 1 in (30 * 4, 31 * 4, 32 * 4):
-            # Six times a usual iteration asks for a window, and a loaded machine has long ones.
-            time.sleep(max(5.0, 12 * (began[30 * 4] - began[10 * 4]) / 20))
-    return forward(self, *args, **kwargs)
-
-GPTModel.forward = slow
-sys.argv[0] = "pretrain_gpt.py"
-runpy.run_path("pretrain_gpt.py", run_name="__main__")
-"""
-
-ALLOCATOR_OF_RANK_0 = """
-import functools, itertools, os, runpy, sys
-import torch
-from megatron.core.transformer.mlp import MLP
-from megatron.torch_profile.memory import out_of_memory, owners, rank_memory
-
-def snapshot():
-    found = owners.owned_ranges(*seen, device="cpu")
-    return {"device_traces": [[]], "segments": [
-        {"address": one.address, "total_size": one.bytes,
-         "blocks": [{"address": one.address, "size": one.bytes}]} for one in found]}
-
-seen, kept, observers, calls = [None, None], [], [], itertools.count()
-forward = MLP.forward
-
-def failing(self, *args, **kwargs):
-    # Four micro-batches of four layers an iteration: the third layer, micro-batch 1, iteration 7.
-    if next(calls) == 6 * 16 + 4 + 2:
-        for observe in observers:
-            observe(0, 1 << 30, 1 << 35, 1 << 20)
-    return forward(self, *args, **kwargs)
-
-if os.environ["RANK"] == "0":
-    MLP.forward = failing
-    begin = rank_memory.RankMemory.begin
-    def remembers(self, *args):
-        seen[:] = [self._model, self._optimizer]
-        return begin(self, *args)
-    rank_memory.RankMemory.begin = remembers
-    rank_memory.unavailable = lambda: None
-    rank_memory.owned_ranges = functools.partial(owners.owned_ranges, device="cpu")
-    torch.cuda.memory._record_memory_history = lambda **call: kept.append(call["enabled"])
-    torch.cuda.memory._snapshot = snapshot
-    torch._C._cuda_isHistoryEnabled = lambda: False
-    torch._C._cuda_attach_out_of_memory_observer = observers.append
-sys.argv[0] = "pretrain_gpt.py"
-try:
-    runpy.run_path("pretrain_gpt.py", run_name="__main__")
-finally:
-    print("history:", kept)
-"""
-
-HANGING_RANK_1 = """
-import itertools, os, runpy, sys, time
-from megatron.core.transformer.mlp import MLP
-
-forward, calls = MLP.forward, itertools.count()
-
-def hanging(self, *args, **kwargs):
-    # Four micro-batches of four layers an iteration: the third layer, micro-batch 1, iteration 3.
-    if os.environ["RANK"] == "1" and next(calls) == 2 * 16 + 4 + 2:
-        time.sleep(15)
-    return forward(self, *args, **kwargs)
-
-MLP.forward = hanging
-sys.argv[0] = "pretrain_gpt.py"
-runpy.run_path("pretrain_gpt.py", run_name="__main__")
-"""
-
-LATE = 3.0
-"""Seconds that rank 1 is late, once in each log interval; an iteration has 4 micro-batches.
-
-More than a rank ever waits for a core where other tests run beside.
-"""
-
-SLOW_RANK_1 = f"""
-import itertools, os, runpy, sys, time
-from megatron.core.models.gpt import GPTModel
-
-forward, calls = GPTModel.forward, itertools.count()
-
-def slow(self, *args, **kwargs):
-    if os.environ["RANK"] == "1" and next(calls) in (0, 24):
-        time.sleep({LATE})
-    return forward(self, *args, **kwargs)
-
-GPTModel.forward = slow
-sys.argv[0] = "pretrain_gpt.py"
-runpy.run_path("pretrain_gpt.py", run_name="__main__")
-"""
-
-# Megatron's own calls nobody could save, so only ours fail.
-BROKEN_WANDB = """
-import runpy, sys
-from wandb.sdk import wandb_run
-
-log = wandb_run.Run.log
-
-def broken(self, data, *args, **kwargs):
-    if "train/step_time_ms" in data:
-        raise ConnectionError("W&B is down")
-    return log(self, data, *args, **kwargs)
-
-wandb_run.Run.log = broken
-sys.argv[0] = "pretrain_gpt.py"
-runpy.run_path("pretrain_gpt.py", run_name="__main__")
-"""

@@ -7,11 +7,22 @@ import gzip
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from toy_runs import ENVIRONMENT, TOY, ended, losses, python, start, steps, until
+from toy_runs import (
+    ENVIRONMENT,
+    SECONDS,
+    TOY,
+    ended,
+    exists,
+    losses,
+    python,
+    start,
+    steps,
+    until,
+    writes,
+)
 from written_files import files_below
 
 
@@ -27,14 +38,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_a_signal_in_the_middle_of_a_window_leaves_a_partial_trace(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    process = start(tmp_path, "--active", "5", "--seconds-per-step", "0.3")
+    process = start(tmp_path, "--active", "5", "--stays-after", "4")
     until(process, "step 4 ")
-    began = time.monotonic()
     process.send_signal(number)
     process.send_signal(number)  # some sites send it twice
     status, output = ended(process)
     assert status == -number, "it died of the signal, as it would have without us"
-    assert time.monotonic() - began < 30
     assert f"rank 0 received {number.name}: saving what is recorded, then ending" in output
     assert files_below(tmp_path) == ["iter-0000003-0000007/rank-0.partial.pt.trace.json.gz"]
     assert steps(tmp_path) == ["ProfilerStep#3", "ProfilerStep#4"]
@@ -43,7 +52,7 @@ def test_a_signal_in_the_middle_of_a_window_leaves_a_partial_trace(
 def test_a_signal_that_somebody_handles_is_passed_on_and_training_ends_its_own_way(
     tmp_path: Path,
 ) -> None:
-    process = start(tmp_path, "--own-handler", "--active", "5", "--seconds-per-step", "0.3")
+    process = start(tmp_path, "--own-handler", "--active", "5", "--stays-after", "4")
     until(process, "step 4 ")
     process.send_signal(signal.SIGTERM)
     status, output = ended(process)
@@ -54,20 +63,25 @@ def test_a_signal_that_somebody_handles_is_passed_on_and_training_ends_its_own_w
 
 
 def test_a_signal_while_the_child_still_writes_waits_for_it(tmp_path: Path) -> None:
-    process = start(tmp_path, "--slow-save", "3", "--seconds-per-step", "0.3")
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
+    process = start(folder, "--saves-when", str(gate), "--stays-after", "5")
     until(process, "writes the trace of iteration 3")
     process.send_signal(signal.SIGTERM)
+    until(process, "received SIGTERM")
+    writes(gate, "iter-0000003")
     status, _ = ended(process)
     assert status == -signal.SIGTERM
-    assert files_below(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    assert files_below(folder) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
 def test_a_signal_while_the_end_of_the_process_waits_for_a_trace_waits_too(tmp_path: Path) -> None:
-    process = start(tmp_path, "--slow-save", "3", "--iterations", "3")
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
+    process = start(folder, "--saves-when", str(gate), "--iterations", "3")
     until(process, "for 1 trace to be written")
     process.send_signal(signal.SIGTERM)
-    status = process.wait(timeout=60)
-    left = files_below(tmp_path)  # what SLURM would leave: it kills what outlives its parent
+    writes(gate, "iter-0000003")
+    status = process.wait(timeout=SECONDS)
+    left = files_below(folder)  # what SLURM would leave: it kills what outlives its parent
     ended(process)
     assert (status, left) == (-signal.SIGTERM, ["iter-0000003/rank-0.pt.trace.json.gz"])
 
@@ -79,23 +93,29 @@ WORKERS = (
 """With a data loader's workers, torch handles SIGCHLD and raises where the main thread stands."""
 
 
-@pytest.mark.parametrize("iterations", ["50", "3"], ids=["in training", "at its end"])
+@pytest.mark.parametrize(
+    ("iterations", "stands"),
+    [("8", "writes the trace of iteration 3"), ("3", "for 1 trace")],
+    ids=["in training", "at its end"],
+)
 def test_a_signal_to_a_whole_job_waits_for_the_trace_though_the_workers_of_its_data_die_at_once(
-    iterations: str, tmp_path: Path
+    iterations: str, stands: str, tmp_path: Path
 ) -> None:
-    options = ["--slow-save", "3", "--seconds-per-step", "0.3", "--iterations", iterations]
-    process = start(tmp_path, *options, "--at", "1", WORKERS)
-    until(process, "for 1 trace" if iterations == "3" else "writes the trace of iteration 3")
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
+    options = ["--saves-when", str(gate), "--iterations", iterations, "--stays-after", "5"]
+    process = start(folder, *options, "--at", "1", WORKERS)
+    until(process, stands)
     os.killpg(process.pid, signal.SIGTERM)  # as torchrun ends its ranks
-    status = process.wait(timeout=60)
-    left = files_below(tmp_path)
+    writes(gate, "iter-0000003")
+    status = process.wait(timeout=SECONDS)
+    left = files_below(folder)
     _, output = ended(process)
     assert (status, left) == (-signal.SIGTERM, ["iter-0000003/rank-0.pt.trace.json.gz"])
     assert "profiling-stopped" not in output
 
 
 def test_a_signal_between_windows_changes_nothing_but_a_line(tmp_path: Path) -> None:
-    process = start(tmp_path, "--seconds-per-step", "0.3", "--iterations", "50")
+    process = start(tmp_path, "--seconds-per-step", "0.3", "--iterations", "3000")
     until(process, "rank 0 wrote")
     process.send_signal(signal.SIGTERM)
     status, _ = ended(process)
@@ -113,18 +133,26 @@ def test_peers_do_not_wait_for_an_export_longer_than_their_timeout(
     tmp_path: Path, plain: list[str]
 ) -> None:
     torchrun = [python(), "-m", "torch.distributed.run", "--standalone"]
-    options = ["--slow-save", "12", "--group-timeout", "4", "--iterations", "8"]
-    run = subprocess.run(
-        [*torchrun, "--nproc-per-node=2", TOY, str(tmp_path), *options],
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
+    # The trace is not written before both ranks have trained to the end: if the peer had to wait
+    # for it, its collectives would reach their timeout.
+    options = ["--saves-when", str(gate), "--group-timeout", "90", "--iterations", "8"]
+    run = subprocess.Popen(
+        [*torchrun, "--nproc-per-node=2", TOY, str(folder), *options],
         env={**ENVIRONMENT, "PYTHON_EXEC": python()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
     )
-    assert run.returncode == 0, run.stdout
-    assert run.stdout.count("end of training") == 2
-    assert files_below(tmp_path) == ["iter-0000003/rank-0.pt.trace.json.gz"]
+    with run:
+        assert run.stdout
+        seen = until(run, "step 8 ")
+        seen += until(run, "step 8 ")
+        writes(gate, "iter-0000003")
+        seen += run.stdout.read()
+    assert run.returncode == 0, seen
+    assert seen.count("end of training") == 2
+    assert files_below(folder) == ["iter-0000003/rank-0.pt.trace.json.gz"]
 
 
 def test_windows_back_to_back_while_the_first_is_still_being_written(
@@ -138,8 +166,9 @@ def test_windows_back_to_back_while_the_first_is_still_being_written(
 
 def test_a_window_that_outgrows_its_bound_ends_early(tmp_path: Path, plain: list[str]) -> None:
     # The first window, of 1.5 MB, tells how large an iteration is; the second is cut by it.
+    written = "while recorder.exporter.last is None: recorder.exporter.poll(); time.sleep(0.01)"
     options = ("--active", "15", "--repeat", "2", "--max-trace-mb", "1", "--iterations", "40")
-    status, output = ended(start(tmp_path, *options, "--seconds-per-step", "0.1"))
+    status, output = ended(start(tmp_path, *options, "--at", "19", written))
     assert status == 0, output
     assert losses(output)[:8] == plain
     assert "take it past --torch-profile-max-trace-mb 1" in output
@@ -150,11 +179,11 @@ def test_a_window_that_outgrows_its_bound_ends_early(tmp_path: Path, plain: list
 def test_after_every_fault_at_once_the_losses_are_the_same(
     tmp_path: Path, plain: list[str]
 ) -> None:
-    folder = tmp_path / "traces"
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
     folder.mkdir()
-    options = ["--repeat", "3", "--slow-save", "1", "--seconds-per-step", "0.2"]
     # Where a child writes.
-    process = start(folder, *options, "--flags", '{"profile_memory": true}')
+    options = ["--repeat", "3", "--flags", '{"profile_memory": true}']
+    process = start(folder, *options, "--saves-when", str(gate))
     head = until(process, "writes the trace of iteration 3")
     # The child that writes the first trace is killed; the folder of the second disappears.
     children = subprocess.run(
@@ -162,9 +191,10 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
     ).stdout.split()
     for child in children:
         os.kill(int(child), signal.SIGKILL)
+    writes(gate, "iter-0000003", "iter-0000007")
     head += until(process, "writes the trace of iteration 5")
-    for path in folder.glob("iter-0000005"):
-        path.rename(tmp_path / "elsewhere")
+    (folder / "iter-0000005").rename(tmp_path / "elsewhere")
+    writes(gate, "iter-0000005")
     status, tail = ended(process)
     assert status == 0, head + tail
     assert losses(head + tail) == plain
@@ -177,22 +207,24 @@ def test_after_every_fault_at_once_the_losses_are_the_same(
 def test_training_that_is_killed_while_a_thread_saves_leaves_what_can_be_completed(
     tmp_path: Path,
 ) -> None:
-    process = start(tmp_path, "--slow-save", "30", "--seconds-per-step", "0.2")
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
+    process = start(folder, "--saves-when", str(gate), "--stays-after", "5")
     until(process, "step 5 ")
     process.send_signal(signal.SIGKILL)
     ended(process)
-    assert files_below(tmp_path) == [], "nothing has the name of a finished trace"
+    assert files_below(folder) == [], "nothing has the name of a finished trace"
 
 
 def test_a_folder_that_vanishes_while_a_thread_stops_the_profiler_costs_its_trace_only(
     tmp_path: Path, plain: list[str]
 ) -> None:
-    folder = tmp_path / "traces"
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
     folder.mkdir()
-    process = start(folder, "--repeat", "2", "--slow-save", "1", "--seconds-per-step", "0.2")
-    head = until(process, "step 4 ")
-    for path in folder.glob("iter-0000003"):
-        path.rename(tmp_path / "elsewhere")
+    process = start(folder, "--repeat", "2", "--saves-when", str(gate))
+    head = until(process, "writes the trace of iteration 3")
+    exists(folder / "iter-0000003")
+    (folder / "iter-0000003").rename(tmp_path / "elsewhere")
+    writes(gate, "iter-0000003", "iter-0000005")
     status, tail = ended(process)
     assert status == 0, head + tail
     assert losses(head + tail) == plain

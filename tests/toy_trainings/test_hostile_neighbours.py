@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from toy_runs import ended, losses, start, until
+from toy_runs import SECONDS, ended, losses, start, until, writes
 from trace_builder import read
 from warm_child import Child
 from written_files import files_below
@@ -139,16 +139,28 @@ resource.setrlimit(resource.RLIMIT_AS, (taken + {spare_mb} * 2**20, resource.RLI
 def test_a_writer_that_is_sent_a_signal(
     tmp_path: Path, plain: list[str], number: str, mode: str
 ) -> None:
+    # None may be done before: a child waits, and a program is stopped before it begins.
     sends = f"""{CHILDREN}
 assert children()
 for pid in children(): os.kill(pid, signal.{number})
+options.saves_when.mkdir()
+(options.saves_when / "{WINDOW}").touch()
 """
-    slow = ["--slow-save", "1"] if mode == "background" else []
+    stops = """
+from megatron.torch_profile.export import writers
+begin = writers.Program.__init__
+def stopped(program, command):
+    begin(program, ["sh", "-c", 'kill -STOP $$; exec "$0" "$@"', *command])
+writers.Program.__init__ = stopped
+"""
     # A child writes where memory is recorded; elsewhere a thread does.
     forks = mode == "background"
-    flags = json.dumps({"export": mode, "exit_timeout": 4, "profile_memory": forks})
+    seconds = 4 if number == "SIGSTOP" else 600
+    flags = json.dumps({"export": mode, "exit_timeout": seconds, "profile_memory": forks})
+    gate = ["--saves-when", str(tmp_path / "gate")] if forks else ["--at", "5", stops]
+    sends = sends if forks else sends.partition("options.")[0]
     output, whole = survives(
-        tmp_path, plain, "--active", "3", *slow, "--flags", flags, "--at", "6", sends
+        tmp_path / "traces", plain, "--active", "3", *gate, "--flags", flags, "--at", "6", sends
     )
     if number == "SIGTERM":
         assert whole == [WHOLE]
@@ -174,34 +186,41 @@ def test_what_happens_to_the_folder_while_a_trace_is_written(
     folder.mkdir()
     # A thread makes it when the profiler has stopped.
     made = 'while not (folder / "iter-0000003-0000005").exists(): time.sleep(0.01)'
-    code = f"import shutil\n{made}\n{happens}"
-    options = ["--active", "3", "--slow-save", "2", "--at", "6", code]
+    goes_on = 'options.saves_when.mkdir()\n(options.saves_when / "iter-0000003-0000005").touch()'
+    code = f"import shutil\n{made}\n{happens}\n{goes_on}"
+    options = ["--active", "3", "--saves-when", str(tmp_path / "gate"), "--at", "6", code]
     output, whole = survives(folder, plain, *options)
     assert whole or "rank 0 could not write the trace of iterations 3-5" in output
 
 
 def test_two_jobs_in_one_folder_at_once(tmp_path: Path, plain: list[str]) -> None:
-    jobs = [start(tmp_path, "--active", "3", "--slow-save", "1") for _ in range(2)]
-    outputs = [ended(job) for job in jobs]
+    folder, gate = tmp_path / "traces", tmp_path / "gate"
+    jobs = [start(folder, "--active", "3", "--saves-when", str(gate)) for _ in range(2)]
+    seen = [until(job, "writes the trace of iterations 3-5") for job in jobs]
+    writes(gate, WINDOW)
+    ends = [ended(job) for job in jobs]
+    outputs = [(status, head + tail) for head, (status, tail) in zip(seen, ends, strict=True)]
     assert [status for status, _ in outputs] == [0, 0]
     assert [losses(output) for _, output in outputs] == [plain, plain]
     said = "".join(output for _, output in outputs)
     assert "Traceback" not in said
     assert said.count("rank 0 wrote ") == 1
     assert said.count("exists, and traces are never overwritten") == 1
-    assert [name for name in files_below(tmp_path) if name.endswith(".gz")] == [WHOLE]
-    assert read(tmp_path / WHOLE)["traceEvents"]
+    assert [name for name in files_below(folder) if name.endswith(".gz")] == [WHOLE]
+    assert read(folder / WHOLE)["traceEvents"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_training_that_is_ended_while_its_trace_is_written_leaves_nothing_running(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = start(tmp_path, "--active", "3", "--slow-save", "2", "--seconds-per-step", "0.2")
+    gate = tmp_path / "gate"
+    process = start(tmp_path / "traces", "--active", "3", "--saves-when", str(gate))
     until(process, "writes the trace of iterations 3-5")
     process.send_signal(number)
+    writes(gate, WINDOW)
     ended(process)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     while outlives(process, str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert outlives(process, str(tmp_path)) == []
@@ -211,14 +230,14 @@ def test_training_that_is_ended_while_its_trace_is_written_leaves_nothing_runnin
 
 
 def test_the_tests_see_what_outlives(tmp_path: Path) -> None:
-    training = start(tmp_path, "--at", "0", "print('there', flush=True); time.sleep(60)")
+    training = start(tmp_path, "--at", "0", "print('there', flush=True); time.sleep(600)")
     until(training, "there")
     assert len(outlives(training, "no such mark")) == 1
     training.send_signal(signal.SIGKILL)
     ended(training)
     assert outlives(training, str(tmp_path)) == []
 
-    code = "import time; time.sleep(60)"
+    code = "import time; time.sleep(600)"
     marked = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], start_new_session=True)
     assert len(outlives(training, str(tmp_path))) == 1
     marked.kill()

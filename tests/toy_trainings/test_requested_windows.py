@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toy_runs import ENVIRONMENT, ROOT, python, until
+from toy_runs import ENVIRONMENT, ROOT, SECONDS, python, until
 from trace_builder import read
 
 TOY = str(Path(__file__).with_name("toy_requests.py"))
@@ -40,7 +40,7 @@ def command(*words: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=SECONDS,
     )
     return ended.stdout
 
@@ -49,12 +49,12 @@ def test_a_request_in_mid_run_records_the_same_iterations_on_both_ranks_and_the_
     tmp_path: Path,
 ) -> None:
     plain = start(tmp_path / "plain")
-    expected, _ = plain.communicate(timeout=120)
+    expected, _ = plain.communicate(timeout=SECONDS)
     assert plain.returncode == 0, expected
 
     run = tmp_path / "asked"
     training = start(run, "file", "signal")
-    seen = until(training, "rank 0 step 5 ")
+    seen = until(training, "rank 0 step 40 ")
     words = ["--iterations", "2", "--ranks", "all", "--spans", "phases"]
     assert "Accepted: records iterations" in command("trigger", str(run), *words)
     with training:

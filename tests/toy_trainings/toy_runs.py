@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ ENVIRONMENT = {
 for name in ("RANK", "WORLD_SIZE"):
     ENVIRONMENT.pop(name, None)
 
+
+SECONDS = 400.0
+"""What is right may take long on a busy machine; what hangs is ended."""
 
 _warm: list[WarmPython] = []
 
@@ -65,7 +69,22 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
 
 
 def ended(process: Child) -> tuple[int, str]:
-    return process.ended(timeout=120)
+    return process.ended(timeout=SECONDS)
+
+
+def writes(gate: Path, *windows: str) -> None:
+    """Let the traces of these windows be written: of a toy with `--saves-when GATE`."""
+    gate.mkdir(exist_ok=True)
+    for window in windows:
+        (gate / window).touch()
+
+
+def exists(path: Path) -> None:
+    """Wait until it does."""
+    end = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.01)
 
 
 def losses(output: str) -> list[str]:
@@ -82,5 +101,5 @@ def check(path: Path) -> int:
     """What `torch-trace check` answers: 0 for a trace that is whole."""
     command = [sys.executable, "-m", "megatron.torch_trace", "check", str(path)]
     return subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, check=False, timeout=120
+        command, env=ENVIRONMENT, capture_output=True, check=False, timeout=SECONDS
     ).returncode

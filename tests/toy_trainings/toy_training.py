@@ -2,8 +2,13 @@
 """A training of ten lines under the real recorder, for faults that need a process to die.
 
     toy_training.py FOLDER [--iterations N] [--active N] [--seconds-per-step S]
-                    [--slow-save S] [--raise-at N] [--own-handler] [--group-timeout S]
-                    [--unprofiled] [--flags JSON] [--layers N] [--at N CODE]...
+                    [--slow-save S] [--saves-when GATE] [--stays-after N] [--raise-at N]
+                    [--own-handler] [--group-timeout S] [--unprofiled] [--flags JSON]
+                    [--layers N] [--at N CODE]...
+
+`--saves-when GATE` has each trace wait, unwritten, until the test has put a file with the name of
+its window into the folder GATE: `iter-0000003`. `--stays-after N` keeps training where iteration N
+has ended, until a signal ends it. So what a test does meanwhile is in time on any machine.
 
 `--at N CODE` runs code of the user's in iteration N, in which `recorder` and `folder` are known;
 iteration 0 is before all.
@@ -45,6 +50,8 @@ parser.add_argument("--repeat", type=int, default=1)
 parser.add_argument("--max-trace-mb", type=int)
 parser.add_argument("--seconds-per-step", type=float, default=0.0)
 parser.add_argument("--slow-save", type=float, default=0.0)
+parser.add_argument("--saves-when", type=Path)
+parser.add_argument("--stays-after", type=int)
 parser.add_argument("--raise-at", type=int)
 parser.add_argument("--own-handler", action="store_true")
 parser.add_argument("--group-timeout", type=float, default=600.0)
@@ -68,15 +75,22 @@ distributed = "RANK" in os.environ
 if distributed:
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=options.group_timeout))
 
-if options.slow_save:
+
+def wait_before_saving(window: str) -> None:
+    time.sleep(options.slow_save)
+    while options.saves_when and not (options.saves_when / window).exists():
+        time.sleep(0.01)
+
+
+if options.slow_save or options.saves_when:
     save, save_result = trace_export.save, Result.save
 
     def slowly(profiler: Any, export: trace_export.Export) -> int:
-        time.sleep(options.slow_save)
+        wait_before_saving(export.folder.name)
         return save(profiler, export)
 
     def slowly_in_the_thread(result: Result, path: str) -> None:
-        time.sleep(options.slow_save)
+        wait_before_saving(Path(path).parent.name)
         save_result(result, path)
 
     trace_export.save, Result.save = slowly, slowly_in_the_thread
@@ -128,6 +142,8 @@ try:
         if iteration == options.raise_at:
             raise RuntimeError("the model exploded")
         time.sleep(options.seconds_per_step)
+        while iteration == options.stays_after and not stop:
+            time.sleep(0.01)
         if stop:
             break
 finally:

@@ -106,7 +106,7 @@ def run_rank(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

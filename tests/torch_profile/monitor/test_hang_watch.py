@@ -19,6 +19,7 @@ from megatron.torch_profile.hooks.flight_recorder import switch_on
 from megatron.torch_profile.log import Slug
 from megatron.torch_profile.monitor.hangs import hang_watch
 from megatron.torch_profile.monitor.hangs.hang_watch import HangWatch
+from megatron.torch_profile.monitor.hangs.locked_stacks import LockedStacks
 from megatron.torch_profile.monitor.hangs.stacks import module_paths
 from megatron.torch_profile.monitor.heartbeat import Heartbeat
 from megatron.torch_profile.plan.ranks import Layout
@@ -203,3 +204,18 @@ while not path.stat().st_size:
     time.sleep(0.01)
 os._exit(0)
 """
+
+
+def test_stacks_that_were_written_just_before_training_ends_are_told(
+    tmp_path: Path, warned: list[str]
+) -> None:
+    path = tmp_path / "hangs" / "rank-0.lock.txt"
+    stacks = LockedStacks(path, 60.0, 0)
+    stacks.renew()
+    path.write_text("Thread 0x1 (most recent call first):")
+    stacks.stop()
+    assert warned == [
+        "rank 0: a thread kept Python's lock for more than 60 s, or the process was stopped: "
+        f"{path} has the stacks"
+    ]
+    assert path.exists()

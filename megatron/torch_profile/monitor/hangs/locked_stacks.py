@@ -51,16 +51,7 @@ class LockedStacks:
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("xb")
-            elif os.fstat(self._file.fileno()).st_size:
-                self._failed = True  # what is written stays
-                warn(
-                    Slug.HANG,
-                    "rank %d: a thread kept Python's lock for more than %s, or the process was "
-                    "stopped: %s has the stacks",
-                    self._rank,
-                    seconds(self._limit),
-                    path_text(self._path),
-                )
+            elif self._told():
                 return
             _watch_forks()
             with _turn:
@@ -68,6 +59,22 @@ class LockedStacks:
         except (OSError, RuntimeError, ValueError):
             # A full disk, or a file of an earlier training of this process.
             self._failed = True
+
+    def _told(self) -> bool:
+        """Whether stacks were written, which is said once."""
+        if self._file is None or not os.fstat(self._file.fileno()).st_size:
+            return False
+        if not self._failed:
+            self._failed = True  # what is written stays
+            warn(
+                Slug.HANG,
+                "rank %d: a thread kept Python's lock for more than %s, or the process was "
+                "stopped: %s has the stacks",
+                self._rank,
+                seconds(self._limit),
+                path_text(self._path),
+            )
+        return True
 
     def start(self) -> None:
         """Start the thread, or tell it to wait anew.
@@ -92,11 +99,13 @@ class LockedStacks:
         with _turn:
             if not self._failed:
                 faulthandler.cancel_dump_traceback_later()
-            _running, self._failed = None, True
+            _running = None
         with suppress(OSError):
-            if not os.fstat(self._file.fileno()).st_size:
+            # Training may end before `renew` is called once more.
+            if not self._told():
                 self._path.unlink()
                 self._path.parent.rmdir()  # unless others have left something
+        self._failed = True
         self._file.close()
 
 
