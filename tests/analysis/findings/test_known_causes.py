@@ -70,7 +70,7 @@ def check_pipeline(folder: Path) -> None:
 
 
 def test_of_a_real_training_the_collector_is_the_cause_and_its_time_the_gain(samples: Path) -> None:
-    analysis = analyze(samples / "collections", gains=True)
+    analysis = analyze(samples / "analysis" / "collections", gains=True)
     cause, follows = analysis.findings[:2]
     assert (cause.code, follows.code, follows.cause) == (
         "garbage_collection", "launch_bound", "garbage_collection",
