@@ -31,6 +31,8 @@ Job = TypeVar("Job")
 SMALL_BYTES = 3 << 19
 """Compressed size below which starting other processes costs more than it gives."""
 _PIPE_BYTES = 1 << 20
+_END_SECONDS = 1.0
+"""How long a process that has lost its input may take to end by itself."""
 _DIED = "a process that read for this command died, maybe for lack of memory; try -j 1."
 
 
@@ -127,7 +129,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdout:
         process.stdout.close()
     try:
-        process.wait(timeout=1)
+        process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
