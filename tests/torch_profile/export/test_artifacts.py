@@ -143,9 +143,9 @@ def test_the_stacks_are_torchs_own(tmp_path: Path) -> None:
     ]
     lasts = max(e["ts"] + e["dur"] for e in events) - min(e["ts"] for e in events)
     # Threads that other tests have left have functions, too, and a slice that ends a moment after
-    # the call it began in counts that moment in both.
+    # the call it began in counts that moment in both: on a busy machine it may be a long one.
     threads = len({event["tid"] for event in events})
-    assert sum(ours.values()) <= 1.05 * threads * lasts
+    assert sum(ours.values()) <= 1.05 * (threads * lasts + _overhang(events))
 
 
 @pytest.mark.parametrize("ending", WITHOUT_THREAD, ids=str)
@@ -219,6 +219,16 @@ def test_without_memory_there_are_none(
 
 def _is_python(row: Any) -> bool:
     return getattr(row, "is_python_function", False) or bool(re.search(r"\(\d+\): ", row.key))
+
+
+def _overhang(events: list[dict[str, Any]]) -> float:
+    """By how much slices end after the ones that they began in, in us."""
+    found, open_ends = 0.0, {}
+    for one in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        ends = [end for end in open_ends.get(one["tid"], []) if end > one["ts"]]
+        found += sum(max(0.0, one["ts"] + one["dur"] - end) for end in ends)
+        open_ends[one["tid"]] = [*ends, one["ts"] + one["dur"]]
+    return found
 
 
 def _only(folder: Path) -> Path:
