@@ -76,3 +76,14 @@ def test_iterations_that_are_not_measured_in_parts_tell_how_long_one_usually_is(
         judge.judge(at, {0: whole, 1: whole})
     # The first three iterations of a process are no past.
     assert judge.typical == median(100.0 * at for at in range(4, 10))
+
+
+@pytest.mark.parametrize(("peers", "knows"), [(8, True), (9, False)])
+def test_the_past_of_ranks_with_many_peers_is_not_kept(peers: int, knows: bool) -> None:
+    """Of thousands of ranks it is hundreds of MB; not all of them stop sending at once."""
+    judge = Judge([[*range(peers)]] * peers)
+    for at in range(1, 20):
+        judge.judge(at, {rank: Measured(at, False, 200.0, forward=100.0) for rank in range(peers)})
+    alone = judge.judge(20, {3: Measured(20, False, 200.0, forward=110.0)})
+    assert (alone.excess[3] == 10.0) is knows
+    assert math.isnan(alone.excess[3]) is not knows

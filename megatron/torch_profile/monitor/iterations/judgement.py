@@ -21,6 +21,9 @@ from megatron.torch_profile.monitor.iterations.parts import PARTS
 from megatron.torch_profile.monitor.iterations.sampling import SLOW, UNSETTLED
 
 _PAST = 100
+_MOST_WITH_PAST = 8
+"""Ranks with the same work: of more some send always, and none is compared with its own past, which
+of thousands of ranks would be hundreds of MB."""
 _THREADS_PAST = 16
 """Iterations measured in parts, of which the thread's usual time is the median."""
 _SHARE = 0.05
@@ -137,7 +140,8 @@ class Judge:
         self._totals: deque[float] = deque(maxlen=_PAST)
         self._steps: deque[float] = deque(maxlen=_REMEMBERED * len(peers))
         self._before: dict[int, float] = {}
-        self._past: dict[int, deque[dict[str, float]]] = {}
+        few = {rank for ranks in self._groups if len(ranks) <= _MOST_WITH_PAST for rank in ranks}
+        self._past = {rank: deque[dict[str, float]](maxlen=_PAST) for rank in few}
         self._threads: dict[int, deque[dict[str, float]]] = {}
         self._lengthened_since: int | None = None
         self._slow: dict[int, _Run] = {}
@@ -169,8 +173,8 @@ class Judge:
             self._totals.append(total)
         if judged.compares:
             for rank, row in rows.items():
-                past = self._past.setdefault(rank, deque(maxlen=_PAST))
-                past.append({part: getattr(row, part) for part in PARTS})
+                if (past := self._past.get(rank)) is not None:
+                    past.append({part: getattr(row, part) for part in PARTS})
                 if row.host is not None:
                     threads = self._threads.setdefault(rank, deque(maxlen=_THREADS_PAST))
                     threads.append(row.host.thread)
