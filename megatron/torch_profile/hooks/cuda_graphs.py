@@ -31,7 +31,7 @@ _used = False
 _no_stop = threading.Event()
 _no_stop.set()
 _under_way = 0
-_begins = threading.Lock()
+_begins = threading.RLock()
 
 
 def expect() -> None:

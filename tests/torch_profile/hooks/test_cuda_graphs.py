@@ -87,3 +87,16 @@ def test_torchs_own_class_is_wrapped_whenever_torch_is_imported() -> None:
         "assert not hasattr(torch.cuda.CUDAGraph.capture_begin, '__wrapped__')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_signal_that_ends_the_monitor_amid_its_look_does_not_wait_for_itself() -> None:
+    answers: list[bool] = []
+
+    def looks() -> None:
+        with cuda_graphs.between_captures(), cuda_graphs.between_captures() as may:
+            answers.append(may)
+
+    thread = threading.Thread(target=looks, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert answers == [True]
