@@ -71,17 +71,22 @@ class GarbageCollections:
     def close(self) -> None:
         """The window closes: no callback is left, and nothing is open in this thread.
 
-        A signal may close it in the middle of a collection, which goes on without its span.
+        A signal may close it in the middle of a collection, which goes on without its span. One of
+        another thread ends its span there, and takes the callback away: who destroyed that span in
+        the next window would have torch write into memory of this one.
         """
-        if not self._begun or self._closed:
+        if not self._begun:
             return
-        self._closed = True
-        with suppress(ValueError):  # somebody has emptied the list
-            gc.callbacks.remove(self._callback)
-        while self._open.get(get_ident()):
-            self._guard(self._end)
-        if not self._passed_on.is_under_way():
-            self._passed_on.close()
+        if not self._closed:
+            self._closed = True
+            while self._open.get(get_ident()) and not self._guard.failed:
+                self._guard(self._end)
+            self._open.pop(get_ident(), None)
+            if not self._passed_on.is_under_way():
+                self._passed_on.close()
+        if not self._open or self._guard.failed:
+            with suppress(ValueError):  # somebody has emptied the list
+                gc.callbacks.remove(self._callback)
 
     @property
     def told(self) -> dict[str, int] | None:
@@ -104,6 +109,11 @@ class GarbageCollections:
     def _collects(self, phase: str, info: dict[str, int]) -> None:
         if self._closed:
             self._passed_on.close()
+            if phase == "stop" and get_ident() in self._open and os.getpid() == self._pid:
+                self._guard(self._end)
+                # Not from the middle of the list: Python would skip who comes next.
+                if not self._open and gc.callbacks[-1:] == [self._callback]:
+                    gc.callbacks.pop()
         elif info["generation"] < _LEAST or not _CAN_RECORD:  # there are many: no more than needed
             now = perf_counter_ns()
             if phase == "start":
