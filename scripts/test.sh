@@ -34,7 +34,7 @@ wait
 
 # What takes longest begins first, but SLURM when torchrun's jobs are about to be done; other folders
 # are found. Toy trainings wait more than they compute. A folder in another one is tested apart.
-folders=(tests/{functional,toy_trainings,analysis,torch_profile/record,torch_profile,slurm,repository,torch_trace,report})
+folders=(tests/{functional,toy_trainings,analysis,torch_trace,torch_profile,torch_profile/record,slurm,repository,hostile,report,view})
 while read -r folder; do
   [[ " ${folders[*]} " == *" $folder "* ]] || folders+=("$folder")
 done < <(find tests -name 'test_*.py' | cut -d/ -f1,2 | sort -u)

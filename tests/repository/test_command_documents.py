@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
+from command_line import run
 
 from megatron.torch_trace.analysis.findings import modules
 from megatron.torch_trace.commands import SUBCOMMANDS, cli
@@ -104,19 +102,15 @@ def test_a_finding_is_one_module_that_bears_its_slug() -> None:
     ],
 )
 def test_what_a_command_prints_of_a_sample_is_what_a_document_shows(
-    document: str, first: str, behind: str, command: str
+    document: str, first: str, behind: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     text = (ROOT / document).read_text()
     shown = text[text.index(first) : text.index(behind, text.index(first))]
     name, sample = command.split()
     options = ["--no-partials"] if name == "analyze" else []
-    printed = subprocess.run(
-        [sys.executable, "-m", "megatron.torch_trace", name, *options, SAMPLES / sample],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "100"},
-    ).stdout
-    lines = [line.strip() for line in printed.splitlines()]
+    ended = run(name, *options, SAMPLES / sample)
+    assert ended.returncode == 0
+    lines = [line.strip() for line in ended.stdout.decode().splitlines()]
     assert len(shown.splitlines()) > 2
     assert [s for s in map(str.strip, shown.splitlines()) if s not in lines] == []

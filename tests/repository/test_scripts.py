@@ -72,8 +72,8 @@ FAST = "not torchrun and not slurm and not browser and not slow"
 LONGEST = [
     f"tests/{name}"
     for name in (
-        *("functional", "toy_trainings", "analysis", "torch_profile/record", "torch_profile"),
-        *("slurm", "repository", "torch_trace", "report"),
+        *("functional", "toy_trainings", "analysis", "torch_trace", "torch_profile"),
+        *("torch_profile/record", "slurm", "repository", "hostile", "report", "view"),
     )
 ]
 LEFT_OUT = {f"tests/{name}" for name in ("functional", "toy_trainings", "slurm", "hostile")}
@@ -83,7 +83,7 @@ QUICK = [name for name in LONGEST if name not in LEFT_OUT]
 @pytest.mark.parametrize(
     ("given", "command"),
     [
-        ([], ["scripts/side_by_side.py", *LONGEST, "tests/hostile", "tests/new"]),
+        ([], ["scripts/side_by_side.py", *LONGEST, "tests/new"]),
         (["fast"], ["scripts/side_by_side.py", *QUICK, "tests/new", "--", "-m", FAST]),
         (["fast", "-k", "a b"], ["-m", "pytest", "-m", FAST, "-k", "a b"]),
         (["tests/new", "-x"], ["-m", "pytest", "tests/new", "-x"]),
