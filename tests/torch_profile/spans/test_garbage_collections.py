@@ -208,63 +208,6 @@ def test_a_failure_is_said_once_and_nothing_is_claimed(
     assert recorded.told is None
 
 
-def test_a_failure_amid_a_collection_does_not_hold_the_end_of_the_window(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    recorded = GarbageCollections(everywhere=True)
-
-    def fails(name: str) -> None:
-        raise OSError("no range")
-
-    def collects() -> None:
-        recorded.start()
-        gc.callbacks[-1]("start", {"generation": 2})
-        monkeypatch.setattr(garbage_collections, "begin", fails)
-        gc.callbacks[-1]("start", {"generation": 2})
-        recorded.close()
-
-    thread = threading.Thread(target=collects, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert len(caplog.records) == 1
-
-
-def test_a_span_ends_on_its_own_thread_where_the_window_closes_amid_its_collection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Left open, it would end when the next window is recorded, in memory that is none any more."""
-    ended: list[int] = []
-    finalizes, closed = threading.Event(), threading.Event()
-
-    class Slow(Cycle):
-        def __del__(self) -> None:
-            finalizes.set()
-            closed.wait(10)
-
-    def collects() -> None:
-        Slow()
-        gc.collect()
-
-    monkeypatch.setattr(garbage_collections, "begin", lambda name: name)
-    monkeypatch.setattr(
-        garbage_collections, "end", lambda begun: ended.append(threading.get_ident())
-    )
-    gc.collect()
-    recorded = GarbageCollections(everywhere=True)
-    recorded.start()
-    callback = gc.callbacks[-1]
-    thread = threading.Thread(target=collects)
-    thread.start()
-    assert finalizes.wait(10)
-    recorded.close()
-    closed.set()
-    thread.join()
-    assert ended == [thread.ident]
-    recorded.close()
-    assert callback not in gc.callbacks
-
-
 def test_whoever_empties_the_list_of_callbacks_is_no_failure() -> None:
     others = [*gc.callbacks]
     recorded = GarbageCollections(everywhere=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A signal that comes while the collector is at work: Python runs its handler in our callback."""
+"""What comes while the collector is at work: a signal, whose handler Python runs in our callback,
+an exception for another thread, a failure of ours, the end of the window."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from megatron.torch_profile.signal_handlers import PassedOn
+from megatron.torch_profile.spans import garbage_collections
 from megatron.torch_profile.spans.garbage_collections import GarbageCollections
 
 
@@ -155,3 +157,63 @@ def test_python_3_14_names_the_callback_in_its_message_alone() -> None:
     with pytest.raises(AskedError):
         training()
     passed_on.close()
+
+
+def test_a_failure_amid_a_collection_does_not_hold_the_end_of_the_window(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded = GarbageCollections(everywhere=True)
+
+    def fails(name: str) -> None:
+        raise OSError("no range")
+
+    def collects() -> None:
+        recorded.start()
+        gc.callbacks[-1]("start", {"generation": 2})
+        monkeypatch.setattr(garbage_collections, "begin", fails)
+        gc.callbacks[-1]("start", {"generation": 2})
+        recorded.close()
+
+    thread = threading.Thread(target=collects, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(caplog.records) == 1
+
+
+def test_a_span_ends_on_its_own_thread_where_the_window_closes_amid_its_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Left open, it would end when the next window is recorded, in memory that is none any more."""
+    ended: list[int] = []
+    finalizes, closed = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            finalizes.set()
+            closed.wait(10)
+
+    def collects() -> None:
+        Slow()
+        gc.collect()
+
+    monkeypatch.setattr(garbage_collections, "begin", lambda name: name)
+    monkeypatch.setattr(
+        garbage_collections, "end", lambda begun: ended.append(threading.get_ident())
+    )
+    gc.collect()
+    recorded = GarbageCollections(everywhere=True)
+    recorded.start()
+    callback = gc.callbacks[-1]
+    thread = threading.Thread(target=collects)
+    thread.start()
+    assert finalizes.wait(10)
+    recorded.close()
+    closed.set()
+    thread.join()
+    assert ended == [thread.ident]
+    recorded.close()
+    assert callback not in gc.callbacks
