@@ -79,7 +79,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 10, 10)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium that finds no host but this one; tests are skipped where it is not installed."""
     playwright = pytest.importorskip(
