@@ -58,7 +58,7 @@ def survives(folder: Path, plain: list[str], *options: str) -> tuple[str, list[s
     status, output = ended(training)
     assert status == 0, output
     assert "Traceback" not in output, output
-    assert losses(output) == plain
+    assert losses(output) == plain, output
     assert outlives(training, str(folder)) == []
     whole = [name for name in files_below(folder) if name.endswith(".json.gz")]
     for name in whole:

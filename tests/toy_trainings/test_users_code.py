@@ -28,7 +28,7 @@ print("the child's status:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     status, output = run(tmp_path, "--active", "3", "--at", iteration, fork)
     assert status == 0, output
     assert "the child's status: 7" in output
-    assert losses(output) == plain
+    assert losses(output) == plain, output
     assert files_below(tmp_path) == [WHOLE], "the child has written nothing"
     assert steps(tmp_path) == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -88,7 +89,8 @@ def exists(path: Path) -> None:
 
 
 def losses(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith("step ")]
+    """`step N LOSS`, also where the profiler's C++ has just begun the line."""
+    return re.findall(r"step \d+ \S+", output)
 
 
 def steps(folder: Path) -> list[str]:

@@ -138,7 +138,8 @@ try:
                 parameter -= 0.1 * parameter.grad
         model.zero_grad()
         user(iteration)
-        print("step", iteration, loss.item().hex(), flush=True)
+        # In one piece, whatever else of this process prints beside, such as the profiler's C++.
+        print(f"step {iteration} {loss.item().hex()}\n", end="", flush=True)
         if iteration == options.raise_at:
             raise RuntimeError("the model exploded")
         time.sleep(options.seconds_per_step)

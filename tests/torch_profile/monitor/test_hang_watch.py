@@ -206,6 +206,23 @@ os._exit(0)
 """
 
 
+def test_the_log_names_the_iteration_of_the_record_though_training_goes_on_meanwhile(
+    tmp_path: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(tmp_path)
+    rank.heartbeat.begin_step(4)
+    place = HangWatch._place
+
+    def goes_on(watch: HangWatch, record: Any) -> Path:
+        rank.heartbeat.begin_step(5)
+        return place(watch, record)
+
+    monkeypatch.setattr(HangWatch, "_place", goes_on)
+    rank.look_after(11)
+    (line,) = warned
+    assert "(iteration 4): rank-03.iter-0000004.hang.json" in line
+
+
 def test_stacks_that_were_written_just_before_training_ends_are_told(
     tmp_path: Path, warned: list[str]
 ) -> None:

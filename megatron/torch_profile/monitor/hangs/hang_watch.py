@@ -40,7 +40,9 @@ _LOOKS = 10
 """How often the thread looks within the time that is given."""
 _LONGEST_LOOK = 5.0
 _MOST_HANGS = 100
-_END_SECONDS = 2.0
+_END_LOOKS, _END_SECONDS = 20, 2.0
+"""How long the end of training waits for the thread, which may be about to say something: in looks,
+so that a process that was stopped, or had no core, has time left when it goes on."""
 
 
 class HangWatch:
@@ -91,8 +93,9 @@ class HangWatch:
         """Training has ended."""
         self._stop.set()
         self._model = None
-        if self._thread.is_alive():
-            self._thread.join(_END_SECONDS)
+        for _ in range(_END_LOOKS):
+            if self._thread.is_alive():
+                self._thread.join(_END_SECONDS / _END_LOOKS)
         self._locked.stop()
 
     def _watch(self) -> None:
@@ -113,7 +116,7 @@ class HangWatch:
             return
         self._told_ns = since_ns
         try:
-            path = self._write(time.time_ns(), waited_ns)
+            path, record = self._write(time.time_ns(), waited_ns)
         except Exception as error:
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             warn(Slug.HANG, "rank %d left no hang record: %s", self._topology.rank, why)
@@ -125,7 +128,7 @@ class HangWatch:
                 self._topology.rank,
                 paused or "iteration",
                 seconds(min(self._limit, waited_ns / 1e9)),
-                self._heartbeat.iteration,
+                record.iteration,  # training may have gone on meanwhile
                 path.name,
                 path_text(self._run),
             )
@@ -137,7 +140,7 @@ class HangWatch:
         # In time before the watchdog ends the process, in evaluation and checkpoints too.
         return waited >= self._watchdog and pending_seconds(self._device) >= self._watchdog
 
-    def _write(self, written_ns: int, waited_ns: int) -> Path:
+    def _write(self, written_ns: int, waited_ns: int) -> tuple[Path, HangRecord]:
         record = self._record(written_ns, waited_ns)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._place(record)
@@ -147,7 +150,7 @@ class HangWatch:
             name = path.name.removesuffix(HANG_SUFFIX) + FLIGHT_SUFFIX
             with atomic_path(path.with_name(name), replace=False) as unfinished:
                 unfinished.write_bytes(entries)
-        return path
+        return path, record
 
     def _place(self, record: HangRecord) -> Path:
         text = record.as_text()
