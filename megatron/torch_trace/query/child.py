@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -95,6 +96,9 @@ def run(
         ) from None
     finally:
         process.kill()
+        if process.stdin is not None:
+            with suppress(OSError):  # nobody reads any more what is left to be written
+                process.stdin.close()
         process.communicate()
         leftovers.forget_process(process.pid)
     if process.returncode in _SENTENCES:
