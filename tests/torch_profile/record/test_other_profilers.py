@@ -186,7 +186,7 @@ def test_every_kind_of_profiler_ends_our_window_and_later_windows_come(
 def test_one_that_another_thread_starts_waits_for_the_end_of_our_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_profilers, "_TURN_SECONDS", 60.0)
+    monkeypatch.setattr(other_profilers, "_TURN_SECONDS", 300.0)
     theirs = profile(activities=CPU)
 
     def beside() -> None:
