@@ -56,7 +56,10 @@ SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait={kill_wait}
-UnkillableStepTimeout=60
+UnkillableStepTimeout=300
+MessageTimeout=90
+TCPTimeout=30
+BatchStartTimeout=120
 PropagateResourceLimits=NONE
 JobRequeue=1
 PreemptType=preempt/partition_prio
@@ -90,7 +93,7 @@ def why_not_here() -> str | None:
     return None
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 600.0) -> None:
     """Wait for a condition, looking five times a second."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -114,7 +117,7 @@ class Job:
             (word.partition("=")[2] for word in shown.split() if word.startswith(f"{name}=")), ""
         )
 
-    def wait(self, seconds: float = 120.0) -> str:
+    def wait(self, seconds: float = 600.0) -> str:
         """Its last state, once it has ended and left its nodes."""
         running = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SIGNALING")
         until(lambda: self.field("JobState") not in running, f"end of job {self.number}", seconds)
@@ -202,20 +205,20 @@ class Cluster:
             own = 'mount --bind "$1" /etc/hosts && hostname "$0" && exec slurmd -N "$0"'
             spaces = ("--mount", "--uts", "--propagation", "private")
             self.run("unshare", *spaces, "bash", "-c", own, name, str(folder / "hosts"))
-        until(lambda: self.node_states() == ["idle"] * len(NODES), "nodes to be idle", 30)
+        until(lambda: self.node_states() == ["idle"] * len(NODES), "nodes to be idle", 300)
 
     def stop(self) -> None:
         """End all jobs and daemons, by their numbers."""
         if (self.folder / "slurmctld.pid").exists():
             with suppress(subprocess.CalledProcessError, AssertionError):
                 self.run("scancel", "--user=root")
-                until(lambda: not self.run("squeue", "--noheader"), "end of all jobs", 60)
+                until(lambda: not self.run("squeue", "--noheader"), "end of all jobs", 300)
         numbers = [int(path.read_text()) for path in self.folder.glob("*.pid")]
         for number in numbers:
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGTERM)
         try:
-            until(lambda: not any(map(_lives, numbers)), "end of all daemons", 20)
+            until(lambda: not any(map(_lives, numbers)), "end of all daemons", 120)
         except AssertionError:
             for number in filter(_lives, numbers):
                 os.kill(number, signal.SIGKILL)
@@ -235,7 +238,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         ).stdout
 
     def node_states(self) -> list[str]:

@@ -42,7 +42,7 @@ TINY = {
 # Cycles, which the script asks for, are set back to their defaults.
 _WINDOWS = ("--torch-profile-skip-first", "1", "--torch-profile-active", "1")
 _WINDOWS += ("--torch-profile-warmup", "0", "--torch-profile-iterations", "2-6")
-_STARTED_SECONDS = 300.0
+_STARTED_SECONDS = 900.0
 _AT_A_TIME = 3
 _PREEMPTION = Lock()
 """Whoever takes nodes takes them from whom SLURM chooses: so one victim at a time."""
@@ -208,6 +208,7 @@ def _requeued(submit: _Submit) -> tuple[Job, float]:
         "--requeue",
         cpus=CPUS // 2 + 10,
         TRAIN_ITERS="21",
+        STAYS_AFTER="12",
         PROFILE_RANKS={"torchrun": "tp=0", "srun": "per-node"}[submit.style],
     )
     until(lambda: _records_again(job), "second window", _STARTED_SECONDS)
@@ -234,9 +235,7 @@ def _killed(submit: _Submit) -> _Result:
 def _unwritten(submit: _Submit) -> _Result:
     """A profiled rank dies while traces are text on the nodes and not compressed yet."""
     job = submit(PROFILE_RANKS="0,2", SECONDS_PER_COMPRESSION="60")
-    texts = submit.scratch
-    until(lambda: len(list(texts.glob("*/*.json.tmp"))) >= 2, "texts", _STARTED_SECONDS)
-    time.sleep(1)
+    until(lambda: len(list(job.folder.glob("*.text"))) >= 2, "texts", _STARTED_SECONDS)
     return _kill_rank(job, "2")
 
 

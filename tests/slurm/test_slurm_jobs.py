@@ -12,7 +12,7 @@ from slurm_scenarios import Outcome, Scenarios
 from trace_builder import read
 
 # A test waits for all jobs that were begun before its own.
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = pytest.mark.timeout(3000)
 
 STYLES = ("torchrun", "srun")
 
@@ -127,7 +127,9 @@ ALL += ["killed-torchrun", "unwritten-srun"]
 def test_no_process_outlives_its_job(scenario: str, scenarios: Scenarios) -> None:
     outcome = scenarios.outcome(scenario)
     assert outcome.left_behind == []
-    assert outcome.seconds < 90, "not until torchrun or the exporter lost patience"
+    # Neither torchrun nor the exporter, which waits for ten minutes, has lost patience.
+    assert "forcefully exiting" not in outcome.job.log
+    assert outcome.seconds < 500
 
 
 @pytest.mark.parametrize("scenario", ALL)
