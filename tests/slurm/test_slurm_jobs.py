@@ -127,8 +127,11 @@ ALL += ["killed-torchrun", "unwritten-srun"]
 def test_no_process_outlives_its_job(scenario: str, scenarios: Scenarios) -> None:
     outcome = scenarios.outcome(scenario)
     assert outcome.left_behind == []
-    # Neither torchrun nor the exporter, which waits for ten minutes, has lost patience.
-    assert "forcefully exiting" not in outcome.job.log
+    # Neither torchrun nor the exporter, which waits for ten minutes, has lost patience. But a rank
+    # that ends by an error waits for the workers of its data loader, which have the handler of
+    # Megatron's --exit-signal-handler, until torchrun kills it: without this project, too.
+    if scenario != "killed-torchrun":
+        assert "forcefully exiting" not in outcome.job.log
     assert outcome.seconds < 500
 
 
