@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from gates import Gate, before_each, until
 
+from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
+
+needs_stop_in_a_thread = pytest.mark.skipif(
+    native_profiler.native_profiler() is None,
+    reason="this torch cannot stop its profiler from another thread on this machine",
+)
 
 TRACE = "iter-0000003/rank-0.pt.trace.json.gz"
 WAITS = "waits for the last window"

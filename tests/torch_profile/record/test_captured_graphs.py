@@ -12,19 +12,15 @@ import torch
 from gates import Gate
 from recordings import end, make, train
 from recordings import signals as signals
-from slow_stop import TRACE, saves_wait_at
+from slow_stop import TRACE, needs_stop_in_a_thread, saves_wait_at
 from written_files import files_below
 
-from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 from megatron.torch_profile.hooks import cuda_graphs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
-    pytest.mark.skipif(
-        native_profiler.native_profiler() is None,
-        reason="this torch cannot stop its profiler from another thread on this machine",
-    ),
+    needs_stop_in_a_thread,
 ]
 
 

@@ -14,9 +14,9 @@ from gates import MINUTES
 from recordings import end, make, train
 from recordings import signals as signals
 from recordings import training_stops as training_stops
+from slow_stop import needs_stop_in_a_thread
 from written_files import files_below
 
-from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 from megatron.torch_profile.record.recorder import Recorder
 
@@ -61,10 +61,7 @@ def test_fifty_windows_in_one_process_leave_nothing_behind(tmp_path: Path) -> No
     assert all_of_them[2] - few[2] < _SLACK
 
 
-@pytest.mark.skipif(
-    native_profiler.native_profiler() is None,
-    reason="this torch cannot stop its profiler from another thread on this machine",
-)
+@needs_stop_in_a_thread
 def test_one_thread_stops_saves_and_frees_every_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

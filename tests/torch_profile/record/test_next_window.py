@@ -10,18 +10,14 @@ import torch
 from gates import Gate
 from recordings import end, make, spans, train
 from recordings import signals as signals
-from slow_stop import WAITS, last_until_training_waits, stops_wait_at
+from slow_stop import WAITS, last_until_training_waits, needs_stop_in_a_thread, stops_wait_at
 from written_files import files_below
 
-from megatron.torch_profile.export import native_profiler
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
-    pytest.mark.skipif(
-        native_profiler.native_profiler() is None,
-        reason="this torch cannot stop its profiler from another thread on this machine",
-    ),
+    needs_stop_in_a_thread,
 ]
 
 

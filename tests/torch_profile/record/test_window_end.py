@@ -19,6 +19,7 @@ from recordings import no_collections as no_collections
 from recordings import signals as signals
 from slow_stop import (
     TRACE,
+    needs_stop_in_a_thread,
     saves_wait_at,
     stops_slowly,
     stops_wait_at,
@@ -26,7 +27,7 @@ from slow_stop import (
 from trace_builder import read
 from written_files import files_below
 
-from megatron.torch_profile.export import ending_thread, native_profiler
+from megatron.torch_profile.export import ending_thread
 from megatron.torch_profile.export.late_events import WINDOW_END
 from megatron.torch_profile.export.native_profiler import NativeProfiler, Result
 from megatron.torch_profile.export.writers import Program
@@ -34,10 +35,7 @@ from megatron.torch_profile.record import kineto
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::FutureWarning"),
-    pytest.mark.skipif(
-        native_profiler.native_profiler() is None,
-        reason="this torch cannot stop its profiler from another thread on this machine",
-    ),
+    needs_stop_in_a_thread,
 ]
 
 

@@ -34,15 +34,15 @@ from megatron.torch_trace.format.hang_records import (
     HangRecord,
     locked_name,
 )
+from megatron.torch_trace.system.patience import joined
 from megatron.torch_trace.wording import path_text, seconds
 
 _LOOKS = 10
 """How often the thread looks within the time that is given."""
 _LONGEST_LOOK = 5.0
 _MOST_HANGS = 100
-_END_LOOKS, _END_SECONDS = 20, 2.0
-"""How long the end of training waits for the thread, which may be about to say something: in looks,
-so that a process that was stopped, or had no core, has time left when it goes on."""
+_END_SECONDS = 2.0
+"""How long the end of training waits for the thread, which may be about to say something."""
 
 
 class HangWatch:
@@ -93,9 +93,8 @@ class HangWatch:
         """Training has ended."""
         self._stop.set()
         self._model = None
-        for _ in range(_END_LOOKS):
-            if self._thread.is_alive():
-                self._thread.join(_END_SECONDS / _END_LOOKS)
+        if self._thread.is_alive():
+            joined(self._thread, _END_SECONDS)
         self._locked.stop()
 
     def _watch(self) -> None:

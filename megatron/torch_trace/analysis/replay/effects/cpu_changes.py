@@ -124,8 +124,8 @@ def garbage_collections(found: KernelGraph, result: Adjustment, change: Collecti
     waits = _in_ranges(found, result, _collections)
     if waits is None:
         raise UsageError(
-            f"{change.text}: no garbage collection is in these traces; --torch-profile records "
-            "each that takes long as a span."
+            f"{change.text}: no garbage collection is in these traces; --torch-profile records a "
+            "span of each one of generation 1 and above (Python 3.12 and newer)."
         )
     _scale_waits(result, waits, change)
 
